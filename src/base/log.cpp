@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#define FMT_HEADER_ONLY
+#define SPDLOG_FMT_EXTERNAL
+#define SPDLOG_HEADER_ONLY
+#include "base/log.h"
+
+#include <fmt/format.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include <iterator>
+#include <memory>
+
+#include "base/thread_annotations.h"
+
+namespace mooncake {
+
+namespace {
+
+constinit std::atomic<LogLevel> current_level{LogLevel::kInfo};
+Mutex logger_mutex;
+std::shared_ptr<spdlog::logger> logger MC_GUARDED_BY(logger_mutex);
+
+std::shared_ptr<spdlog::logger> make_logger(const std::string& directory) {
+    spdlog::sink_ptr sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    if (!directory.empty()) {
+        try {
+            sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(format_text("{}/mooncake.{}.log", directory, ::getpid()));
+        } catch (const spdlog::spdlog_ex& failure) {
+            std::fprintf(stderr, "mooncake: cannot log to %s: %s\n", directory.c_str(), failure.what());
+        }
+    }
+    auto made = std::make_shared<spdlog::logger>("mooncake", std::move(sink));
+    made->set_level(spdlog::level::trace);
+    made->flush_on(spdlog::level::trace);
+    made->set_pattern("%Y-%m-%d %H:%M:%S.%f %P %L mooncake: %v");
+    return made;
+}
+
+std::shared_ptr<spdlog::logger> current_logger() {
+    Lock lock(logger_mutex);
+    if (!logger) logger = make_logger("");
+    return logger;
+}
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+    switch (level) {
+        case LogLevel::kTrace: return spdlog::level::trace;
+        case LogLevel::kInfo: return spdlog::level::info;
+        case LogLevel::kWarning: return spdlog::level::warn;
+        case LogLevel::kError: return spdlog::level::err;
+        case LogLevel::kOff: return spdlog::level::off;
+    }
+    return spdlog::level::off;
+}
+
+}  // namespace
+
+void configure_log(const LogOptions& options) {
+    current_level.store(options.level, std::memory_order_relaxed);
+    Lock lock(logger_mutex);
+    logger = make_logger(options.directory);
+}
+
+LogLevel log_level() noexcept { return current_level.load(std::memory_order_relaxed); }
+
+LogLevel parse_log_level(std::string_view text, LogLevel otherwise) noexcept {
+    constexpr std::pair<std::string_view, LogLevel> kNames[] = {
+        {"trace", LogLevel::kTrace}, {"debug", LogLevel::kTrace}, {"info", LogLevel::kInfo},
+        {"warning", LogLevel::kWarning}, {"warn", LogLevel::kWarning}, {"error", LogLevel::kError}, {"off", LogLevel::kOff},
+    };
+    for (const auto& [name, level] : kNames)
+        if (name.size() == text.size() && ::strncasecmp(name.data(), text.data(), name.size()) == 0) return level;
+    return otherwise;
+}
+
+void log_line(LogLevel level, fmt::string_view text, fmt::format_args arguments) noexcept {
+    try {
+        fmt::memory_buffer line;
+        fmt::vformat_to(std::back_inserter(line), text, arguments);
+        current_logger()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
+    } catch (...) {
+        std::fputs("mooncake: a log line could not be written\n", stderr);
+    }
+}
+
+bool LogLimit::allow() noexcept {
+    const Duration::rep now = Clock::now().time_since_epoch().count();
+    Duration::rep next = next_.load(std::memory_order_relaxed);
+    return now >= next && next_.compare_exchange_strong(next, now + interval_.count(), std::memory_order_relaxed);
+}
+
+}  // namespace mooncake

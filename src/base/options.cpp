@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/options.h"
+
+#include <strings.h>
+
+#include <charconv>
+#include <cstdlib>
+
+namespace mooncake {
+
+namespace {
+
+/// Reads typed variables from one environment; a bad value is reported once and ignored.
+class Reader {
+public:
+    explicit Reader(const Environment& environment) : environment_(environment) {}
+
+    void text(const char* name, std::string& value) const {
+        if (auto found = environment_(name)) value = std::move(*found);
+    }
+    void flag(const char* name, bool& value) const {
+        if (auto found = environment_(name)) value = parse_flag(*found);
+    }
+    void list(const char* name, std::vector<std::string>& value) const {
+        if (auto found = environment_(name)) value = split_list(*found);
+    }
+    template <typename Number>
+    void number(const char* name, Number& value, int64_t low, int64_t high) const {
+        if (auto found = integer(name, low, high)) value = static_cast<Number>(*found);
+    }
+    void seconds(const char* name, Duration& value, int64_t low, int64_t high) const {
+        if (auto found = integer(name, low, high)) value = std::chrono::seconds(*found);
+    }
+    std::optional<int64_t> integer(const char* name, int64_t low, int64_t high) const {
+        const auto found = environment_(name);
+        if (!found || found->empty()) return std::nullopt;
+        int64_t parsed = 0;
+        const char* const end = found->data() + found->size();
+        const auto [stop, status] = std::from_chars(found->data(), end, parsed);
+        if (status == std::errc() && stop == end && parsed >= low && parsed <= high) return parsed;
+        MC_LOG_WARNING("{}='{}' ignored: a whole number from {} to {} is expected", name, *found, low, high);
+        return std::nullopt;
+    }
+
+private:
+    const Environment& environment_;
+};
+
+constexpr uint16_t kEphemeralFirst = 32768, kEphemeralLast = 60999;  // Linux hands these out by itself
+
+void read_ports(const Reader& reader, EngineOptions& options) {
+    uint16_t low = options.port_min, high = options.port_max;
+    reader.number("MC_MIN_PRC_PORT", low, 1, 65535);  // the misspelling is part of the public interface
+    reader.number("MC_MIN_RPC_PORT", low, 1, 65535);
+    reader.number("MC_MAX_PRC_PORT", high, 1, 65535);
+    reader.number("MC_MAX_RPC_PORT", high, 1, 65535);
+    const auto usable = [](uint16_t port) { return port >= 1024 && (port < kEphemeralFirst || port > kEphemeralLast); };
+    if (low > high || !usable(low) || !usable(high)) {
+        MC_LOG_WARNING("port range {}-{} ignored: it must be ascending, above 1023 and outside {}-{}; using {}-{}", low, high,
+                       kEphemeralFirst, kEphemeralLast, options.port_min, options.port_max);
+        return;
+    }
+    options.port_min = low;
+    options.port_max = high;
+}
+
+void read_transports(const Reader& reader, EngineOptions& options) {
+    reader.text("MOONCAKE_PROTOCOL", options.protocol);
+    reader.list("MC_TRANSPORTS", options.transports);
+    bool force_tcp = false;
+    reader.flag("MC_FORCE_TCP", force_tcp);
+    if (force_tcp) options.transports = {"tcp"};
+    reader.flag("MC_FORCE_HCA", options.require_network_device);
+    reader.list("MC_TE_FILTERS", options.device_allow);
+    reader.list("MC_TE_FILTERS_EXCLUDE", options.device_deny);
+    reader.text("MC_CUSTOM_TOPO_JSON", options.topology_file);
+    reader.number("MC_TCP_MAX_CONNECTIONS_PER_PEER", options.tcp_lanes, 1, 16);
+    reader.number("MC_TCP_LANES_PER_PEER", options.tcp_lanes, 1, 16);
+    reader.number("MC_TCP_IO_THREADS", options.tcp_io_threads, 0, 64);
+    reader.flag("MC_TCP_CHECKSUM", options.tcp_checksum);
+}
+
+}  // namespace
+
+EngineOptions load_options(const Environment& environment) {
+    const Reader reader(environment);
+    EngineOptions options;
+    std::string level;
+    reader.text("MC_LOG_LEVEL", level);
+    options.log.level = parse_log_level(level, options.log.level);
+    reader.text("MC_LOG_DIR", options.log.directory);
+
+    if (auto seconds = reader.integer("MC_TRANSFER_TIMEOUT", 0, 1'000'000'000))
+        options.transfer_timeout = std::max<Duration>(std::chrono::seconds(*seconds), 5s);
+    read_transports(reader, options);
+    read_ports(reader, options);
+    reader.text("MC_METADATA_CLUSTER_ID", options.cluster_id);
+    reader.text("MC_TCP_BIND_ADDRESS", options.bind_address);
+    reader.flag("MC_LEGACY_RPC_PORT_BINDING", options.legacy_port_binding);
+    reader.number("MC_HANDSHAKE_PORT", options.handshake_port, 1, 65535);
+    reader.flag("MC_USE_IPV6", options.ipv6);
+    reader.number("MC_HANDSHAKE_LISTEN_BACKLOG", options.listen_backlog, 1, 1 << 20);
+    reader.seconds("MC_HANDSHAKE_CONNECT_TIMEOUT", options.connect_timeout, 1, 3600);
+    reader.number("MC_HANDSHAKE_MAX_LENGTH", options.message_bytes_max, 1 << 20, 128 << 20);
+    bool uncached = false;
+    reader.flag("MC_DISABLE_METACACHE", uncached);
+    options.cache_descriptors = !uncached;
+    reader.seconds("MC_TE_METADATA_REFRESH_INTERVAL_SECONDS", options.refresh_interval, 0, 86'400);
+    reader.text("MC_REDIS_USERNAME", options.redis_username);
+    reader.text("MC_REDIS_PASSWORD", options.redis_password);
+    reader.number("MC_REDIS_DB_INDEX", options.redis_database, 0, 255);
+    reader.flag("MC_TE_METRIC", options.metrics_log);
+    reader.seconds("MC_TE_METRIC_INTERVAL_SECONDS", options.metrics_interval, 1, 86'400);
+    return options;
+}
+
+EngineOptions load_options() { return load_options(process_environment()); }
+
+Environment process_environment() {
+    return [](const char* name) -> std::optional<std::string> {
+        const char* const value = std::getenv(name);
+        if (value == nullptr) return std::nullopt;
+        return value;
+    };
+}
+
+bool parse_flag(std::string_view text) noexcept {
+    for (const std::string_view off : {"", "0", "false", "no", "off"})
+        if (text.size() == off.size() && ::strncasecmp(text.data(), off.data(), off.size()) == 0) return false;
+    return true;
+}
+
+std::vector<std::string> split_list(std::string_view text, char separator) {
+    std::vector<std::string> parts;
+    while (!text.empty()) {
+        const size_t cut = std::min(text.find(separator), text.size());
+        std::string_view part = text.substr(0, cut);
+        while (!part.empty() && part.front() == ' ') part.remove_prefix(1);
+        while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
+        if (!part.empty()) parts.emplace_back(part);
+        text.remove_prefix(std::min(cut + 1, text.size()));
+    }
+    return parts;
+}
+
+}  // namespace mooncake

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/address.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+
+#include <charconv>
+#include <cstring>
+
+namespace mooncake::net {
+
+namespace {
+
+Result<uint16_t> parse_port(std::string_view text, std::string_view whole) {
+    uint16_t port = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), port);
+    if (status != std::errc() || end != text.data() + text.size()) return fail(Code::kInvalidArgument, "bad port in '{}'", whole);
+    return port;
+}
+
+Result<HostPort> parse_bracketed(std::string_view text) {
+    const size_t close = text.find(']');
+    if (close == std::string_view::npos) return fail(Code::kInvalidArgument, "'{}' has no closing bracket", text);
+    HostPort parsed{.host = std::string(text.substr(1, close - 1))};
+    if (!is_ipv6_literal(parsed.host)) return fail(Code::kInvalidArgument, "'{}' is not an IPv6 address", text);
+    const std::string_view rest = text.substr(close + 1);
+    if (rest.empty()) return parsed;
+    if (rest.front() != ':') return fail(Code::kInvalidArgument, "'{}': a colon must follow the bracket", text);
+    MC_ASSIGN_OR_RETURN(parsed.port, parse_port(rest.substr(1), text));
+    return parsed;
+}
+
+}  // namespace
+
+bool is_ipv6_literal(std::string_view host) {
+    std::string bare(host.substr(0, host.find('%')));
+    in6_addr ignored;
+    return ::inet_pton(AF_INET6, bare.c_str(), &ignored) == 1;
+}
+
+std::string join_host_port(std::string_view host, uint16_t port) {
+    return is_ipv6_literal(host) ? format_text("[{}]:{}", host, port) : format_text("{}:{}", host, port);
+}
+
+Result<HostPort> HostPort::parse(std::string_view text) {
+    if (text.empty() || text.size() > 512) return fail(Code::kInvalidArgument, "an address of {} characters", text.size());
+    for (const char c : text)
+        if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f) return fail(Code::kInvalidArgument, "an address with blanks or control characters");
+    if (text.front() == '[') return parse_bracketed(text);
+    if (is_ipv6_literal(text)) return HostPort{.host = std::string(text)};
+
+    const size_t first = text.find(':');
+    HostPort parsed{.host = std::string(text.substr(0, first))};
+    if (parsed.host.empty()) return fail(Code::kInvalidArgument, "'{}' has no host", text);
+    if (first == std::string_view::npos) return parsed;
+    std::string_view rest = text.substr(first + 1);
+    const size_t second = rest.find(':');
+    if (second != std::string_view::npos) {
+        parsed.suffix = rest.substr(second + 1);
+        if (!parsed.suffix.starts_with("npu_")) return fail(Code::kInvalidArgument, "'{}' is not host:port", text);
+        rest = rest.substr(0, second);
+    }
+    MC_ASSIGN_OR_RETURN(parsed.port, parse_port(rest, text));
+    return parsed;
+}
+
+std::string HostPort::to_string() const {
+    if (port != 0) return join_host_port(host, port);
+    return is_ipv6_literal(host) ? format_text("[{}]", host) : host;
+}
+
+uint16_t SocketAddress::port() const noexcept {
+    if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+    if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+    return 0;
+}
+
+std::string SocketAddress::to_string() const {
+    char host[NI_MAXHOST];
+    if (::getnameinfo(get(), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) return "?";
+    return join_host_port(host, port());
+}
+
+Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t port) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* list = nullptr;
+    const std::string service = format_text("{}", port);
+    const int status = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &list);
+    if (status != 0) return fail(Code::kUnavailable, "cannot resolve '{}': {}", host, ::gai_strerror(status));
+    std::vector<SocketAddress> addresses;
+    for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+        SocketAddress address;
+        std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+        address.length = entry->ai_addrlen;
+        addresses.push_back(address);
+    }
+    ::freeaddrinfo(list);
+    return addresses;
+}
+
+Result<std::string> first_public_address(bool ipv6) {
+    ifaddrs* list = nullptr;
+    if (::getifaddrs(&list) != 0) return fail_errno(Code::kUnavailable, errno, "cannot list network interfaces");
+    std::string found;
+    for (const ifaddrs* entry = list; entry != nullptr && found.empty(); entry = entry->ifa_next) {
+        if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_LOOPBACK)) continue;
+        if ((entry->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING)) continue;
+        char text[INET6_ADDRSTRLEN];
+        if (!ipv6 && entry->ifa_addr->sa_family == AF_INET) {
+            found = ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(entry->ifa_addr)->sin_addr, text, sizeof text);
+        } else if (ipv6 && entry->ifa_addr->sa_family == AF_INET6) {
+            const in6_addr& address = reinterpret_cast<sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+            if (!IN6_IS_ADDR_LINKLOCAL(&address)) found = ::inet_ntop(AF_INET6, &address, text, sizeof text);
+        }
+    }
+    ::freeifaddrs(list);
+    if (found.empty()) return fail(Code::kUnavailable, "no network interface is up besides loopback");
+    return found;
+}
+
+}  // namespace mooncake::net

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/socket.h"
+
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <cerrno>
+
+#include "base/incarnation.h"
+
+namespace mooncake::net {
+
+namespace {
+
+void set_int(int fd, int level, int option, int value) noexcept { ::setsockopt(fd, level, option, &value, sizeof value); }
+
+Result<Listener> listen_family(int family, uint16_t port, int backlog) {
+    UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) return fail_errno(Code::kUnavailable, errno, "cannot create a socket");
+    set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    SocketAddress address;
+    if (family == AF_INET6) {
+        set_int(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+        auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+        v6->sin6_family = AF_INET6;
+        v6->sin6_addr = in6addr_any;
+        v6->sin6_port = htons(port);
+        address.length = sizeof *v6;
+    } else {
+        auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+        v4->sin_family = AF_INET;
+        v4->sin_addr.s_addr = htonl(INADDR_ANY);
+        v4->sin_port = htons(port);
+        address.length = sizeof *v4;
+    }
+    if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), backlog) != 0)
+        return fail_errno(errno == EADDRINUSE ? Code::kAlreadyExists : Code::kUnavailable, errno, "cannot listen on port {}", port);
+    ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+    return Listener{.socket = Socket(fd.release()), .port = address.port()};
+}
+
+Result<Socket> connect_one(const SocketAddress& address, Deadline deadline) {
+    Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket) return fail_errno(Code::kUnavailable, errno, "cannot create a socket");
+    if (::connect(socket.fd(), address.get(), address.length) != 0) {
+        if (errno != EINPROGRESS) return fail_errno(Code::kUnavailable, errno, "cannot connect {}", address.to_string());
+        if (!wait_ready(socket.fd(), POLLOUT, deadline))
+            return fail_errno(Code::kUnavailable, ETIMEDOUT, "cannot connect {}", address.to_string());
+        int status = 0;
+        socklen_t size = sizeof status;
+        ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &status, &size);
+        if (status != 0) return fail_errno(Code::kUnavailable, status, "cannot connect {}", address.to_string());
+    }
+    tune(socket.fd());
+    return socket;
+}
+
+}  // namespace
+
+void Socket::reset_hard() noexcept {
+    if (!fd_) return;
+    const linger hard{.l_onoff = 1, .l_linger = 0};
+    ::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    reset();
+}
+
+Result<Listener> listen_on(uint16_t port, int backlog) {
+    auto both = listen_family(AF_INET6, port, backlog);
+    if (both || both.error().code() == Code::kAlreadyExists) return both;
+    return listen_family(AF_INET, port, backlog);
+}
+
+Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backlog) {
+    constexpr int kTries = 500;
+    const uint64_t count = static_cast<uint64_t>(port_max) - port_min + 1;
+    Error last(Code::kUnavailable, "no port tried");
+    for (int i = 0; i < kTries; ++i) {
+        auto listener = listen_on(static_cast<uint16_t>(port_min + random_u64() % count), backlog);
+        if (listener) return listener;
+        last = std::move(listener).error();
+    }
+    return Unexpected(std::move(last).with_context(format_text("no free port in {}-{}", port_min, port_max)));
+}
+
+Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto addresses, resolve(host, port));
+    Error last(Code::kUnavailable, format_text("'{}' has no address", host));
+    for (const SocketAddress& address : addresses) {
+        auto socket = connect_one(address, deadline);
+        if (socket) return socket;
+        last = std::move(socket).error();
+    }
+    return Unexpected(std::move(last));
+}
+
+void tune(int fd) noexcept {
+    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
+}
+
+bool wait_ready(int fd, short events, Deadline deadline) noexcept {
+    for (;;) {
+        pollfd entry{.fd = fd, .events = events, .revents = 0};
+        const int ready = ::poll(&entry, 1, deadline.left_ms());
+        if (ready > 0) return true;
+        if (ready < 0 && errno != EINTR) return true;  // let the next system call report it
+        if (deadline.passed()) return false;
+    }
+}
+
+Result<> send_all(int fd, const void* data, size_t size, Deadline deadline) {
+    const char* at = static_cast<const char*>(data);
+    while (size > 0) {
+        const ssize_t sent = ::send(fd, at, size, MSG_NOSIGNAL);
+        if (sent > 0) {
+            at += sent;
+            size -= static_cast<size_t>(sent);
+        } else if (errno == EAGAIN) {
+            if (!wait_ready(fd, POLLOUT, deadline)) return fail(Code::kTimedOut, "peer does not take our bytes");
+        } else if (errno != EINTR) {
+            return fail_errno(Code::kUnavailable, errno, "cannot send");
+        }
+    }
+    return {};
+}
+
+Result<> receive_all(int fd, void* data, size_t size, Deadline deadline) {
+    char* at = static_cast<char*>(data);
+    while (size > 0) {
+        const ssize_t got = ::recv(fd, at, size, 0);
+        if (got > 0) {
+            at += got;
+            size -= static_cast<size_t>(got);
+        } else if (got == 0) {
+            return fail(Code::kUnavailable, "peer closed the connection");
+        } else if (errno == EAGAIN) {
+            if (!wait_ready(fd, POLLIN, deadline)) return fail(Code::kTimedOut, "peer does not answer");
+        } else if (errno != EINTR) {
+            return fail_errno(Code::kUnavailable, errno, "cannot receive");
+        }
+    }
+    return {};
+}
+
+}  // namespace mooncake::net

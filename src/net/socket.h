@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/time.h"
+#include "base/unique_fd.h"
+#include "net/address.h"
+
+namespace mooncake::net {
+
+/// A socket: closed on destruction, and in a forked child. Not thread-safe.
+class Socket {
+public:
+    Socket() noexcept = default;
+    explicit Socket(int fd) noexcept : fd_(fd) { close_in_child(fd); }
+    Socket(Socket&&) noexcept = default;
+    Socket& operator=(Socket&& other) noexcept {
+        if (this != &other) {
+            reset();
+            fd_ = std::move(other.fd_);
+        }
+        return *this;
+    }
+    ~Socket() { reset(); }
+
+    int fd() const noexcept { return fd_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
+    void reset() noexcept {
+        if (fd_) keep_in_child(fd_.get());
+        fd_.reset();
+    }
+    /// Closes with RST: neither side's kernel delivers what was still under way.
+    void reset_hard() noexcept;
+
+private:
+    UniqueFd fd_;
+};
+
+struct Listener {
+    Socket socket;
+    uint16_t port = 0;
+};
+
+/// Listens on the wildcard address of both families (IPv4 only where the machine has no IPv6). Non-blocking.
+Result<Listener> listen_on(uint16_t port, int backlog);
+/// As listen_on(), with a free port from [port_min, port_max] chosen at random; tries 500.
+Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backlog);
+
+/// Connects to the first address that answers. The result is non-blocking, TCP_NODELAY, with keep-alive.
+Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadline);
+/// TCP_NODELAY and keep-alive: a peer whose machine vanished is noticed within about 15 s also when nothing is sent.
+void tune(int fd) noexcept;
+
+/// Sends or receives exactly these bytes on a non-blocking socket. For handshakes, not for data.
+Result<> send_all(int fd, const void* data, size_t size, Deadline deadline);
+Result<> receive_all(int fd, void* data, size_t size, Deadline deadline);
+/// Waits for poll() events. False at the deadline.
+bool wait_ready(int fd, short events, Deadline deadline) noexcept;
+
+}  // namespace mooncake::net

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/incarnation.h"
+#include "base/time.h"
+
+// Requests and replies over framed TCP connections. Bodies are FlatBuffers (schema/*.fbs), verified by the callee before use.
+// At connect both sides say protocol version, feature bits and incarnation; an incompatible peer is refused with a text that
+// names both versions. docs/wire/rpc.md describes the frames.
+namespace mooncake::rpc {
+
+using Bytes = std::vector<std::byte>;
+
+/// Methods are numbered once for all services; never renumber.
+enum class Method : uint16_t {
+    kProbe = 1,          // empty -> empty
+    kDescribe = 2,       // engine.fbs DescribeRequest -> DescribeReply
+    kNotify = 3,         // engine.fbs NotifyRequest -> empty
+};
+
+constexpr uint16_t kProtocolMajor = 1;  // both sides must agree
+constexpr uint16_t kProtocolMinor = 0;  // grows with additions that old peers may ignore
+
+struct Hello {
+    Incarnation incarnation;
+    uint64_t features = 0;        // bits; what both sides have may be used
+    std::string software;         // "mooncake 1.0.0a1", for error texts
+};
+
+struct PeerInfo {
+    Incarnation incarnation;
+    uint64_t features = 0;        // the intersection
+    std::string address;          // for logs
+};
+
+/// Answers one request, once, from any thread; answering after the caller went away is harmless. Dropping it unanswered sends
+/// kInternal.
+class Responder {
+public:
+    virtual ~Responder() = default;
+    virtual void reply(Bytes body) = 0;
+    virtual void fail(const Error& error) = 0;
+    /// True when nobody waits for the answer any more (deadline, cancel, connection lost).
+    virtual bool abandoned() const noexcept = 0;
+    virtual Deadline deadline() const noexcept = 0;
+    virtual const PeerInfo& peer() const noexcept = 0;
+};
+
+/// Runs on an I/O thread and must not block; `body` is valid only during the call.
+using Handler = std::function<void(std::span<const std::byte> body, std::unique_ptr<Responder> responder)>;
+
+struct ServerOptions {
+    uint16_t port = 0;                        // 0: any from the range
+    uint16_t port_min = 15000, port_max = 17000;
+    int backlog = 128;
+    int threads = 1;
+    uint64_t message_bytes_max = 1 << 20;
+    size_t connections_max = 4096;
+    size_t queued_requests_max = 1024;        // per connection; then it is not read until answers leave
+    Duration hello_timeout = 5s;              // from accept to a complete hello
+    Duration idle_body_timeout = 30s;         // a started message must make progress
+    Hello hello;
+};
+
+/// Listens and dispatches. A connection that sends nonsense (port scanner, HTTP, TLS, random bytes, zero or huge lengths) is
+/// closed and delays nobody. Thread-safe.
+class MC_EXPORT Server {
+public:
+    static Result<std::unique_ptr<Server>> create(ServerOptions options);
+    virtual ~Server() = default;
+
+    /// Only before start().
+    virtual void handle(Method method, Handler handler) = 0;
+    virtual void start() = 0;
+    virtual uint16_t port() const noexcept = 0;
+    /// Closes everything and joins; no handler runs afterwards. Idempotent.
+    virtual void stop() = 0;
+};
+
+struct ClientOptions {
+    int threads = 1;
+    Duration connect_timeout = 5s;
+    Duration idle_timeout = 60s;              // an unused connection is closed
+    uint64_t message_bytes_max = 128 << 20;   // of a reply
+    size_t pending_calls_max = 65536;         // per connection; more fail with kNoSpace
+    Hello hello;
+};
+
+using Callback = std::function<void(Result<Bytes>)>;
+
+/// Calls any number of servers; one shared connection per address, opened on first use, requests pipelined. A dead server costs
+/// only its own callers. Thread-safe.
+class MC_EXPORT Client {
+public:
+    static std::unique_ptr<Client> create(ClientOptions options);
+    virtual ~Client() = default;
+
+    /// `address` is "host:port". Fails with kUnavailable (no connection, connection lost), kTimedOut, kCancelled (client
+    /// stopped), kRefused (versions), or the error the server sent.
+    virtual Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline) = 0;
+    /// The callback runs on an I/O thread, exactly once, and must not block. Returns an id for cancel().
+    virtual uint64_t call_async(const std::string& address, Method method, Bytes body, Deadline deadline, Callback callback) = 0;
+    /// The callback (kCancelled, unless it already ran or is about to) fires soon. Unknown ids are ignored.
+    virtual void cancel(uint64_t call) = 0;
+    /// What the server said at connect; kNotFound while there is no connection.
+    virtual Result<PeerInfo> peer(const std::string& address) = 0;
+    /// Fails everything outstanding and joins. Idempotent.
+    virtual void stop() = 0;
+};
+
+}  // namespace mooncake::rpc

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/completion.h"
+#include "base/error.h"
+#include "base/incarnation.h"
+#include "base/options.h"
+#include "transport/access.h"
+#include "transport/descriptor.h"
+#include "transport/memory.h"
+
+namespace mooncake {
+
+enum class Direction : uint8_t { kRead, kWrite };  // kRead: remote -> local
+
+/// One contiguous piece to move. Counts as one operation of its completion.
+struct Slice {
+    std::byte* local = nullptr;
+    uint64_t remote = 0;                     // address in the peer's memory
+    uint64_t length = 0;                     // never 0
+    Completion* completion = nullptr;
+    const MemoryRegion* region = nullptr;    // our registration around `local`; null: unregistered, may not even be mapped
+};
+
+/// How the submitter goes on after submit().
+enum class Submit : uint8_t {
+    kWait,   // it calls wait() at once: the transport may work on its thread, in submit() or in wait()
+    kLeave,  // it goes away: the transport's own threads must finish the work; submit() returns soon
+};
+
+enum class Stopped : uint8_t {
+    kEverywhere,     // no byte of it moves any more, on either side
+    kRemoteInDoubt,  // the peer could not be asked: it may still apply bytes it already has. Whoever connects to it next
+                     // fences it first, so nothing sent later can be overtaken
+};
+
+/// One remote segment over one transport: a connection to one incarnation. Once it breaks it stays broken: everything
+/// outstanding fails (kUnavailable, kStale) and the engine connects anew. Thread-safe.
+class Peer {
+public:
+    /// Ends what is outstanding as cancel() does. No call may run in another thread.
+    virtual ~Peer() = default;
+
+    /// Takes the slices; never fails and never waits for room: problems reach the completions. `slices` and the memory they
+    /// name must stay as they are until all their completions are done.
+    virtual void submit(Direction direction, std::span<const Slice> slices, Submit how) = 0;
+
+    /// Waits for a completion whose slices went to this peer, letting the calling thread do the transport's work where that is
+    /// faster than waking another thread. True when done; false at the deadline (nothing is cancelled).
+    virtual bool wait(Completion& completion, Deadline deadline) { return completion.wait(deadline); }
+
+    /// Stops everything outstanding of one completion. When it returns, the completion is done and no byte of it is read from or
+    /// written to local memory any more. Waits for the peer's word no longer than the deadline.
+    virtual Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) = 0;
+
+    /// False once broken.
+    virtual bool usable() const noexcept = 0;
+};
+
+enum class Reach : uint8_t { kSameProcess, kSameHost, kNetwork };
+
+/// What a transport can do, as data. The router prefers the lower rank among those that reach the peer.
+struct Capabilities {
+    std::string_view name;  // "self", "shm", "tcp"
+    Reach reach = Reach::kNetwork;
+    int rank = 0;
+    bool host_memory = true;
+    bool device_memory = false;
+};
+
+/// What every transport of one engine shares. Outlives them.
+struct TransportContext {
+    Incarnation incarnation;
+    const EngineOptions& options;
+    AccessTable& access;
+};
+
+/// One way to move bytes. All vendor-specific code of it lives in its folder. Thread-safe. Peers and registrations must be
+/// destroyed first.
+class Transport {
+public:
+    virtual ~Transport() = default;
+
+    virtual const Capabilities& capabilities() const noexcept = 0;
+    /// What connect() on the other side needs; published in our descriptor under our name.
+    virtual std::string endpoint() const = 0;
+    /// Makes a region reachable for peers of this transport. Null: nothing to do (the AccessTable is all it needs).
+    virtual Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion& region) = 0;
+    /// Blocks until connected or the deadline. kUnavailable, kStale (another incarnation answered), kRefused (permission,
+    /// version), kNotSupported (this pair cannot use the transport).
+    virtual Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) = 0;
+};
+
+}  // namespace mooncake
