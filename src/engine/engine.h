@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/time.h"
+#include "transport/access.h"
+#include "transport/descriptor.h"
+#include "transport/transport.h"
+
+namespace mooncake {
+
+namespace metrics {
+class Registry;
+}
+
+struct EngineConfig {
+    std::string local_name;                  // "10.0.0.1", "10.0.0.1:12345", "[::1]:80", "host:1:npu_0"
+    std::string metadata = "P2PHANDSHAKE";   // or "http://...", "etcd://...", "redis://...", "host:port", "memory://x"
+    std::string protocol;                    // the transport preferred between hosts; unknown or absent ones fall back to tcp, loudly
+    std::vector<std::string> devices;        // NIC allow-list; empty = all
+    EngineOptions options;
+};
+
+/// One piece of a transfer.
+struct Block {
+    std::byte* local = nullptr;
+    uint64_t remote = 0;
+    uint64_t length = 0;  // 0 moves nothing and succeeds
+};
+
+using SegmentId = int32_t;  // 0 is our own segment
+using BatchId = uint64_t;   // a generation-checked slot number: never 0, never 2^64-1, never reused soon
+
+struct Notification {
+    std::string name;
+    std::string message;
+};
+
+struct Request {
+    Direction direction = Direction::kRead;
+    std::byte* local = nullptr;
+    SegmentId segment = 0;
+    uint64_t remote = 0;
+    uint64_t length = 0;
+};
+
+enum class TransferState : uint8_t { kWaiting = 0, kPending = 1, kInvalid = 2, kCancelled = 3, kCompleted = 4, kTimedOut = 5, kFailed = 6 };
+
+struct TransferStatus {
+    TransferState state = TransferState::kWaiting;
+    uint64_t bytes = 0;
+    Error error;  // only in a failed state
+};
+
+/// A transfer whose lists were checked, merged and resolved once, to be posted any number of times at the cost of the posting
+/// alone. Thread-safe: calls from several threads run one after another. Must not outlive its Engine.
+class MC_EXPORT PreparedTransfer {
+public:
+    virtual ~PreparedTransfer() = default;
+    virtual Result<uint64_t> run(Direction direction) = 0;                // as Engine::transfer
+    virtual Result<BatchId> submit(Direction direction) = 0;              // as Engine::submit
+};
+
+/// Moves bytes between registered memory of any two processes. Everything may be called from any thread at any time; after
+/// close(), and in a forked child, every call fails with kUnavailable.
+class MC_EXPORT Engine {
+public:
+    static Result<std::unique_ptr<Engine>> create(EngineConfig config);
+    /// Closes if still open. In a forked child it does nothing.
+    virtual ~Engine() = default;
+    /// Refuses new calls, cancels running ones, removes our directory entries, joins all threads. Idempotent.
+    virtual void close() = 0;
+
+    // ---- identity
+    virtual const std::string& segment_name() const noexcept = 0;  // what peers open: "10.0.0.1:15123"
+    virtual uint16_t rpc_port() const noexcept = 0;
+    virtual Incarnation incarnation() const noexcept = 0;
+    virtual const EngineOptions& options() const noexcept = 0;
+    virtual metrics::Registry& metrics() noexcept = 0;
+    virtual std::string topology_json() const = 0;
+
+    // ---- memory. Codes: kInvalidArgument (null, no bytes), kOverlap (crosses a registered range's border), kNotRegistered.
+    // Exact duplicates and ranges inside a registered one are counted and need as many unregister calls.
+    virtual Result<> register_memory(void* address, uint64_t length, std::string_view location = "*", bool remote_accessible = true) = 0;
+    virtual Result<> register_memory_batch(std::span<const AddressRange> ranges, std::string_view location = "*") = 0;  // all or none
+    /// A fence: once it returned success no peer touches the memory any more.
+    virtual Result<> unregister_memory(void* address) = 0;
+    virtual Result<> unregister_memory_batch(std::span<void* const> addresses) = 0;  // goes on after an error, returns the first
+    /// Registered memory that same-host peers map, so copies to it run at memory speed. Page-aligned.
+    virtual Result<void*> allocate_memory(uint64_t length, std::string_view location = "*") = 0;
+    virtual Result<> free_memory(void* address) = 0;
+    virtual std::vector<BufferRecord> buffers() const = 0;
+
+    // ---- segments. Opening is lazy and single-flight per name; a dead peer never delays the others.
+    virtual Result<SegmentId> open_segment(const std::string& name, Deadline deadline) = 0;
+    /// Drops what we know of the peer, so that the next use fetches it again. Empty name: all.
+    virtual Result<> refresh_segment(const std::string& name, Deadline deadline) = 0;
+    virtual Result<std::string> segment_name_of(SegmentId segment) const = 0;
+    virtual Result<SegmentDescriptor> describe(const std::string& name, uint32_t buffers_max, Deadline deadline) = 0;
+    virtual Result<> probe(const std::string& name, Deadline deadline) = 0;
+
+    // ---- transfers. A failed, timed-out or cancelled one moves no byte any more; the error names peer, path, stage and errno.
+    /// transfer_timeout + 1 ns per byte, from now.
+    virtual Deadline transfer_deadline(uint64_t bytes) const noexcept = 0;
+    /// Blocks until all is at its destination. `notification`, if not null, is delivered to the peer afterwards.
+    virtual Result<uint64_t> transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
+                                      const Notification* notification = nullptr) = 0;
+    virtual Result<std::unique_ptr<PreparedTransfer>> prepare(const std::string& target, std::span<const Block> blocks) = 0;
+
+    // ---- batches: allocate -> submit, possibly several times -> poll or wait -> free
+    virtual Result<BatchId> allocate_batch(size_t capacity) = 0;
+    /// kNoSpace beyond the capacity. Each request is one task, numbered in submission order.
+    virtual Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification = nullptr) = 0;
+    /// A batch with one task for all the blocks together; opens the segment first (may block for that).
+    virtual Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks,
+                                   const Notification* notification = nullptr) = 0;
+    virtual Result<TransferStatus> task_status(BatchId batch, size_t task) = 0;   // kNotFound: no such batch; kInvalidArgument: no such task
+    /// Worst state of all tasks, kTimedOut and kCancelled kept apart; kCompleted for an empty batch.
+    virtual Result<TransferStatus> batch_status(BatchId batch) = 0;
+    /// Blocks until terminal (the batch's own deadline ends it at the latest).
+    virtual Result<TransferStatus> wait_batch(BatchId batch) = 0;
+    virtual Result<> cancel_batch(BatchId batch) = 0;
+    /// kBusy while a task runs.
+    virtual Result<> free_batch(BatchId batch) = 0;
+    /// Calls back once, when the batch is terminal (at once if it already is), on one of our threads; must not block.
+    virtual Result<> on_batch_done(BatchId batch, std::function<void()> callback) = 0;
+
+    // ---- notifications
+    virtual Result<> send_notification(const std::string& target, const Notification& notification, Deadline deadline) = 0;
+    virtual std::vector<Notification> take_notifications() = 0;
+};
+
+}  // namespace mooncake
