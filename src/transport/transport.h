@@ -60,7 +60,11 @@ public:
     /// written to local memory any more. Waits for the peer's word no longer than the deadline.
     virtual Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) = 0;
 
-    /// False once broken.
+    /// Breaks the connection at once, from any thread, while others submit and wait: everything outstanding fails with `reason`
+    /// and nothing of it moves in local memory any more. Idempotent; later submits fail at once.
+    virtual void close(const Error& reason) = 0;
+
+    /// False once broken or closed, also by the death of an idle peer (noticed by itself within a second or so, resources freed).
     virtual bool usable() const noexcept = 0;
 };
 
