@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/messages.h"
+
+#include "engine_generated.h"
+#include "rpc/verified_message.h"
+
+namespace mooncake {
+
+namespace {
+
+using rpc::bounded_text;
+using rpc::VerifiedMessage;
+
+template <typename Table>
+std::vector<std::byte> finish(flatbuffers::FlatBufferBuilder& builder, flatbuffers::Offset<Table> root) {
+    builder.Finish(root);
+    const auto* data = reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
+    return std::vector<std::byte>(data, data + builder.GetSize());
+}
+
+Result<std::map<std::string, std::string>> decode_endpoints(const flatbuffers::Vector<flatbuffers::Offset<wire::Endpoint>>* entries) {
+    std::map<std::string, std::string> endpoints;
+    if (entries == nullptr) return endpoints;
+    if (entries->size() > kEndpointsMax) return fail(Code::kCorrupt, "a descriptor with {} endpoints", entries->size());
+    for (const wire::Endpoint* entry : *entries) {
+        MC_ASSIGN_OR_RETURN(std::string transport, bounded_text(entry->transport(), kSegmentNameBytesMax, "transport name"));
+        if (transport.empty()) return fail(Code::kCorrupt, "a descriptor with a nameless transport");
+        std::string blob;
+        if (entry->blob() != nullptr) {
+            if (entry->blob()->size() > kEndpointBytesMax)
+                return fail(Code::kCorrupt, "an endpoint of {} bytes for transport {}", entry->blob()->size(), transport);
+            blob.assign(reinterpret_cast<const char*>(entry->blob()->data()), entry->blob()->size());
+        }
+        if (!endpoints.emplace(transport, std::move(blob)).second)
+            return fail(Code::kCorrupt, "a descriptor names transport {} twice", transport);
+    }
+    return endpoints;
+}
+
+Result<std::vector<BufferRecord>> decode_buffers(const flatbuffers::Vector<flatbuffers::Offset<wire::Buffer>>* entries) {
+    std::vector<BufferRecord> buffers;
+    if (entries == nullptr) return buffers;
+    buffers.reserve(entries->size());
+    for (const wire::Buffer* entry : *entries) {
+        BufferRecord record{.address = entry->address(), .length = entry->length()};
+        if (record.length == 0 || record.address + record.length < record.address)
+            return fail(Code::kCorrupt, "a descriptor with a buffer of {} bytes at {:#x}", record.length, record.address);
+        MC_ASSIGN_OR_RETURN(record.location, bounded_text(entry->location(), kLocationBytesMax, "location"));
+        buffers.push_back(std::move(record));
+    }
+    return buffers;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_describe_request(const std::string& segment_name, uint32_t buffers_max) {
+    flatbuffers::FlatBufferBuilder builder(128);
+    const auto name = builder.CreateString(segment_name);
+    return finish(builder, wire::CreateDescribeRequest(builder, name, buffers_max));
+}
+
+Result<DescribeRequest> decode_describe_request(std::span<const std::byte> body) {
+    MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::DescribeRequest>::parse(body, "describe request"));
+    DescribeRequest request{.buffers_max = message->buffers_max()};
+    MC_ASSIGN_OR_RETURN(request.segment_name, bounded_text(message->segment_name(), kSegmentNameBytesMax, "segment name"));
+    return request;
+}
+
+std::vector<std::byte> encode_descriptor(const SegmentDescriptor& descriptor) {
+    flatbuffers::FlatBufferBuilder builder(1024);
+    std::vector<flatbuffers::Offset<wire::Endpoint>> endpoints;
+    for (const auto& [transport, blob] : descriptor.endpoints) {
+        const auto name = builder.CreateString(transport);
+        const auto bytes = builder.CreateVector(reinterpret_cast<const uint8_t*>(blob.data()), blob.size());
+        endpoints.push_back(wire::CreateEndpoint(builder, name, bytes));
+    }
+    std::vector<flatbuffers::Offset<wire::Buffer>> buffers;
+    buffers.reserve(descriptor.buffers.size());
+    for (const BufferRecord& buffer : descriptor.buffers) {
+        // A process has few different locations: each text is stored once.
+        const auto location = builder.CreateSharedString(buffer.location);
+        buffers.push_back(wire::CreateBuffer(builder, buffer.address, buffer.length, location));
+    }
+    const auto name = builder.CreateString(descriptor.name);
+    const auto host = builder.CreateString(descriptor.host);
+    const auto boot = builder.CreateString(descriptor.boot_id);
+    const auto endpoint_list = builder.CreateVector(endpoints);
+    const auto buffer_list = builder.CreateVector(buffers);
+    return finish(builder, wire::CreateDescribeReply(builder, name, descriptor.incarnation.value, host, descriptor.rpc_port, boot,
+                                                     endpoint_list, buffer_list));
+}
+
+Result<SegmentDescriptor> decode_descriptor(std::span<const std::byte> body) {
+    MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::DescribeReply>::parse(body, "segment descriptor"));
+    SegmentDescriptor descriptor{.incarnation = {message->incarnation()}, .rpc_port = message->rpc_port()};
+    MC_ASSIGN_OR_RETURN(descriptor.name, bounded_text(message->name(), kSegmentNameBytesMax, "segment name"));
+    if (descriptor.name.empty() || !descriptor.incarnation || descriptor.rpc_port == 0)
+        return fail(Code::kCorrupt, "the descriptor of '{}' lacks its name, incarnation or port", descriptor.name);
+    MC_ASSIGN_OR_RETURN(descriptor.host, bounded_text(message->host(), kHostBytesMax, "host name"));
+    MC_ASSIGN_OR_RETURN(descriptor.boot_id, bounded_text(message->boot_id(), kBootIdBytesMax, "boot id"));
+    MC_ASSIGN_OR_RETURN(descriptor.endpoints, decode_endpoints(message->endpoints()));
+    MC_ASSIGN_OR_RETURN(descriptor.buffers, decode_buffers(message->buffers()));
+    return descriptor;
+}
+
+std::vector<std::byte> encode_notification(const Notification& notification) {
+    flatbuffers::FlatBufferBuilder builder(64 + notification.name.size() + notification.message.size());
+    const auto name = builder.CreateString(notification.name);
+    const auto message = builder.CreateString(notification.message);
+    return finish(builder, wire::CreateNotifyRequest(builder, name, message));
+}
+
+Result<Notification> decode_notification(std::span<const std::byte> body) {
+    MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::NotifyRequest>::parse(body, "notification"));
+    Notification notification;
+    MC_ASSIGN_OR_RETURN(notification.name, bounded_text(message->name(), body.size(), "notification name"));
+    MC_ASSIGN_OR_RETURN(notification.message, bounded_text(message->message(), body.size(), "notification"));
+    return notification;
+}
+
+}  // namespace mooncake
