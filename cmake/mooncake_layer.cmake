@@ -38,12 +38,16 @@ function(mooncake_layer name)
     endif()
 endfunction()
 
-# Registers a GoogleTest program: one ctest entry each, with a bound on its time.
+# mooncake_add_test(TARGET [TIMEOUT seconds] [SERIAL]): registers a GoogleTest program, with a bound on its time. SERIAL keeps
+# it from running beside others. Its cases are reported in reports/TARGET.xml.
 function(mooncake_add_test target)
-    cmake_parse_arguments(ARG "" "TIMEOUT" "" ${ARGN})
+    cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "" ${ARGN})
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 300)
     endif()
-    add_test(NAME ${target} COMMAND ${target})
+    add_test(NAME ${target} COMMAND ${target} --gtest_output=xml:${CMAKE_BINARY_DIR}/reports/${target}.xml)
     set_tests_properties(${target} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+    if(ARG_SERIAL)
+        set_tests_properties(${target} PROPERTIES RUN_SERIAL ON)
+    endif()
 endfunction()

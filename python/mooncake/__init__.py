@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mooncake moves the KV cache of large language models between processes, hosts and devices.
+
+Importing the package loads nothing native; that happens with `mooncake.engine`.
+"""
+
+from pathlib import Path
+
+try:
+    from ._version import version as __version__
+except ImportError:  # the source folder itself, not an installed package
+    __version__ = "0+unbuilt"
+
+__all__ = ["__version__", "features", "get_include", "get_library_dir"]
+
+_HERE = Path(__file__).resolve().parent
+
+
+def get_include() -> str:
+    """The folder to name with -I for the C and C++ headers."""
+    return str(_HERE / "include")
+
+
+def get_library_dir() -> str:
+    """The folder to name with -L (and -rpath) for libtransfer_engine.so."""
+    return str(_HERE / "lib")
+
+
+def features() -> dict[str, bool]:
+    """What this build can do, by name: {"cuda": False, ...}. Loads the native module."""
+    from . import engine
+
+    return {name.removeprefix("SUPPORT_").lower(): bool(getattr(engine, name)) for name in dir(engine) if name.startswith("SUPPORT_")}
