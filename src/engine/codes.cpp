@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/codes.h"
+
+namespace mooncake {
+
+int status_code(Code code) noexcept {
+    switch (code) {
+        case Code::kOk: return 0;
+        case Code::kInvalidArgument: return 1;
+        case Code::kNoSpace: return 2;          // more requests than the batch has room for
+        case Code::kNotRegistered: return 3;
+        case Code::kBusy: return 4;
+        case Code::kOverlap: return 7;
+        case Code::kNotSupported: return 8;     // no transport can do it
+        case Code::kUnavailable: return 102;    // socket
+        case Code::kCorrupt: return 103;        // a message that makes no sense
+        case Code::kRefused: return 104;        // handshake rejected
+        case Code::kNotFound: return 200;       // unknown to the directory
+        case Code::kAlreadyExists: return 200;  // taken in the directory
+        case Code::kStale: return 201;          // the end point is another one now
+        case Code::kCancelled: return 202;
+        case Code::kInternal: return 202;
+        case Code::kTimedOut: return 301;       // clock
+    }
+    return 202;
+}
+
+int public_code(Code code) noexcept {
+    if (code == Code::kNotSupported) return -303;  // the one that differs by more than its sign
+    return -status_code(code);
+}
+
+}  // namespace mooncake
