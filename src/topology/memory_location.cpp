@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "topology/memory_location.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <map>
+#include <span>
+
+#include "topology/sysfs.h"
+
+namespace mooncake {
+
+namespace {
+
+constexpr size_t kSamples = 16;
+
+uint64_t page_bytes() noexcept {
+    static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+    return bytes;
+}
+
+/// Fills `nodes` with the node of each page, or a negative errno. Moves nothing: without target nodes the call only asks.
+Result<> query_pages(std::span<void*> pages, std::span<int> nodes) {
+    if (::syscall(SYS_move_pages, 0, pages.size(), pages.data(), nullptr, nodes.data(), 0) == 0) return {};
+    if (errno == EPERM || errno == ENOSYS) return fail_errno(Code::kNotSupported, errno, "the system does not tell the nodes of pages");
+    return fail_errno(Code::kInternal, errno, "cannot ask for the nodes of {} pages", pages.size());
+}
+
+/// The only node of this machine, -1 if it has several.
+int only_node() {
+    static const int node = [] {
+        const auto nodes = sysfs::parse_cpu_list(sysfs::read_line("/sys/devices/system/node/online"));
+        if (nodes.empty()) return 0;
+        return nodes.size() == 1 ? nodes.front() : -1;
+    }();
+    return node;
+}
+
+bool parse_part(std::string_view text, auto& value) {
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return status == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+int detail::majority_node(const std::vector<int>& nodes) {
+    std::map<int, size_t> counts;
+    size_t known = 0;
+    for (const int node : nodes) {
+        if (node < 0) continue;
+        ++known;
+        ++counts[node];
+    }
+    for (const auto& [node, count] : counts)
+        if (count * 2 > known) return node;
+    return -1;
+}
+
+Result<int> numa_node_of(const void* address) {
+    void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) & ~(page_bytes() - 1));
+    int node = 0;
+    MC_RETURN_IF_ERROR(query_pages({&page, 1}, {&node, 1}));
+    if (node < 0) return fail_errno(Code::kNotFound, -node, "no page at {}", address);
+    return node;
+}
+
+std::string detect_location(const void* address, uint64_t length) {
+    const auto begin = reinterpret_cast<uintptr_t>(address);
+    if (length == 0 || begin + length < begin) return "*";
+    const uintptr_t first = begin & ~(page_bytes() - 1);
+    const uint64_t page_count = (begin + length - 1 - first) / page_bytes() + 1;
+    const size_t samples = std::min<uint64_t>(kSamples, page_count);
+    std::array<void*, kSamples> pages;
+    std::vector<int> nodes(samples, -ENOENT);
+    for (size_t i = 0; i < samples; ++i) {
+        // From the first page to the last; the product fits, since a page count has at most 52 bits.
+        const uint64_t index = samples == 1 ? 0 : i * (page_count - 1) / (samples - 1);
+        pages[i] = reinterpret_cast<void*>(first + index * page_bytes());
+    }
+    int node = -1;
+    if (query_pages({pages.data(), samples}, nodes)) node = detail::majority_node(nodes);
+    else node = only_node();
+    return node < 0 ? "*" : format_text("cpu:{}", node);
+}
+
+Result<SegmentedLocation> SegmentedLocation::parse(std::string_view text) {
+    constexpr std::string_view kPrefix = "segments:";
+    const auto bad = [&] { return fail(Code::kInvalidArgument, "location '{}' is not segments:<page bytes>:<node>,<node>,...", text); };
+    if (!text.starts_with(kPrefix)) return bad();
+    std::string_view rest = text.substr(kPrefix.size());
+    const size_t colon = rest.find(':');
+    if (colon == std::string_view::npos) return bad();
+    SegmentedLocation location;
+    if (!parse_part(rest.substr(0, colon), location.page_bytes) || location.page_bytes == 0) return bad();
+    rest.remove_prefix(colon + 1);
+    for (;;) {
+        const size_t comma = std::min(rest.find(','), rest.size());
+        int node = 0;
+        if (!parse_part(rest.substr(0, comma), node) || node < 0) return bad();
+        location.nodes.push_back(node);
+        if (comma == rest.size()) return location;
+        rest.remove_prefix(comma + 1);
+    }
+}
+
+int SegmentedLocation::node_at(uint64_t offset, uint64_t length) const noexcept {
+    const uint64_t pages = length / page_bytes;
+    const uint64_t part_bytes = std::max<uint64_t>(pages / nodes.size(), 1) * page_bytes;
+    return nodes[std::min<uint64_t>(offset / part_bytes, nodes.size() - 1)];
+}
+
+}  // namespace mooncake
