@@ -38,14 +38,14 @@ function(mooncake_layer name)
     endif()
 endfunction()
 
-# mooncake_add_test(TARGET [TIMEOUT seconds] [SERIAL]): registers a GoogleTest program, with a bound on its time. SERIAL keeps
-# it from running beside others. Its cases are reported in reports/TARGET.xml.
+# mooncake_add_test(TARGET [TIMEOUT seconds] [SERIAL] [ARGUMENTS ...]): registers a GoogleTest program, with a bound on its time.
+# SERIAL keeps it from running beside others. Its cases are reported in reports/TARGET.xml.
 function(mooncake_add_test target)
-    cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "" ${ARGN})
+    cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "ARGUMENTS" ${ARGN})
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 300)
     endif()
-    add_test(NAME ${target} COMMAND ${target} --gtest_output=xml:${CMAKE_BINARY_DIR}/reports/${target}.xml)
+    add_test(NAME ${target} COMMAND ${target} --gtest_output=xml:${CMAKE_BINARY_DIR}/reports/${target}.xml ${ARG_ARGUMENTS})
     set_tests_properties(${target} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
     if(ARG_SERIAL)
         set_tests_properties(${target} PROPERTIES RUN_SERIAL ON)
