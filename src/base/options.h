@@ -65,6 +65,6 @@ MC_EXPORT Environment process_environment();
 /// "", "0", "false", "no", "off" (any case) are off; everything else is on.
 bool parse_flag(std::string_view text) noexcept;
 /// "a, b,c" -> {"a", "b", "c"}; empty parts vanish.
-std::vector<std::string> split_list(std::string_view text, char separator = ',');
+MC_EXPORT std::vector<std::string> split_list(std::string_view text, char separator = ',');
 
 }  // namespace mooncake
