@@ -50,6 +50,8 @@ public:
         }
         return true;
     }
+    /// Lets work in again. Only by who closed it, and only after close() returned true.
+    void reopen() noexcept { state_.fetch_and(~kClosed, std::memory_order_release); }
 
 private:
     static constexpr uint32_t kClosed = 1;
