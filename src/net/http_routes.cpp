@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/http_routes.h"
+
+#include <algorithm>
+
+namespace mooncake::net {
+
+namespace {
+
+/// Splits "/a%20b?key=c" into the decoded path and parameters.
+Result<> decode_target(std::string_view target, HttpServerRequest& request) {
+    const size_t question = std::min(target.find('?'), target.size());
+    MC_ASSIGN_OR_RETURN(request.path, percent_decode(target.substr(0, question)));
+    if (question < target.size()) {
+        MC_ASSIGN_OR_RETURN(request.parameters, parse_query(target.substr(question + 1)));
+    }
+    return {};
+}
+
+}  // namespace
+
+const std::string* HttpServerRequest::parameter(std::string_view name) const noexcept {
+    const auto found = std::find_if(parameters.begin(), parameters.end(), [&](const auto& entry) { return entry.first == name; });
+    return found == parameters.end() ? nullptr : &found->second;
+}
+
+HttpResponse HttpRoutes::answer(HttpServerRequest request, std::string_view target) const {
+    if (auto decoded = decode_target(target, request); !decoded) return {.status = 400, .body = decoded.error().message()};
+    const auto path = handlers_.find(request.path);
+    if (path == handlers_.end()) return {.status = 404, .body = "not found"};
+    const auto& methods = path->second;
+    auto found = methods.find(request.method);
+    if (found == methods.end() && request.method == "HEAD") found = methods.find("GET");
+    if (found == methods.end()) found = methods.find("*");
+    if (found == methods.end()) return {.status = 405, .body = "method not allowed"};
+    return found->second(request);
+}
+
+}  // namespace mooncake::net

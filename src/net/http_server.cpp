@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/http_server.h"
+
+#include <fcntl.h>
+
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <condition_variable>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "base/thread_annotations.h"
+#include "net/http_routes.h"
+#include "net/socket.h"
+
+namespace mooncake::net {
+
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using Tcp = asio::ip::tcp;
+
+constexpr uint32_t kHeaderBytesMax = 64 * 1024;
+constexpr uint64_t kDrainBytesMax = 1 << 20;
+
+class Session;
+
+/// The connections that live, so that stop() can reach and await them. Thread-safe.
+class SessionTable {
+public:
+    /// Zero when there are already `max`.
+    uint64_t add(size_t max) {
+        Lock lock(mutex_);
+        if (sessions_.size() >= max) return 0;
+        sessions_.emplace(++last_id_, std::weak_ptr<Session>());
+        return last_id_;
+    }
+    void set(uint64_t id, const std::shared_ptr<Session>& session) {
+        Lock lock(mutex_);
+        sessions_[id] = session;
+    }
+    void remove(uint64_t id) {
+        Lock lock(mutex_);
+        sessions_.erase(id);
+        if (sessions_.empty()) empty_.notify_all();
+    }
+    std::vector<std::shared_ptr<Session>> all() {
+        Lock lock(mutex_);
+        std::vector<std::shared_ptr<Session>> found;
+        for (const auto& [id, session] : sessions_)
+            if (auto alive = session.lock()) found.push_back(std::move(alive));
+        return found;
+    }
+    bool wait_empty(Deadline deadline) {
+        std::unique_lock lock(mutex_);
+        return empty_.wait_until(lock, deadline.at(), [this] { return sessions_.empty(); });
+    }
+
+private:
+    Mutex mutex_;
+    std::condition_variable_any empty_;
+    std::map<uint64_t, std::weak_ptr<Session>> sessions_ MC_GUARDED_BY(mutex_);
+    uint64_t last_id_ MC_GUARDED_BY(mutex_) = 0;
+};
+
+struct Shared {
+    const HttpServerOptions options;
+    HttpRoutes routes;
+    SessionTable sessions;
+};
+
+/// One connection: reads a request, answers it, again. Kept alive by its pending operation; everything runs on its strand.
+class Session : public std::enable_shared_from_this<Session> {
+public:
+    Session(Shared& shared, uint64_t id, Tcp::socket socket) : shared_(shared), id_(id), socket_(std::move(socket)), timer_(socket_.get_executor()) {
+        close_in_child(socket_.native_handle());
+        ::fcntl(socket_.native_handle(), F_SETFD, FD_CLOEXEC);
+        tune(socket_.native_handle());
+    }
+    ~Session() {
+        close();
+        shared_.sessions.remove(id_);
+    }
+
+    void start() {
+        asio::dispatch(socket_.get_executor(), [self = shared_from_this()] { self->read_header(); });
+    }
+    /// Closes when idle; otherwise the running request is still answered.
+    void request_stop() {
+        asio::post(socket_.get_executor(), [self = shared_from_this()] {
+            self->stopping_ = true;
+            if (self->idle_) self->close();
+        });
+    }
+
+private:
+    using Parser = http::request_parser<http::string_body>;
+
+    void read_header() {
+        parser_.emplace();
+        parser_->header_limit(kHeaderBytesMax);
+        parser_->body_limit(shared_.options.body_bytes_max);
+        idle_ = true;
+        if (stopping_) return close();
+        close_after(shared_.options.idle_timeout);
+        http::async_read_header(socket_, buffer_, *parser_, [self = shared_from_this()](beast::error_code status, size_t) {
+            self->idle_ = false;
+            if (status) return self->read_failed(status);
+            self->read_body();
+        });
+    }
+
+    void read_body() {
+        close_after(shared_.options.request_timeout);
+        if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) return send_continue();
+        http::async_read(socket_, buffer_, *parser_, [self = shared_from_this()](beast::error_code status, size_t) {
+            if (status) return self->read_failed(status);
+            self->answer();
+        });
+    }
+
+    void send_continue() {
+        parser_->get().erase(http::field::expect);
+        static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+        asio::async_write(socket_, asio::buffer(kContinue), [self = shared_from_this()](beast::error_code status, size_t) {
+            if (!status) self->read_body();
+        });
+    }
+
+    void read_failed(const beast::error_code& status) {
+        if (status.category() != http::make_error_code(http::error::bad_method).category()) return close();  // network, time-out
+        if (status == http::error::end_of_stream || status == http::error::partial_message) return close();
+        keep_alive_ = false;
+        head_ = false;
+        if (status == http::error::body_limit) return write({.status = 413, .body = "the body is too large"});
+        if (status == http::error::header_limit) return write({.status = 431, .body = "the header is too large"});
+        write({.status = 400, .body = "bad request: " + status.message()});
+    }
+
+    void answer() {
+        auto message = parser_->release();
+        keep_alive_ = message.keep_alive();
+        head_ = message.method() == http::verb::head;
+        HttpServerRequest request;
+        request.method = message.method_string();
+        request.content_type = message[http::field::content_type];
+        request.body = std::move(message.body());
+        const std::string target = message.target();
+        write(shared_.routes.answer(std::move(request), target));
+    }
+
+    void write(HttpResponse response) {
+        response_ = {};
+        response_.version(11);
+        response_.result(static_cast<unsigned>(response.status));
+        response_.set(http::field::server, "mooncake");
+        response_.set(http::field::content_type, response.content_type);
+        response_.content_length(response.body.size());
+        response_.keep_alive(keep_alive_ && !stopping_);
+        if (!head_) response_.body() = std::move(response.body);
+        close_after(shared_.options.request_timeout);
+        http::async_write(socket_, response_, [self = shared_from_this()](beast::error_code status, size_t) {
+            if (status) return self->close();
+            if (self->response_.keep_alive()) return self->read_header();
+            self->finish();
+        });
+    }
+
+    /// Says that nothing follows and reads what the client may still be sending: closing at once would reset the connection
+    /// and could take the answer with it.
+    void finish() {
+        beast::error_code ignored;
+        socket_.shutdown(Tcp::socket::shutdown_send, ignored);
+        close_after(1s);
+        drain(0);
+    }
+    void drain(uint64_t drained) {
+        if (drained > kDrainBytesMax || stopping_) return close();
+        buffer_.clear();
+        socket_.async_read_some(buffer_.prepare(16 * 1024), [self = shared_from_this(), drained](beast::error_code status, size_t got) {
+            if (status) return self->close();
+            self->drain(drained + got);
+        });
+    }
+
+    void close() noexcept {
+        timer_.cancel();
+        if (!socket_.is_open()) return;
+        keep_in_child(socket_.native_handle());
+        beast::error_code ignored;
+        socket_.close(ignored);
+    }
+
+    /// Ends the connection, and with it the operation under way, unless called again before. (Beast's own stream would close
+    /// the descriptor without telling keep_in_child().)
+    void close_after(Duration duration) {
+        timer_.expires_after(duration);
+        timer_.async_wait([weak = weak_from_this()](beast::error_code) {
+            const auto self = weak.lock();
+            if (self && Clock::now() >= self->timer_.expiry()) self->close();
+        });
+    }
+
+    Shared& shared_;
+    const uint64_t id_;
+    Tcp::socket socket_;
+    asio::steady_timer timer_;
+    beast::flat_buffer buffer_;
+    std::optional<Parser> parser_;
+    http::response<http::string_body> response_;
+    bool idle_ = true;
+    bool keep_alive_ = false;
+    bool head_ = false;
+    bool stopping_ = false;
+};
+
+struct Bound {
+    UniqueFd fd;
+    int family = 0;
+    uint16_t port = 0;
+};
+
+Result<Bound> listen_at(const SocketAddress& address) {
+    UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) return fail_errno(Code::kUnavailable, errno, "cannot create a socket");
+    const int on = 1, off = 0;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address.family() == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0)
+        return fail_errno(errno == EADDRINUSE ? Code::kAlreadyExists : Code::kUnavailable, errno, "cannot listen on {}", address.to_string());
+    SocketAddress bound;
+    bound.length = sizeof bound.storage;
+    ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length);
+    return Bound{.fd = std::move(fd), .family = bound.family(), .port = bound.port()};
+}
+
+Result<Bound> listen_for(const HttpServerOptions& options) {
+    Error last(Code::kUnavailable, format_text("'{}' has no address", options.host));
+    const std::vector<std::string> hosts = options.host.empty() ? std::vector<std::string>{"::", "0.0.0.0"} : std::vector<std::string>{options.host};
+    for (const std::string& host : hosts) {
+        auto addresses = resolve(host, options.port);
+        if (!addresses) last = std::move(addresses).error();
+        if (!addresses) continue;
+        for (const SocketAddress& address : *addresses) {
+            auto bound = listen_at(address);
+            if (bound || bound.error().code() == Code::kAlreadyExists) return bound;
+            last = std::move(bound).error();
+        }
+    }
+    return Unexpected(std::move(last));
+}
+
+class BeastServer final : public HttpServer {
+public:
+    BeastServer(const HttpServerOptions& options, Bound bound) : port_(bound.port), shared_{.options = options, .routes = {}, .sessions = {}} {
+        asio_ = std::make_unique<Asio>();
+        close_in_child(bound.fd.get());
+        asio_->acceptor.assign(bound.family == AF_INET6 ? Tcp::v6() : Tcp::v4(), bound.fd.release());
+    }
+    ~BeastServer() override { stop(); }
+
+    void handle(const std::string& method, const std::string& path, HttpHandler handler) override {
+        MC_CHECK(threads_.empty());
+        shared_.routes.add(method, path, std::move(handler));
+    }
+    uint16_t port() const noexcept override { return port_; }
+    void start() override;
+    void stop() override;
+
+private:
+    struct Asio {
+        asio::io_context context;
+        Tcp::acceptor acceptor{asio::make_strand(context)};
+        asio::steady_timer retry{acceptor.get_executor()};
+    };
+    void accept();
+    void close_acceptor();
+    void accepted(Tcp::socket socket);
+
+    const uint16_t port_;
+    const uint32_t generation_ = fork_generation();
+    Shared shared_;
+    std::unique_ptr<Asio> asio_;  // null once stopped
+    std::vector<std::jthread> threads_;
+};
+
+void BeastServer::start() {
+    MC_CHECK(asio_ && threads_.empty());
+    accept();
+    for (int i = 0; i < std::max(shared_.options.threads, 1); ++i)
+        threads_.push_back(start_thread(format_text("http-{}", i), [this] { asio_->context.run(); }));
+}
+
+void BeastServer::accept() {
+    asio_->acceptor.async_accept(asio::make_strand(asio_->context), [this](beast::error_code status, Tcp::socket socket) {
+        if (status == asio::error::operation_aborted || !asio_->acceptor.is_open()) return;
+        if (!status) {
+            accepted(std::move(socket));
+            return accept();
+        }
+        // Most likely no file descriptor is left: trying again at once would only burn a core.
+        MC_LOG_WARNING_EVERY(10s, "http server on port {} cannot accept: {}", port_, status.message());
+        asio_->retry.expires_after(100ms);
+        asio_->retry.async_wait([this](beast::error_code cancelled) {
+            if (!cancelled) accept();
+        });
+    });
+}
+
+void BeastServer::accepted(Tcp::socket socket) {
+    const uint64_t id = shared_.sessions.add(shared_.options.connections_max);
+    if (id == 0) {
+        MC_LOG_WARNING_EVERY(10s, "http server on port {} refuses connections beyond {}", port_, shared_.options.connections_max);
+        static constexpr std::string_view kBusy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        ::send(socket.native_handle(), kBusy.data(), kBusy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        return;
+    }
+    auto session = std::make_shared<Session>(shared_, id, std::move(socket));
+    shared_.sessions.set(id, session);
+    session->start();
+}
+
+void BeastServer::stop() {
+    if (!asio_) return;
+    if (fork_generation() != generation_) {
+        // A forked child: the threads are not here and the descriptors are closed already, so nothing may be undone.
+        new std::vector<std::jthread>(std::move(threads_));
+        (void)asio_.release();
+        return;
+    }
+    if (!threads_.empty()) {
+        asio::post(asio_->acceptor.get_executor(), [this] {
+            close_acceptor();
+            for (const auto& session : shared_.sessions.all()) session->request_stop();
+        });
+        shared_.sessions.wait_empty(Deadline::after(shared_.options.stop_timeout));
+        asio_->context.stop();
+        threads_.clear();
+    }
+    close_acceptor();
+    asio_.reset();
+}
+
+void BeastServer::close_acceptor() {
+    if (!asio_->acceptor.is_open()) return;
+    keep_in_child(asio_->acceptor.native_handle());
+    beast::error_code ignored;
+    asio_->acceptor.close(ignored);
+    asio_->retry.cancel();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::create(const HttpServerOptions& options) {
+    auto bound = listen_for(options);
+    if (!bound) return Unexpected(std::move(bound).error().with_context("http server"));
+    return std::make_unique<BeastServer>(options, std::move(*bound));
+}
+
+}  // namespace mooncake::net
