@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/copy_peer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+namespace mooncake {
+
+/// A slice copied in parts: which of them are still under way.
+struct CopyPeer::Cut {
+    const Slice* slice = nullptr;
+    uint32_t parts = 0;          // begun and not finished
+    bool all_begun = false;      // no further part will begin
+    std::optional<Error> error;
+};
+
+/// One submission of several chunks. Everything but the copying itself happens under the peer's mutex. `slices_` may be read
+/// only while next_ is not at the end or a chunk of ours is unfinished: after that the submitter may have freed them. So next_
+/// never rests at a slice that was given up, because nobody waits for that one any more.
+class CopyPeer::Batch final : public CopyJob {
+public:
+    Batch(CopyPeer& peer, Direction direction, std::span<const Slice> slices, int holders)
+        : peer_(peer), slices_(slices), direction_(direction), holders_(holders) {}
+
+    bool step() noexcept override;
+    void release() noexcept override;
+
+    /// Forgets what has not begun of one completion (null: of all) and says how many slices each lost; to be failed unlocked.
+    void give_up(const Completion* completion, const Error& reason, std::vector<std::pair<Completion*, uint32_t>>& lost)
+        MC_REQUIRES(peer_.mutex_);
+
+    std::list<Batch>::iterator self;
+
+private:
+    bool begin(CopyChunk& chunk) MC_REQUIRES(peer_.mutex_);
+    void begin_part(CopyChunk& chunk) MC_REQUIRES(peer_.mutex_);
+    void finish_part(const CopyChunk& chunk, CopyFailures& failures);
+    bool given_up(const Slice& slice) const noexcept;
+    void skip_given_up() noexcept MC_REQUIRES(peer_.mutex_);
+    Cut& cut_of(const Slice& slice);
+
+    CopyPeer& peer_;
+    const std::span<const Slice> slices_;
+    const Direction direction_;
+    size_t next_ = 0;        // first slice of which not everything has begun
+    uint64_t offset_ = 0;    // how much of it has
+    std::vector<Cut> cuts_;  // at most one per thread and one more
+    std::vector<const Completion*> given_up_;
+    std::atomic<int> holders_;
+};
+
+bool CopyPeer::Batch::given_up(const Slice& slice) const noexcept {
+    return !given_up_.empty() && std::find(given_up_.begin(), given_up_.end(), slice.completion) != given_up_.end();
+}
+
+void CopyPeer::Batch::skip_given_up() noexcept {
+    while (next_ < slices_.size() && offset_ == 0 && given_up(slices_[next_])) ++next_;
+}
+
+CopyPeer::Cut& CopyPeer::Batch::cut_of(const Slice& slice) {
+    for (Cut& cut : cuts_)
+        if (cut.slice == &slice) return cut;
+    return cuts_.emplace_back(Cut{.slice = &slice});
+}
+
+void CopyPeer::Batch::begin_part(CopyChunk& chunk) {
+    const Slice& slice = slices_[next_];
+    const uint64_t length = std::min(kChunkBytes, slice.length - offset_);
+    chunk = {.direction = direction_, .slices = slices_.subspan(next_, 1), .offset = offset_, .length = length};
+    Cut& cut = cut_of(slice);
+    ++cut.parts;
+    offset_ += length;
+    if (offset_ < slice.length) return;
+    cut.all_begun = true;
+    offset_ = 0;
+    ++next_;
+}
+
+bool CopyPeer::Batch::begin(CopyChunk& chunk) {
+    if (next_ == slices_.size()) return false;
+    const Slice& first = slices_[next_];
+    if (offset_ > 0 || (first.length > kChunkBytes && peer_.divisible(direction_, first))) {
+        begin_part(chunk);
+        skip_given_up();
+        return true;
+    }
+    chunk = peer_.take_chunk(direction_, slices_.subspan(next_));
+    if (!given_up_.empty()) {
+        const auto end = std::find_if(chunk.slices.begin(), chunk.slices.end(), [this](const Slice& slice) { return given_up(slice); });
+        chunk.slices = chunk.slices.first(static_cast<size_t>(end - chunk.slices.begin()));
+    }
+    next_ += chunk.slices.size();
+    skip_given_up();
+    return true;
+}
+
+void CopyPeer::Batch::finish_part(const CopyChunk& chunk, CopyFailures& failures) {
+    const Slice& slice = chunk.slices.front();
+    Cut cut;
+    {
+        Lock lock(peer_.mutex_);
+        Cut& found = cut_of(slice);
+        if (!failures.empty() && !found.error) found.error = std::move(failures.front().second);
+        if (--found.parts > 0 || !found.all_begun) return;
+        cut = std::move(found);
+        std::erase_if(cuts_, [&](const Cut& other) { return other.slice == &slice; });
+    }
+    Completion& completion = *slice.completion;
+    if (cut.error) completion.fail(std::move(*cut.error));
+    else completion.succeed(slice.length);
+}
+
+bool CopyPeer::Batch::step() noexcept {
+    CopyChunk chunk;
+    {
+        Lock lock(peer_.mutex_);
+        if (!begin(chunk)) return false;
+    }
+    CopyFailures failures;
+    peer_.run_chunk(chunk, failures);
+    if (chunk.part()) finish_part(chunk, failures);
+    else finish_whole(chunk, failures);
+    return true;
+}
+
+void CopyPeer::Batch::release() noexcept {
+    if (holders_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    Lock lock(peer_.mutex_);
+    peer_.batches_.erase(self);
+}
+
+void CopyPeer::Batch::give_up(const Completion* completion, const Error& reason, std::vector<std::pair<Completion*, uint32_t>>& lost) {
+    size_t others = 0;
+    for (size_t i = next_; i < slices_.size(); ++i) {
+        const Slice& slice = slices_[i];
+        if (given_up(slice)) continue;
+        if (completion != nullptr && slice.completion != completion) {
+            ++others;
+            continue;
+        }
+        if (i == next_ && offset_ > 0) {
+            // Some parts have begun: whoever ends the last of them reports the slice; we do if they are over.
+            Cut& cut = cut_of(slice);
+            cut.error = reason;
+            cut.all_begun = true;
+            offset_ = 0;
+            next_ = i + 1;
+            if (cut.parts > 0) continue;
+            std::erase_if(cuts_, [&](const Cut& other) { return other.slice == &slice; });
+        }
+        if (lost.empty() || lost.back().first != slice.completion) lost.emplace_back(slice.completion, 0);
+        ++lost.back().second;
+    }
+    if (others == 0) {
+        next_ = slices_.size();
+        return;
+    }
+    given_up_.push_back(completion);
+    skip_given_up();
+}
+
+CopyPeer::CopyPeer(CopyPool& pool) : pool_(pool) {}
+
+CopyChunk CopyPeer::take_chunk(Direction direction, std::span<const Slice> slices) const noexcept {
+    uint64_t bytes = slices.front().length;
+    size_t count = 1;
+    while (count < slices.size() && count < kChunkSlices && slices[count].length <= kChunkBytes - std::min(bytes, kChunkBytes))
+        bytes += slices[count++].length;
+    return {.direction = direction, .slices = slices.first(count)};
+}
+
+void CopyPeer::run_chunk(const CopyChunk& chunk, CopyFailures& failures) {
+    // What already failed need not be copied; its own error stays, since the first one wins.
+    const Completion* const first = chunk.slices.front().completion;
+    if (!first->failed() || std::any_of(chunk.slices.begin(), chunk.slices.end(), [first](const Slice& slice) { return slice.completion != first; })) {
+        copy(chunk, failures);
+        return;
+    }
+    for (size_t i = 0; i < chunk.slices.size(); ++i) failures.emplace_back(i, Error(Code::kCancelled, "another piece of the transfer failed"));
+}
+
+void CopyPeer::finish_whole(const CopyChunk& chunk, CopyFailures& failures) {
+    auto failure = failures.begin();
+    size_t i = 0;
+    // A completion that is done may take the slices with it, so each is read before the last of its completion is reported.
+    while (i < chunk.slices.size()) {
+        Completion& completion = *chunk.slices[i].completion;
+        if (failure != failures.end() && failure->first == i) {
+            completion.fail(std::move(failure->second));
+            ++failure;
+            ++i;
+            continue;
+        }
+        uint64_t bytes = 0;
+        const size_t begin = i;
+        while (i < chunk.slices.size() && chunk.slices[i].completion == &completion && (failure == failures.end() || failure->first != i))
+            bytes += chunk.slices[i++].length;
+        completion.succeed(bytes, static_cast<uint32_t>(i - begin));
+    }
+}
+
+void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit how) {
+    if (slices.empty()) return;
+    if (how == Submit::kWait && (slices.front().length <= kChunkBytes || !divisible(direction, slices.front()))) {
+        const CopyChunk chunk = take_chunk(direction, slices);
+        if (chunk.slices.size() == slices.size()) {
+            CopyFailures failures;
+            run_chunk(chunk, failures);
+            finish_whole(chunk, failures);
+            return;
+        }
+    }
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < slices.size() && bytes < kHelpBytes; ++i) bytes += slices[i].length;
+    const bool large = bytes >= kHelpBytes;
+    const bool wait = how == Submit::kWait;
+    const bool share = !wait || large;
+
+    Batch* batch = nullptr;
+    {
+        Lock lock(mutex_);
+        batch = &batches_.emplace_back(*this, direction, slices, 1 + (share ? 1 : 0));
+        batch->self = std::prev(batches_.end());
+    }
+    bool pooled = false;
+    if (share) {
+        pooled = pool_.add(queue_, *batch, wait ? 1 : large ? 2 : 1);
+        if (!pooled) batch->release();
+    }
+    while ((wait || !pooled) && batch->step()) {
+    }
+    batch->release();
+}
+
+Stopped CopyPeer::cancel(Completion& completion, const Error& reason, Deadline) {
+    std::vector<std::pair<Completion*, uint32_t>> lost;
+    {
+        Lock lock(mutex_);
+        for (Batch& batch : batches_) batch.give_up(&completion, reason, lost);
+    }
+    for (const auto& [unused, slices] : lost) completion.fail(reason, slices);
+    // What has begun is one chunk per thread: it ends by itself, soon.
+    completion.wait(Deadline::never());
+    return Stopped::kEverywhere;
+}
+
+void CopyPeer::cancel_all(const Error& reason) {
+    std::vector<std::pair<Completion*, uint32_t>> lost;
+    {
+        Lock lock(mutex_);
+        for (Batch& batch : batches_) batch.give_up(nullptr, reason, lost);
+    }
+    for (const auto& [completion, slices] : lost) completion->fail(reason, slices);
+}
+
+void CopyPeer::stop() {
+    cancel_all(Error(Code::kCancelled, "the connection was closed"));
+    pool_.withdraw(queue_);
+}
+
+CopyPeer::~CopyPeer() {
+    Lock lock(mutex_);
+    MC_CHECK(batches_.empty());
+}
+
+}  // namespace mooncake

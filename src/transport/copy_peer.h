@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "transport/copy_pool.h"
+#include "transport/transport.h"
+
+namespace mooncake {
+
+/// What is copied at one go: either some whole slices, or (then `slices` is one) a part of a longer one.
+struct CopyChunk {
+    Direction direction = Direction::kRead;
+    std::span<const Slice> slices;
+    uint64_t offset = 0;  // of the part in its slice
+    uint64_t length = 0;  // of the part; 0: whole slices
+
+    bool part() const noexcept { return length != 0; }
+};
+
+/// The slices of a chunk that failed, by their place in it.
+using CopyFailures = std::vector<std::pair<size_t, Error>>;
+
+/// Whether the local side may be touched directly. Everything else is left to the kernel, which reports a bad address.
+inline bool is_mapped_host_memory(const Slice& slice) noexcept { return slice.region != nullptr && slice.region->kind == MemoryKind::kHost; }
+
+/// The common half of the peers whose transfers are copies done by our CPU (self, shm): cuts the submitted slices into chunks,
+/// shares them between the submitter and the pool, keeps count, and cancels. A derived class only copies one chunk.
+/// Thread-safe as Peer.
+///
+/// A submission that fits one chunk is copied on the submitter's thread without any lock; larger ones are kept in a list until
+/// they are over, so that cancel() finds what has not begun.
+class CopyPeer : public Peer {
+public:
+    void submit(Direction direction, std::span<const Slice> slices, Submit how) final;
+    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) final;
+
+    static constexpr uint64_t kChunkBytes = 1 << 20;
+    static constexpr size_t kChunkSlices = 1024;
+    static constexpr uint64_t kHelpBytes = 4 << 20;  // from here on a second thread gains more than waking it costs
+
+protected:
+    explicit CopyPeer(CopyPool& pool);
+    ~CopyPeer() override;
+    /// Ends what is outstanding. Called first by the destructor of every derived class, while copy() still works.
+    void stop();
+
+    /// Copies one chunk and reports the slices that failed. May run in several threads at once.
+    virtual void copy(const CopyChunk& chunk, CopyFailures& failures) = 0;
+    /// Whether parts of the slice may be copied in any order, and at the same time.
+    virtual bool divisible(Direction, const Slice&) const noexcept { return true; }
+
+private:
+    class Batch;
+    struct Cut;
+
+    CopyChunk take_chunk(Direction direction, std::span<const Slice> slices) const noexcept;
+    void run_chunk(const CopyChunk& chunk, CopyFailures& failures);
+    static void finish_whole(const CopyChunk& chunk, CopyFailures& failures);
+    void cancel_all(const Error& reason);
+
+    CopyPool& pool_;
+    CopyQueue queue_;
+    Mutex mutex_;
+    std::list<Batch> batches_ MC_GUARDED_BY(mutex_);  // those of more than one chunk, and all left to the pool
+};
+
+}  // namespace mooncake

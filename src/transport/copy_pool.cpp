@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/copy_pool.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+namespace mooncake {
+
+CopyPool::CopyPool(std::string thread_name, unsigned threads_max) : thread_name_(std::move(thread_name)), threads_max_(threads_max) {}
+
+CopyPool::~CopyPool() {
+    std::vector<std::jthread> threads;
+    {
+        Lock lock(mutex_);
+        MC_CHECK(ring_.empty());
+        threads.swap(threads_);
+    }
+    for (std::jthread& thread : threads) thread.request_stop();
+}
+
+bool CopyPool::start_threads() {
+    try {
+        while (threads_.size() < std::min(threads_max_, wanted_))
+            threads_.push_back(start_thread(thread_name_, [this](std::stop_token stop) { run(std::move(stop)); }));
+    } catch (const std::system_error& exception) {
+        MC_LOG_WARNING_EVERY(10s, "cannot start a copy thread: {}", exception.what());
+    }
+    return !threads_.empty();
+}
+
+bool CopyPool::add(CopyQueue& queue, CopyJob& job, unsigned threads) {
+    {
+        Lock lock(mutex_);
+        wanted_ += threads;
+        if (!start_threads()) {
+            wanted_ -= threads;
+            return false;
+        }
+        job.queued_ = true;
+        job.threads_ = threads;
+        queue.jobs_.push_back(&job);
+        if (!queue.in_ring_) {
+            queue.in_ring_ = true;
+            ring_.push_back(&queue);
+        }
+    }
+    for (unsigned i = 0; i < threads; ++i) work_.notify_one();
+    return true;
+}
+
+void CopyPool::unqueue(CopyQueue& queue, CopyJob& job) {
+    if (!job.queued_) return;
+    job.queued_ = false;
+    wanted_ -= job.threads_;
+    std::erase(queue.jobs_, &job);
+    if (!queue.jobs_.empty()) return;
+    queue.in_ring_ = false;
+    std::erase(ring_, &queue);
+}
+
+void CopyPool::withdraw(CopyQueue& queue) {
+    std::vector<CopyJob*> unstarted;
+    mutex_.lock();
+    while (!queue.jobs_.empty()) {
+        CopyJob& job = *queue.jobs_.front();
+        unqueue(queue, job);
+        if (job.running_ == 0) unstarted.push_back(&job);
+    }
+    while (queue.running_ != 0) step_over_.wait(mutex_);
+    mutex_.unlock();
+    for (CopyJob* job : unstarted) job->release();
+}
+
+bool CopyPool::take(std::stop_token& stop, CopyQueue*& queue, CopyJob*& job) {
+    if (!work_.wait(mutex_, stop, [this]() MC_REQUIRES(mutex_) { return !ring_.empty(); })) return false;
+    queue = ring_.front();
+    ring_.pop_front();
+    ring_.push_back(queue);
+    job = queue->jobs_.front();
+    return true;
+}
+
+void CopyPool::run(std::stop_token stop) {
+    CopyQueue* queue = nullptr;
+    CopyJob* job = nullptr;
+    mutex_.lock();
+    while (take(stop, queue, job)) {
+        ++queue->running_;
+        ++job->running_;
+        mutex_.unlock();
+        const bool more = job->step();
+        mutex_.lock();
+        if (!more) unqueue(*queue, *job);
+        const bool over = --job->running_ == 0 && !job->queued_;
+        if (over) {
+            // release() may destroy the queue's owner's last reason to wait, so the queue is left only after it.
+            mutex_.unlock();
+            job->release();
+            mutex_.lock();
+        }
+        if (--queue->running_ == 0) step_over_.notify_all();
+    }
+    mutex_.unlock();
+}
+
+}  // namespace mooncake

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/self/self.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "transport/copy_peer.h"
+#include "transport/cross_memory.h"
+
+namespace mooncake {
+
+namespace {
+
+constexpr Capabilities kCapabilities{.name = "self", .reach = Reach::kSameProcess, .rank = 0};
+
+uint64_t address_of(const std::byte* pointer) noexcept { return reinterpret_cast<uint64_t>(pointer); }
+
+bool overlapping(const Slice& slice) noexcept {
+    const uint64_t local = address_of(slice.local);
+    return local < slice.remote ? slice.remote - local < slice.length : local - slice.remote < slice.length;
+}
+
+/// Our own memory. Every piece is checked and copied within one section of the access table.
+class SelfPeer final : public CopyPeer {
+public:
+    SelfPeer(CopyPool& pool, AccessTable& access) : CopyPeer(pool), access_(access) {}
+    ~SelfPeer() override { stop(); }
+
+    bool usable() const noexcept override { return true; }
+
+private:
+    void copy(const CopyChunk& chunk, CopyFailures& failures) override;
+    /// Overlapping source and destination are copied as by memmove: in one order, by one thread.
+    bool divisible(Direction, const Slice& slice) const noexcept override { return !overlapping(slice); }
+
+    Result<> copy_overlapping(Direction direction, const Slice& slice);
+    Result<> copy_checked(const CopyChunk& chunk, const Slice& slice);
+    Result<> check(const Slice& slice) const;
+
+    AccessTable& access_;
+};
+
+Error unmapped(const Slice& slice, const CrossResult& result) {
+    if (result.fault == CrossResult::Fault::kSystem)
+        return Error(Code::kNotSupported, "the system does not let us check unregistered memory: register it", result.error);
+    return error(Code::kNotRegistered, "{} memory at {:#x} is not mapped", result.fault == CrossResult::Fault::kLocal ? "local" : "registered",
+                 result.fault == CrossResult::Fault::kLocal ? address_of(slice.local) : slice.remote);
+}
+
+/// Copies one piece of a slice that does not overlap itself.
+Result<> copy_piece(Direction direction, const Slice& slice, uint64_t offset, uint64_t length) {
+    std::byte* const local = slice.local + offset;
+    auto* const remote = reinterpret_cast<std::byte*>(slice.remote + offset);
+    if (is_mapped_host_memory(slice)) {
+        if (direction == Direction::kRead) std::memcpy(local, remote, length);
+        else std::memcpy(remote, local, length);
+        return {};
+    }
+    const CrossPiece piece{.local = local, .remote = slice.remote + offset, .length = length};
+    const CrossResult result = cross_copy(::getpid(), direction, std::span(&piece, 1));
+    if (result.fault != CrossResult::Fault::kNone) return Unexpected(unmapped(slice, result));
+    return {};
+}
+
+/// As copy_piece(), for source and destination that overlap within the piece.
+Result<> move_piece(Direction direction, const Slice& slice, uint64_t offset, std::span<std::byte> bounce) {
+    std::byte* const local = slice.local + offset;
+    auto* const remote = reinterpret_cast<std::byte*>(slice.remote + offset);
+    if (is_mapped_host_memory(slice)) {
+        if (direction == Direction::kRead) std::memmove(local, remote, bounce.size());
+        else std::memmove(remote, local, bounce.size());
+        return {};
+    }
+    const Slice by_bounce{.local = slice.local + offset, .remote = reinterpret_cast<uint64_t>(bounce.data()), .length = bounce.size()};
+    if (direction == Direction::kRead) {
+        std::memcpy(bounce.data(), remote, bounce.size());
+        return copy_piece(Direction::kRead, by_bounce, 0, bounce.size());
+    }
+    MC_RETURN_IF_ERROR(copy_piece(Direction::kWrite, by_bounce, 0, bounce.size()));
+    std::memcpy(remote, bounce.data(), bounce.size());
+    return {};
+}
+
+Result<> SelfPeer::check(const Slice& slice) const {
+    if (access_.covers({slice.remote, slice.length})) return {};
+    return fail(Code::kNotRegistered, "remote range {:#x}+{} is not registered", slice.remote, slice.length);
+}
+
+Result<> SelfPeer::copy_overlapping(Direction direction, const Slice& slice) {
+    if (address_of(slice.local) == slice.remote) {
+        const auto section = access_.section();
+        return check(slice);
+    }
+    constexpr uint64_t kStep = 64 << 10;
+    // The end that the other one would overwrite goes first.
+    const bool forward = (direction == Direction::kRead) == (address_of(slice.local) < slice.remote);
+    std::vector<std::byte> bounce(std::min(kStep, slice.length));
+    for (uint64_t done = 0; done < slice.length;) {
+        const uint64_t length = std::min(kStep, slice.length - done);
+        const uint64_t offset = forward ? done : slice.length - done - length;
+        const auto section = access_.section();
+        MC_RETURN_IF_ERROR(check(slice));
+        MC_RETURN_IF_ERROR(move_piece(direction, slice, offset, std::span(bounce).first(length)));
+        done += length;
+    }
+    return {};
+}
+
+Result<> SelfPeer::copy_checked(const CopyChunk& chunk, const Slice& slice) {
+    // Also a part asks for its whole slice, so that of a slice that is refused nothing at all is copied.
+    MC_RETURN_IF_ERROR(check(slice));
+    return copy_piece(chunk.direction, slice, chunk.offset, chunk.part() ? chunk.length : slice.length);
+}
+
+void SelfPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
+    if (chunk.slices.size() == 1 && overlapping(chunk.slices.front())) {
+        // It may be long, so it must not lie in one section.
+        if (auto done = copy_overlapping(chunk.direction, chunk.slices.front()); !done) failures.emplace_back(0, std::move(done).error());
+        return;
+    }
+    const auto section = access_.section();
+    for (size_t i = 0; i < chunk.slices.size(); ++i) {
+        const Slice& slice = chunk.slices[i];
+        auto done = overlapping(slice) ? copy_overlapping(chunk.direction, slice) : copy_checked(chunk, slice);
+        if (!done) failures.emplace_back(i, std::move(done).error());
+    }
+}
+
+class SelfTransport final : public Transport {
+public:
+    explicit SelfTransport(const TransportContext& context) : incarnation_(context.incarnation), access_(context.access) {}
+
+    const Capabilities& capabilities() const noexcept override { return kCapabilities; }
+    std::string endpoint() const override { return {}; }
+    Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion&) override { return nullptr; }
+    Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline) override {
+        if (descriptor.incarnation != incarnation_) return fail(Code::kNotSupported, "{} is not this process", descriptor.name);
+        return std::make_unique<SelfPeer>(pool_, access_);
+    }
+
+private:
+    const Incarnation incarnation_;
+    AccessTable& access_;
+    CopyPool pool_{"mc-copy"};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_self_transport(const TransportContext& context) { return std::make_unique<SelfTransport>(context); }
+
+}  // namespace mooncake

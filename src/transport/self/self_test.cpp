@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/self/self.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "transport/testing/conformance.h"
+
+namespace mooncake::testing {
+namespace {
+
+class SelfTransport : public ::testing::Test {
+protected:
+    /// Moves `length` bytes inside one registered area and compares with memmove.
+    void expect_memmove(Direction direction, uint64_t local, uint64_t remote, uint64_t length, bool registered) {
+        area.fill_random(local + remote);
+        std::vector<std::byte> expected(area.bytes().begin(), area.bytes().end());
+        if (direction == Direction::kRead) std::memmove(&expected[local], &expected[remote], length);
+        else std::memmove(&expected[remote], &expected[local], length);
+        const auto moved = transfer(*peer, direction, {.local = area.data() + local, .remote = area.address() + remote, .length = length,
+                                                       .region = registered ? region : nullptr});
+        ASSERT_TRUE(moved) << moved.error().to_string();
+        ASSERT_EQ(std::memcmp(expected.data(), area.data(), expected.size()), 0) << local << " " << remote << " " << length;
+    }
+
+    TransportPair pair{TransportCase{.name = "self", .make = make_self_transport, .same_process = true}};
+    const TestMemory area{8 << 20};
+    const MemoryRegion* const region = pair.target().add(area);
+    const std::unique_ptr<Peer> peer = pair.connect();
+};
+
+TEST_F(SelfTransport, MovesOverlappingRangesAsMemmoveDoes) {
+    for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
+        for (const bool registered : {true, false}) {
+            expect_memmove(direction, 0, 1, 5000, registered);
+            expect_memmove(direction, 1, 0, 5000, registered);
+            expect_memmove(direction, 0, 70'000, 4 << 20, registered);
+            expect_memmove(direction, 70'000, 0, 4 << 20, registered);
+            expect_memmove(direction, 0, 3 << 20, 5 << 20, registered);
+            expect_memmove(direction, 123, 123, 3 << 20, registered);
+        }
+    }
+}
+
+TEST_F(SelfTransport, MovesOverlappingRangesAmongOthers) {
+    area.fill_random(1);
+    std::vector<std::byte> expected(area.bytes().begin(), area.bytes().end());
+    std::memmove(&expected[100], &expected[0], 1000);
+    std::memmove(&expected[5000], &expected[20'000], 1000);
+    Slice slices[] = {{.local = area.data(), .remote = area.address() + 100, .length = 1000, .region = region},
+                      {.local = area.data() + 20'000, .remote = area.address() + 5000, .length = 1000, .region = region}};
+    ASSERT_TRUE(transfer(*peer, Direction::kWrite, slices));
+    EXPECT_EQ(std::memcmp(expected.data(), area.data(), expected.size()), 0);
+}
+
+TEST_F(SelfTransport, RefusesAnOverlapThatIsNotRegistered) {
+    const TestMemory other(1 << 20);
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = other.data(), .remote = other.address() + 10, .length = 1000})), Code::kNotRegistered);
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = other.data(), .remote = other.address(), .length = 1000})), Code::kNotRegistered);
+}
+
+}  // namespace
+}  // namespace mooncake::testing
