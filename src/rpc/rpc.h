@@ -67,7 +67,8 @@ struct ServerOptions {
     size_t connections_max = 4096;
     size_t queued_requests_max = 1024;        // per connection; then it is not read until answers leave
     Duration hello_timeout = 5s;              // from accept to a complete hello
-    Duration idle_body_timeout = 30s;         // a started message must make progress
+    Duration idle_body_timeout = 30s;         // a started message, ours or the peer's, must make progress
+    uint16_t protocol_major = kProtocolMajor; // what we claim to speak; others only in tests
     Hello hello;
 };
 
@@ -82,7 +83,7 @@ public:
     virtual void handle(Method method, Handler handler) = 0;
     virtual void start() = 0;
     virtual uint16_t port() const noexcept = 0;
-    /// Closes everything and joins; no handler runs afterwards. Idempotent.
+    /// Closes everything and joins; no handler runs afterwards. Not from a handler. Idempotent.
     virtual void stop() = 0;
 };
 
@@ -92,6 +93,7 @@ struct ClientOptions {
     Duration idle_timeout = 60s;              // an unused connection is closed
     uint64_t message_bytes_max = 128 << 20;   // of a reply
     size_t pending_calls_max = 65536;         // per connection; more fail with kNoSpace
+    uint16_t protocol_major = kProtocolMajor; // what we claim to speak; others only in tests
     Hello hello;
 };
 
@@ -113,7 +115,8 @@ public:
     virtual void cancel(uint64_t call) = 0;
     /// What the server said at connect; kNotFound while there is no connection.
     virtual Result<PeerInfo> peer(const std::string& address) = 0;
-    /// Fails everything outstanding and joins. Idempotent.
+    /// Fails everything outstanding with kCancelled and joins. Not from a callback. Idempotent. Later calls fail at once, their
+    /// callbacks run on the calling thread.
     virtual void stop() = 0;
 };
 

@@ -40,6 +40,7 @@ public:
     }
 
     const Table* operator->() const noexcept { return table_; }
+    const Table& operator*() const noexcept { return *table_; }
 
 private:
     static constexpr flatbuffers::uoffset_t kDepthMax = 16;

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/fork.h"
+#include "base/thread_annotations.h"
+#include "net/address.h"
+#include "rpc/channel.h"
+#include "rpc/io_loop.h"
+#include "rpc/rpc.h"
+
+namespace mooncake::rpc {
+
+namespace {
+
+constexpr Duration kTimeoutMax = std::chrono::hours(24);
+
+Unexpected in_child() { return fail(Code::kUnavailable, "the rpc client belongs to the parent process"); }
+
+/// Everything a client owns; left alone in a forked child, where its threads do not exist. Thread-safe.
+class Core {
+public:
+    explicit Core(ClientOptions options) : options_(std::move(options)) {
+        options_.connect_timeout = std::min(options_.connect_timeout, kTimeoutMax);
+        options_.idle_timeout = std::min(options_.idle_timeout, kTimeoutMax);
+        for (int i = 0; i < std::max(options_.threads, 1); ++i) {
+            auto loop = IoLoop::start(format_text("mc-rpc-call-{}", i));
+            if (loop) loops_.push_back(std::move(*loop));
+            else failure_ = std::move(loop).error();
+        }
+    }
+
+    /// The channel to an address. `retired`: the one we got before, which cannot be used any more.
+    Result<std::shared_ptr<Channel>> channel(const std::string& address, const std::shared_ptr<Channel>& retired = nullptr) {
+        if (retired == nullptr) {
+            ReadLock lock(mutex_);
+            const auto found = by_address_.find(address);
+            if (found != by_address_.end()) return found->second;
+        }
+        MC_ASSIGN_OR_RETURN(net::HostPort target, net::HostPort::parse(address));
+        if (target.port == 0) return fail(Code::kInvalidArgument, "rpc to {}: an address needs a port", address);
+        WriteLock lock(mutex_);
+        if (stopped_) return fail(Code::kCancelled, "rpc to {}: call: client stopped", address);
+        if (loops_.empty()) return Unexpected(failure_);
+        auto& slot = by_address_[address];
+        if (slot && slot != retired) return slot;
+        if (slot) by_number_.erase(slot->number());
+        do {
+            next_number_ = (next_number_ + 1) & CallTable::kNumberMax;
+        } while (by_number_.contains(next_number_));
+        slot = std::make_shared<Channel>(Channel::Setup{.loop = loops_[next_number_ % loops_.size()],
+                                                        .options = options_,
+                                                        .number = next_number_,
+                                                        .address = address,
+                                                        .target = std::move(target),
+                                                        .retire = [this](Channel& channel) { remove(channel); }});
+        by_number_[next_number_] = slot;
+        return slot;
+    }
+
+    std::shared_ptr<Channel> existing(const std::string& address) {
+        ReadLock lock(mutex_);
+        const auto found = by_address_.find(address);
+        return found == by_address_.end() ? nullptr : found->second;
+    }
+
+    std::shared_ptr<Channel> existing(uint64_t number) {
+        ReadLock lock(mutex_);
+        const auto found = by_number_.find(number);
+        return found == by_number_.end() ? nullptr : found->second;
+    }
+
+    /// Callbacks run on a loop, unless there is none any more.
+    void fail_soon(Callback callback, Error error) {
+        if (!loops_.empty() && loops_[0]->post([callback, error] { callback(Unexpected(error)); })) return;
+        callback(Unexpected(std::move(error)));
+    }
+
+    void stop() {
+        std::vector<std::shared_ptr<Channel>> channels;
+        {
+            WriteLock lock(mutex_);
+            stopped_ = true;
+            for (const auto& [number, channel] : by_number_) channels.push_back(channel);
+        }
+        for (const auto& loop : loops_) {
+            loop->stop([&] {
+                for (const auto& channel : channels)
+                    if (channel->loop() == loop.get()) channel->shut_down();
+            });
+        }
+    }
+
+private:
+    void remove(Channel& channel) {
+        WriteLock lock(mutex_);
+        const auto found = by_address_.find(channel.address());
+        if (found != by_address_.end() && found->second.get() == &channel) by_address_.erase(found);
+        by_number_.erase(channel.number());
+    }
+
+    ClientOptions options_;
+    std::vector<std::shared_ptr<IoLoop>> loops_;
+    Error failure_;
+    SharedMutex mutex_;
+    bool stopped_ MC_GUARDED_BY(mutex_) = false;
+    uint64_t next_number_ MC_GUARDED_BY(mutex_) = 0;
+    std::unordered_map<std::string, std::shared_ptr<Channel>> by_address_ MC_GUARDED_BY(mutex_);
+    std::unordered_map<uint64_t, std::shared_ptr<Channel>> by_number_ MC_GUARDED_BY(mutex_);
+};
+
+class ClientImpl final : public Client {
+public:
+    explicit ClientImpl(ClientOptions options) : core_(std::make_unique<Core>(std::move(options))) {}
+    ~ClientImpl() override {
+        if (forked()) (void)core_.release();
+        else stop();
+    }
+
+    Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline) override {
+        if (forked()) return in_child();
+        std::shared_ptr<Channel> channel;
+        for (;;) {
+            MC_ASSIGN_OR_RETURN(channel, core_->channel(address, channel));
+            if (auto result = channel->call(method, body, deadline)) return std::move(*result);
+        }
+    }
+
+    uint64_t call_async(const std::string& address, Method method, Bytes body, Deadline deadline, Callback callback) override {
+        if (forked()) {
+            callback(in_child());
+            return 0;
+        }
+        std::shared_ptr<Channel> channel;
+        for (;;) {
+            auto found = core_->channel(address, channel);
+            if (!found) {
+                core_->fail_soon(std::move(callback), std::move(found).error());
+                return 0;
+            }
+            channel = std::move(*found);
+            if (const auto id = channel->call_async(method, body, deadline, callback)) return *id;
+        }
+    }
+
+    void cancel(uint64_t call) override {
+        if (forked()) return;
+        if (const auto channel = core_->existing(CallTable::number_of(call))) channel->cancel(call);
+    }
+
+    Result<PeerInfo> peer(const std::string& address) override {
+        if (forked()) return in_child();
+        if (const auto channel = core_->existing(address)) return channel->peer();
+        return fail(Code::kNotFound, "rpc to {}: not connected", address);
+    }
+
+    void stop() override {
+        if (!forked()) core_->stop();
+    }
+
+private:
+    bool forked() const noexcept { return fork_generation_ != fork_generation(); }
+
+    const uint32_t fork_generation_ = fork_generation();
+    std::unique_ptr<Core> core_;
+};
+
+}  // namespace
+
+std::unique_ptr<Client> Client::create(ClientOptions options) { return std::make_unique<ClientImpl>(std::move(options)); }
+
+}  // namespace mooncake::rpc

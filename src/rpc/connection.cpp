@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/connection.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace mooncake::rpc {
+
+namespace {
+
+constexpr int kReceivesMax = 4;  // of one connection before the others have their turn
+
+}  // namespace
+
+Connection::Connection(std::shared_ptr<IoLoop> loop, net::Socket socket, uint64_t body_bytes_max)
+    : loop_(std::move(loop)), fd_(socket.fd()), outbox_(std::move(socket)), reader_(body_bytes_max) {}
+
+Result<> Connection::open() {
+    MC_ASSIGN_OR_RETURN(watch_, IoLoop::Watch::open(*loop_, fd_));
+    read_or_pause();
+    return {};
+}
+
+void Connection::close(const Error& why) {
+    if (closed_) return;
+    closed_ = true;
+    const auto self = shared_from_this();
+    watch_.reset();
+    outbox_.close();
+    on_closed(why);
+}
+
+void Connection::send(const FrameHeader& header, Bytes body) { follow(outbox_.push(header, std::move(body))); }
+
+void Connection::send_borrowed(const FrameHeader& header, std::span<const std::byte> body) { follow(outbox_.push_borrowed(header, body)); }
+
+void Connection::follow(Outbox::Next next) {
+    if (next == Outbox::Next::kNothing) return;
+    if (next == Outbox::Next::kBroken) {
+        // Never here and now: closing tells callers, and the sender may be one of them.
+        loop_->post([self = shared_from_this()] { self->close(self->outbox_.failure()); });
+    } else if (!loop_->on_loop()) {
+        loop_->post([self = shared_from_this(), next] { self->follow(next); });
+    } else if (!closed_) {
+        watch_->wait_writable(shared_from_this());
+    }
+}
+
+void Connection::on_writable() {
+    if (closed_) return;
+    follow(outbox_.flush());
+    if (!closed_) on_sent();
+}
+
+bool Connection::stalled(Time before) const {
+    // While we do not read, a frame that stands still is our own doing.
+    return (reading_ && reader_.partial() && received_at_ < before) || outbox_.blocked_since() < before;
+}
+
+void Connection::on_readable() {
+    if (closed_) return;
+    reading_ = false;
+    outbox_.cork();
+    Received received = Received::kMore;
+    for (int i = 0; i < kReceivesMax && received == Received::kMore; ++i) received = receive();
+    if (closed_) return;
+    follow(outbox_.uncork());
+    if (received == Received::kClosed || closed_) return;
+    on_sent();
+    read_or_pause();
+}
+
+Connection::Received Connection::receive() {
+    const bool direct = !reader_.space().empty();
+    const std::span<std::byte> space = direct ? reader_.space() : loop_->scratch().subspan(reader_.misalignment());
+    const ssize_t got = ::recv(fd_, space.data(), space.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) return Received::kMore;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kAll;
+    if (got <= 0) {
+        const int status = got < 0 ? errno : 0;
+        close(Error(Code::kUnavailable, status != 0 ? "connection lost" : "peer closed the connection", status));
+        return Received::kClosed;
+    }
+    const size_t size = static_cast<size_t>(got);
+    const auto result = direct ? reader_.filled(size, *this) : reader_.feed(space.first(size), *this);
+    if (closed_) return Received::kClosed;
+    if (!result) {
+        close(result.error());
+        return Received::kClosed;
+    }
+    return size == space.size() && wants_more() ? Received::kMore : Received::kAll;
+}
+
+void Connection::read_or_pause() {
+    if (closed_ || reading_ || !wants_more()) return;
+    reading_ = true;
+    if (reader_.partial()) received_at_ = Clock::now();
+    watch_->wait_readable(shared_from_this());
+}
+
+void Connection::resume() {
+    loop_->post([self = shared_from_this()] { self->read_or_pause(); });
+}
+
+}  // namespace mooncake::rpc

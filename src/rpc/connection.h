@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "net/socket.h"
+#include "rpc/frame.h"
+#include "rpc/io_loop.h"
+#include "rpc/outbox.h"
+
+namespace mooncake::rpc {
+
+/// One TCP connection that carries frames; what both ends have in common. Lives on one IoLoop and is called there, except where
+/// it says otherwise. Shared between the loop, its owner and whoever still wants to send.
+class Connection : public IoHandler, public std::enable_shared_from_this<Connection>, protected FrameSink {
+public:
+    Connection(std::shared_ptr<IoLoop> loop, net::Socket socket, uint64_t body_bytes_max);
+
+    /// Starts reading.
+    Result<> open();
+    /// Ends it; on_closed() is called, once.
+    void close(const Error& why);
+    bool closed() const noexcept { return closed_; }
+
+    /// From any thread. Frames sent after the connection broke vanish.
+    void send(const FrameHeader& header, Bytes body);
+    void send_borrowed(const FrameHeader& header, std::span<const std::byte> body);
+    /// From any thread: takes back a frame that has not left yet.
+    bool take_back(uint64_t call) { return outbox_.discard(call); }
+
+    /// The peer has begun a frame, or does not take ours, and has not moved since `before`.
+    bool stalled(Time before) const;
+    /// Some frame is under way, in either direction.
+    bool busy() const { return reader_.partial() || outbox_.frames() != 0; }
+
+protected:
+    ~Connection() override = default;
+
+    virtual void on_closed(const Error& why) = 0;
+    /// False: stop reading until resume().
+    virtual bool wants_more() { return true; }
+    /// Some frames left.
+    virtual void on_sent() {}
+
+    IoLoop& loop() noexcept { return *loop_; }
+    FrameReader& reader() noexcept { return reader_; }
+    const Outbox& outbox() const noexcept { return outbox_; }
+    void resume();
+
+    void on_readable() final;
+    void on_writable() final;
+
+private:
+    enum class Received : uint8_t { kMore, kAll, kClosed };
+    Received receive();
+    void follow(Outbox::Next next);
+    void read_or_pause();
+
+    const std::shared_ptr<IoLoop> loop_;
+    const int fd_;
+    Outbox outbox_;
+    FrameReader reader_;
+    std::unique_ptr<IoLoop::Watch> watch_;
+    Time received_at_{};  // when we began to wait for the rest of a partial frame
+    bool closed_ = false;
+    bool reading_ = false;
+};
+
+}  // namespace mooncake::rpc

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/io_loop.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <thread>
+#include <utility>
+
+#include "base/thread.h"
+#include "base/thread_annotations.h"
+
+namespace mooncake::rpc {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr size_t kScratchBytes = 64 << 10;
+
+}  // namespace
+
+struct IoLoop::Impl {
+    asio::io_context context{1};
+    asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+    std::unique_ptr<std::byte[]> scratch{new std::byte[kScratchBytes]};
+    std::thread::id thread_id;
+    Mutex post_mutex;
+    bool stopped MC_GUARDED_BY(post_mutex) = false;
+    Mutex stop_mutex;
+    std::jthread thread MC_GUARDED_BY(stop_mutex);
+};
+
+IoLoop::IoLoop() : impl_(std::make_unique<Impl>()) {}
+
+IoLoop::~IoLoop() { stop([] {}); }
+
+Result<std::shared_ptr<IoLoop>> IoLoop::start(const std::string& thread_name) {
+    try {
+        std::shared_ptr<IoLoop> loop(new IoLoop());
+        Impl& impl = *loop->impl_;
+        Lock lock(impl.stop_mutex);
+        impl.thread = start_thread(thread_name, [&impl] { impl.context.run(); });
+        impl.thread_id = impl.thread.get_id();
+        return loop;
+    } catch (const std::system_error& failure) {
+        return fail_errno(Code::kUnavailable, failure.code().value(), "cannot start an i/o thread: {}", failure.what());
+    }
+}
+
+bool IoLoop::post(Task task) {
+    Lock lock(impl_->post_mutex);
+    if (impl_->stopped) return false;
+    asio::post(impl_->context, std::move(task));
+    return true;
+}
+
+bool IoLoop::on_loop() const noexcept { return std::this_thread::get_id() == impl_->thread_id; }
+
+void IoLoop::stop(const Task& last) {
+    Lock stop_lock(impl_->stop_mutex);
+    if (!impl_->thread.joinable()) return;
+    {
+        Lock lock(impl_->post_mutex);
+        impl_->stopped = true;
+        asio::post(impl_->context, last);
+    }
+    impl_->work.reset();
+    impl_->thread.join();
+}
+
+std::span<std::byte> IoLoop::scratch() noexcept { return {impl_->scratch.get(), kScratchBytes}; }
+
+// ---- Watch
+
+struct IoLoop::Watch::State {
+    asio::posix::stream_descriptor descriptor;
+};
+
+IoLoop::Watch::Watch(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Result<std::unique_ptr<IoLoop::Watch>> IoLoop::Watch::open(IoLoop& loop, int fd) {
+    auto state = std::make_unique<State>(State{asio::posix::stream_descriptor(loop.impl_->context)});
+    boost::system::error_code status;
+    state->descriptor.assign(fd, status);
+    if (status) return fail_errno(Code::kUnavailable, status.value(), "cannot watch a descriptor");
+    return std::unique_ptr<Watch>(new Watch(std::move(state)));
+}
+
+IoLoop::Watch::~Watch() {
+    if (state_->descriptor.is_open()) state_->descriptor.release();
+}
+
+void IoLoop::Watch::wait_readable(std::shared_ptr<IoHandler> handler) {
+    state_->descriptor.async_wait(asio::posix::descriptor_base::wait_read, [handler = std::move(handler)](boost::system::error_code status) {
+        if (!status) handler->on_readable();
+    });
+}
+
+void IoLoop::Watch::wait_writable(std::shared_ptr<IoHandler> handler) {
+    state_->descriptor.async_wait(asio::posix::descriptor_base::wait_write, [handler = std::move(handler)](boost::system::error_code status) {
+        if (!status) handler->on_writable();
+    });
+}
+
+// ---- Timer
+
+struct IoLoop::Timer::State {
+    asio::steady_timer timer;
+    uint64_t turn = 0;  // a wait that already expired can no longer be cancelled: its turn tells it that it is outdated
+};
+
+IoLoop::Timer::Timer(IoLoop& loop) : state_(std::make_shared<State>(State{asio::steady_timer(loop.impl_->context)})) {}
+
+IoLoop::Timer::~Timer() { cancel(); }
+
+void IoLoop::Timer::set(Time at, Task task) {
+    const uint64_t turn = ++state_->turn;
+    state_->timer.expires_at(at);
+    state_->timer.async_wait([state = state_, turn, task = std::move(task)](boost::system::error_code status) {
+        if (!status && state->turn == turn) task();
+    });
+}
+
+void IoLoop::Timer::cancel() {
+    ++state_->turn;
+    state_->timer.cancel();
+}
+
+}  // namespace mooncake::rpc

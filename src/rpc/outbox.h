@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+
+#include "base/error.h"
+#include "base/thread_annotations.h"
+#include "base/time.h"
+#include "net/socket.h"
+#include "rpc/frame.h"
+
+namespace mooncake::rpc {
+
+/// The outgoing frames of one connection, and its socket. Whoever adds a frame while nobody sends becomes the sender and writes
+/// everything queued, many frames in one system call; the others only queue. When the socket takes no more, or the sender has
+/// done enough for others, the rest is left to the connection's I/O thread. Thread-safe.
+class Outbox {
+public:
+    explicit Outbox(net::Socket socket) : socket_(std::move(socket)) {}
+
+    enum class Next : uint8_t {
+        kNothing,       // sent, or somebody else sends it
+        kAwaitWritable, // the caller sees to it that flush() is called once the socket is writable
+        kBroken,        // see failure(); the caller sees to it that the connection is closed
+    };
+    [[nodiscard]] Next push(const FrameHeader& header, Bytes body);
+    /// As push(), and copies the body only if it cannot be sent at once.
+    [[nodiscard]] Next push_borrowed(const FrameHeader& header, std::span<const std::byte> body);
+    /// The socket became writable.
+    [[nodiscard]] Next flush();
+
+    /// Between the two, frames are only queued, so that a batch of them leaves together.
+    void cork();
+    [[nodiscard]] Next uncork();
+
+    /// Takes back the frame of a call; false when it was, or is just being, sent.
+    bool discard(uint64_t call);
+    /// Nothing more is sent; the socket is closed as soon as no thread uses it.
+    void close();
+
+    size_t frames() const noexcept { return frames_.load(std::memory_order_relaxed); }
+    uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+    /// When the socket took no more; Time::max() while it takes everything.
+    Time blocked_since() const;
+    Error failure() const;
+
+private:
+    struct Frame {
+        HeaderBytes header;
+        Bytes body;
+        uint64_t call = 0;
+        size_t sent = 0;
+        size_t size() const noexcept { return kHeaderBytes + body.size() + padding_after(body.size()); }
+    };
+
+    struct Gather;
+
+    bool must_wait() const MC_REQUIRES(mutex_) { return sending_ || corked_ || awaiting_; }
+    void count(const Frame& frame) noexcept;
+    void uncount(const Frame& frame) noexcept;
+    ssize_t send_unlocked(Gather& gather) MC_REQUIRES(mutex_);
+    Next send_queued() MC_REQUIRES(mutex_);
+    void drop_sent(size_t bytes) MC_REQUIRES(mutex_);
+    Next give_up(int error) MC_REQUIRES(mutex_);
+
+    mutable Mutex mutex_;
+    std::deque<Frame> queue_ MC_GUARDED_BY(mutex_);
+    bool sending_ MC_GUARDED_BY(mutex_) = false;   // a system call reads the first of queue_ without the mutex: only push_back()
+    bool corked_ MC_GUARDED_BY(mutex_) = false;
+    bool awaiting_ MC_GUARDED_BY(mutex_) = false;  // for writable
+    bool closed_ MC_GUARDED_BY(mutex_) = false;
+    Time blocked_since_ MC_GUARDED_BY(mutex_) = Time::max();
+    Error failure_ MC_GUARDED_BY(mutex_);
+    net::Socket socket_;                           // closed under mutex_, when closed_ and not sending_
+    std::atomic<size_t> frames_{0};
+    std::atomic<uint64_t> bytes_{0};
+};
+
+}  // namespace mooncake::rpc

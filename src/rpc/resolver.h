@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "net/address.h"
+
+namespace mooncake::rpc {
+
+using Resolved = std::function<void(Result<std::vector<net::SocketAddress>>)>;
+
+/// True for literal addresses, which net::resolve() turns into numbers without asking anybody.
+bool is_numeric_host(const std::string& host);
+
+/// net::resolve() on a thread of its own, since the system's resolver may block for long and cannot be interrupted. The callback
+/// runs on that thread, once, and must not block. Thread-safe.
+///
+/// The threads belong to the process, not to a caller: nobody who stops has to wait for a name server that is silent. There are
+/// at most a few, so while they all wait for silent servers, further names wait as well; literal addresses never do.
+void resolve_in_background(std::string host, uint16_t port, Resolved done);
+
+}  // namespace mooncake::rpc
