@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordination/redis/redis_connection.h"
+
+#include <hiredis/hiredis.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <vector>
+
+#include "net/address.h"
+
+namespace mooncake {
+
+namespace {
+
+constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kReplyBytesMax = 64 << 20;
+
+/// What hiredis' reader builds for us. It owns its objects until redisReaderGetReply() hands one out.
+struct ParsedReply {
+    RedisReply reply;
+    bool is_error = false;
+};
+
+void* create_text(const redisReadTask* task, char* text, size_t length) {
+    auto* parsed = new ParsedReply;
+    parsed->reply = {.kind = RedisReply::Kind::kText, .text = std::string(text, length)};
+    parsed->is_error = task->type == REDIS_REPLY_ERROR;
+    return parsed;
+}
+
+void* create_integer(const redisReadTask*, long long number) {
+    auto* parsed = new ParsedReply;
+    parsed->reply = {.kind = RedisReply::Kind::kInteger, .text = {}, .number = number};
+    return parsed;
+}
+
+void* create_nil(const redisReadTask*) { return new ParsedReply; }
+
+redisReplyObjectFunctions make_functions() {
+    redisReplyObjectFunctions functions{};
+    functions.createString = create_text;
+    // None of our commands is answered by a list; to the reader this looks like lack of memory, and it stops.
+    functions.createArray = [](const redisReadTask*, auto) -> void* { return nullptr; };
+    functions.createInteger = create_integer;
+    functions.createNil = create_nil;
+    functions.freeObject = [](void* object) { delete static_cast<ParsedReply*>(object); };
+    return functions;
+}
+
+redisReader* create_reader() {
+    static redisReplyObjectFunctions functions = make_functions();
+    return ::redisReaderCreateWithFunctions(&functions);
+}
+
+Result<std::string> format_command(std::span<const std::string_view> arguments) {
+    std::vector<const char*> texts;
+    std::vector<size_t> lengths;
+    for (const std::string_view argument : arguments) {
+        texts.push_back(argument.data() != nullptr ? argument.data() : "");
+        lengths.push_back(argument.size());
+    }
+    char* text = nullptr;
+    const auto length = ::redisFormatCommandArgv(&text, static_cast<int>(texts.size()), texts.data(), lengths.data());
+    if (length < 0) return fail(Code::kInternal, "redis: cannot format a command");
+    std::string command(text, static_cast<size_t>(length));
+    std::free(text);
+    return command;
+}
+
+/// "ERR wrong number of arguments": the first word tells what kind it is.
+Unexpected server_error(const std::string& text) {
+    for (const std::string_view word : {"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"})
+        if (text.starts_with(word)) return fail(Code::kUnavailable, "the server says: {}", text);
+    return fail(Code::kRefused, "the server says: {}", text);
+}
+
+Result<int> parse_database(std::string_view text) {
+    int number = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (status != std::errc() || end != text.data() + text.size() || number < 0)
+        return fail(Code::kInvalidArgument, "redis: '{}' is not a database number", text);
+    return number;
+}
+
+}  // namespace
+
+Result<RedisServer> RedisServer::parse(std::string_view text, RedisServer defaults) {
+    RedisServer server = std::move(defaults);
+    if (const size_t at = text.rfind('@'); at != std::string_view::npos) {
+        const std::string_view user = text.substr(0, at);
+        const size_t colon = std::min(user.find(':'), user.size());
+        server.username = user.substr(0, colon);
+        server.password = user.substr(std::min(colon + 1, user.size()));
+        text.remove_prefix(at + 1);
+    }
+    if (const size_t slash = text.find('/'); slash != std::string_view::npos) {
+        if (slash + 1 < text.size()) {
+            MC_ASSIGN_OR_RETURN(server.database, parse_database(text.substr(slash + 1)));
+        }
+        text = text.substr(0, slash);
+    }
+    auto address = net::HostPort::parse(text);
+    if (!address || !address->suffix.empty()) return fail(Code::kInvalidArgument, "redis: '{}' is not host:port", text);
+    server.host = std::move(address->host);
+    if (address->port != 0) server.port = address->port;
+    return server;
+}
+
+std::string RedisServer::to_string() const { return net::join_host_port(host, port); }
+
+void RedisConnection::ReaderDeleter::operator()(redisReader* reader) const noexcept { ::redisReaderFree(reader); }
+
+RedisConnection::RedisConnection(net::Socket socket) : socket_(std::move(socket)), reader_(create_reader()) { MC_CHECK(reader_ != nullptr); }
+
+Result<RedisConnection> RedisConnection::open(const RedisServer& server, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(net::Socket socket, net::connect_to(server.host, server.port, deadline));
+    RedisConnection connection(std::move(socket));
+    const auto step = [&](const char* stage, std::span<const std::string_view> arguments) -> Result<> {
+        auto reply = connection.call(arguments, deadline);
+        if (!reply) return Unexpected(std::move(reply).error().with_context(stage));
+        return {};
+    };
+    if (!server.username.empty()) {
+        MC_RETURN_IF_ERROR(step("authenticating", std::array<std::string_view, 3>{"AUTH", server.username, server.password}));
+    } else if (!server.password.empty()) {
+        MC_RETURN_IF_ERROR(step("authenticating", std::array<std::string_view, 2>{"AUTH", server.password}));
+    }
+    if (server.database != 0) {
+        const std::string number = format_text("{}", server.database);
+        MC_RETURN_IF_ERROR(step("selecting the database", std::array<std::string_view, 2>{"SELECT", number}));
+    }
+    return connection;
+}
+
+Result<RedisReply> RedisConnection::call(std::span<const std::string_view> arguments, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const std::string command, format_command(arguments));
+    MC_RETURN_IF_ERROR(net::send_all(socket_.fd(), command.data(), command.size(), deadline));
+    return receive(deadline);
+}
+
+Result<RedisReply> RedisConnection::receive(Deadline deadline) {
+    std::vector<char> bytes(kReadBytes);
+    for (size_t total = 0;;) {
+        void* object = nullptr;
+        if (::redisReaderGetReply(reader_.get(), &object) != REDIS_OK) return fail(Code::kCorrupt, "the answer is not of redis: {}", reader_->errstr);
+        if (object != nullptr) {
+            const std::unique_ptr<ParsedReply> parsed(static_cast<ParsedReply*>(object));
+            if (parsed->is_error) return server_error(parsed->reply.text);
+            return std::move(parsed->reply);
+        }
+        if (total > kReplyBytesMax) return fail(Code::kNoSpace, "the answer is larger than {} bytes", kReplyBytesMax);
+        const ssize_t got = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);
+        if (got > 0) {
+            ::redisReaderFeed(reader_.get(), bytes.data(), static_cast<size_t>(got));
+            total += static_cast<size_t>(got);
+        } else if (got == 0) {
+            return fail(Code::kUnavailable, "the server closed the connection");
+        } else if (errno == EAGAIN) {
+            if (!net::wait_ready(socket_.fd(), POLLIN, deadline)) return fail(Code::kTimedOut, "no answer in time");
+        } else if (errno != EINTR) {
+            return fail_errno(Code::kUnavailable, errno, "connection lost");
+        }
+    }
+}
+
+}  // namespace mooncake

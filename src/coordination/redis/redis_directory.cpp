@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordination/redis/redis_directory.h"
+
+#include <condition_variable>
+#include <optional>
+
+#include "base/thread_annotations.h"
+#include "coordination/redis/redis_connection.h"
+
+namespace mooncake {
+
+namespace {
+
+/// Lets one caller at a time use the connection; waiting for one's turn ends at the deadline too.
+class Turns {
+public:
+    bool take(Deadline deadline) {
+        std::unique_lock lock(mutex_);
+        const auto is_free = [this] { return !taken_; };
+        if (deadline.is_never()) {
+            free_.wait(lock, is_free);
+        } else if (!free_.wait_until(lock, deadline.at(), is_free)) {
+            return false;
+        }
+        taken_ = true;
+        return true;
+    }
+    void give_back() {
+        std::lock_guard lock(mutex_);
+        taken_ = false;
+        free_.notify_one();
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable free_;
+    bool taken_ = false;
+};
+
+class RedisDirectory final : public Directory {
+public:
+    RedisDirectory(RedisServer server, Duration connect_timeout) : server_(std::move(server)), connect_timeout_(connect_timeout) {}
+
+    Result<std::string> get(const std::string& key, Deadline deadline) override {
+        MC_ASSIGN_OR_RETURN(RedisReply reply, call(std::array<std::string_view, 2>{"GET", key}, deadline));
+        if (reply.kind == RedisReply::Kind::kNil) return fail(Code::kNotFound, "no key '{}' at redis {}", key, server_.to_string());
+        return std::move(reply.text);
+    }
+    Result<> put(const std::string& key, const std::string& value, Deadline deadline) override {
+        MC_RETURN_IF_ERROR(call(std::array<std::string_view, 3>{"SET", key, value}, deadline));
+        return {};
+    }
+    Result<> remove(const std::string& key, Deadline deadline) override {
+        MC_RETURN_IF_ERROR(call(std::array<std::string_view, 2>{"DEL", key}, deadline));
+        return {};
+    }
+
+private:
+    Result<RedisReply> call(std::span<const std::string_view> arguments, Deadline deadline) {
+        const auto context = [&](Error error) {
+            return Unexpected(std::move(error).with_context(format_text("redis {}: {} '{}'", server_.to_string(), arguments[0], arguments[1])));
+        };
+        if (!turns_.take(deadline)) return context(error(Code::kTimedOut, "earlier calls still wait for the server"));
+        auto reply = call_in_turn(arguments, deadline);
+        turns_.give_back();
+        if (!reply) return context(std::move(reply).error());
+        return reply;
+    }
+
+    Result<RedisReply> call_in_turn(std::span<const std::string_view> arguments, Deadline deadline) {
+        for (;;) {
+            const bool reused = connection_.has_value();
+            if (!reused) {
+                MC_ASSIGN_OR_RETURN(RedisConnection fresh, RedisConnection::open(server_, deadline.earlier(Deadline::after(connect_timeout_))));
+                connection_.emplace(std::move(fresh));
+            }
+            auto reply = connection_->call(arguments, deadline);
+            if (reply || reply.error().code() == Code::kRefused) return reply;
+            connection_.reset();
+            // A connection may have died since its last use: the server restarted. All our commands may run twice.
+            if (!reused || reply.error().code() != Code::kUnavailable) return reply;
+        }
+    }
+
+    const RedisServer server_;
+    const Duration connect_timeout_;
+    Turns turns_;
+    std::optional<RedisConnection> connection_;  // used by whoever has the turn
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Directory>> make_redis_directory(const std::string& address, const EngineOptions& options) {
+    RedisServer defaults;
+    defaults.username = options.redis_username;
+    defaults.password = options.redis_password;
+    defaults.database = options.redis_database;
+    MC_ASSIGN_OR_RETURN(RedisServer server, RedisServer::parse(address, std::move(defaults)));
+    return std::make_unique<RedisDirectory>(std::move(server), options.connect_timeout);
+}
+
+}  // namespace mooncake
