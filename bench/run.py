@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the installed package against what this machine can do at best, in one run.
+
+Every row compares a transfer between two processes with a limit that bench/raw_limits.cpp measures right before it. Absolute
+numbers change from machine to machine and from minute to minute; the ratios are what a change of the code is judged by.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from children import HERE, Child
+from geometry import KiB, MiB, size_name
+
+BUFFER = 288 * MiB  # 1 MiB x 128 with gaps, and some
+QUIET = {"MC_LOG_LEVEL": "WARNING"}
+# Two processes each: their environment and flags.
+PAIRS: dict[str, tuple[dict[str, str], list[str]]] = {
+    "tcp": ({"MC_TRANSPORTS": "tcp"}, []),
+    "own": ({}, ["--managed"]),  # the engine's memory on both sides
+    "foreign": ({}, []),         # the program's
+}
+
+
+class Limits:
+    """The raw_limits program, compiled if needed."""
+
+    def __init__(self) -> None:
+        program = HERE.parent / "build" / "bench" / "raw_limits"
+        source = HERE / "raw_limits.cpp"
+        if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+            program.parent.mkdir(parents=True, exist_ok=True)
+            compiler = os.environ.get("CXX", "c++")
+            subprocess.run([compiler, "-O3", "-std=c++20", "-pthread", str(source), "-o", str(program)], check=True)
+        self._process = subprocess.Popen([str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def measure(self, name: str, size: int, count: int, seconds: float) -> dict[str, float]:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(f"{name} {size} {count} {seconds}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"raw_limits failed at {name} {size} {count}")
+        return dict(zip(("gbps", "p50_us", "p99_us"), map(float, line.split())))
+
+    def __enter__(self) -> "Limits":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(10)
+
+
+@dataclass
+class Row:
+    """One line of the result. `limit`: what raw_limits is asked, or the same question to us with other arguments."""
+
+    name: str
+    pair: str
+    ask: dict[str, Any]
+    limit: tuple[str, int, int] | dict[str, Any] | float
+    target: float
+    key: str = "gbps"              # "gbps": at least target x limit; "p50_us", "p99_us", "cpu": at most
+    limit_key: str = ""            # if another one than `key`
+    ours: float = 0
+    limit_value: float = 0
+    ratio: float = 0
+    ratios: list[float] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.ratio >= self.target if self.key == "gbps" else self.ratio <= self.target
+
+
+def question(op: str, size: int, batch: int = 1, **more: Any) -> dict[str, Any]:
+    return {"do": "measure", "op": op, "size": size, "batch": batch, **more}
+
+
+def tcp_rows() -> list[Row]:
+    socket = ("socket", 2, MiB)
+    rows = []
+    for size, batch, target in ((64 * MiB, 1, 0.9), (MiB, 128, 0.9), (64 * KiB, 128, 0.7), (4 * KiB, 128, 0.35)):
+        for op in ("write", "read"):
+            rows.append(Row(f"tcp {op} {size_name(size)} x{batch}", "tcp", question(op, size, batch), socket, target))
+    rows.append(Row("tcp write 4 KiB x1 p50", "tcp", question("write", 4 * KiB), ("pingpong", 4 * KiB, 1), 2.0, "p50_us"))
+    return rows
+
+
+def same_host_rows() -> list[Row]:
+    rows = []
+    for size, batch in ((64 * KiB, 128), (MiB, 128), (64 * MiB, 1)):
+        for op in ("write", "read"):
+            rows.append(Row(f"shm own memory {op} {size_name(size)} x{batch}", "own", question(op, size, batch),
+                            ("memcpy", size, batch), 0.8))
+    for op, call in (("write", "writev"), ("read", "readv")):
+        for size, batch in ((64 * MiB, 1), (MiB, 128)):
+            rows.append(Row(f"shm foreign memory {op} {size_name(size)} x{batch}", "foreign", question(op, size, batch),
+                            (call, size, batch), 0.9))
+        for prepared, target in ((True, 0.8), (False, 0.6)):
+            rows.append(Row(f"shm foreign memory {op} 4 KiB x128 {'prepared' if prepared else 'fresh'}", "foreign",
+                            question(op, 4 * KiB, 128, prepared=prepared), (call, 4 * KiB, 128), target))
+        single = question(op, 4 * KiB)
+        rows.append(Row(f"same host {op} 4 KiB x1 p50, us", "foreign", single, 5.0, 1.0, "p50_us"))
+        rows.append(Row(f"same host {op} 4 KiB x1 p99 over p50", "foreign", single, single, 5.0, "p99_us", "p50_us"))
+    return rows
+
+
+def other_rows() -> list[Row]:
+    rows = []
+    for pair, name in (("tcp", "tcp"), ("foreign", "same host")):
+        one = question("write", 64 * KiB, 32)
+        rows.append(Row(f"{name} write 64 KiB x32, 4 threads over 1", pair, one | {"threads": 4}, one, 1.0))
+    rows.append(Row("idle engine, share of a core", "tcp", {"do": "idle"}, 0.01, 1.0, "cpu"))
+    return rows
+
+
+class Bench:
+    def __init__(self, stack: ExitStack, seconds: float):
+        self._limits = stack.enter_context(Limits())
+        self._stack = stack
+        self._seconds = seconds
+        self._initiators: dict[str, Child] = {}
+
+    def once(self, row: Row) -> tuple[float, float]:
+        """(ours, limit), one right after the other."""
+        child = self._initiator(row.pair)
+        limit_key = row.limit_key or row.key
+        if isinstance(row.limit, tuple):
+            name, size, count = row.limit
+            limit = self._limits.measure(name, size, count, self._seconds)[limit_key]
+        elif isinstance(row.limit, dict):
+            limit = child.ask(**row.limit, seconds=self._seconds)[limit_key]
+        else:
+            limit = row.limit
+        ours = child.ask(**row.ask, seconds=self._seconds)[row.key]
+        return ours, limit
+
+    def _initiator(self, pair: str) -> Child:
+        if pair not in self._initiators:
+            env = QUIET | PAIRS[pair][0]
+            flags = PAIRS[pair][1]
+            target = self._stack.enter_context(Child("engine_worker.py", "target", str(BUFFER), *flags, env=env))
+            initiator = self._stack.enter_context(Child("engine_worker.py", "initiator", str(BUFFER), target.hello["name"],
+                                                        str(target.hello["address"]), *flags, env=env))
+            initiator.ask(do="verify")
+            self._initiators[pair] = initiator
+        return self._initiators[pair]
+
+
+def measure(rows: list[Row], seconds: float, repeats: int) -> None:
+    with ExitStack() as stack:
+        bench = Bench(stack, seconds)
+        samples: dict[str, list[tuple[float, float]]] = {row.name: [] for row in rows}
+        for _ in range(repeats):
+            for row in rows:
+                samples[row.name].append(bench.once(row))
+    for row in rows:
+        row.ours = statistics.median(ours for ours, _ in samples[row.name])
+        row.limit_value = statistics.median(limit for _, limit in samples[row.name])
+        row.ratios = [ours / limit for ours, limit in samples[row.name]]
+        row.ratio = statistics.median(row.ratios)
+
+
+def print_table(rows: list[Row]) -> None:
+    print(f"{'':44} {'ours':>9} {'limit':>9} {'ratio':>7} {'target':>8}")
+    for row in rows:
+        sign = ">=" if row.key == "gbps" else "<="
+        print(f"{row.name:44} {row.ours:9.3f} {row.limit_value:9.3f} {row.ratio:7.2f} {sign:>3} {row.target:4.2f} "
+              f"{'ok' if row.ok else 'MISS'}")
+    print("GB/s, or microseconds where the name says p50 or p99")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one short repeat")
+    parser.add_argument("--seconds", type=float, default=0.4, help="per measurement")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--check", action="store_true", help="fail if a row misses its target")
+    arguments = parser.parse_args()
+    seconds, repeats = (0.15, 1) if arguments.quick else (arguments.seconds, arguments.repeats)
+    rows = [row for row in tcp_rows() + same_host_rows() + other_rows() if arguments.only in row.name]
+    measure(rows, seconds, repeats)
+    if arguments.json:
+        print(json.dumps([asdict(row) | {"ok": row.ok} for row in rows], indent=1))
+    else:
+        print_table(rows)
+    return 1 if arguments.check and not all(row.ok for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
