@@ -170,14 +170,23 @@ CopyChunk CopyPeer::take_chunk(Direction direction, std::span<const Slice> slice
     return {.direction = direction, .slices = slices.first(count)};
 }
 
+void CopyPeer::fail_all(const CopyChunk& chunk, const Error& error, CopyFailures& failures) {
+    for (size_t i = 0; i < chunk.slices.size(); ++i) failures.emplace_back(i, error);
+}
+
 void CopyPeer::run_chunk(const CopyChunk& chunk, CopyFailures& failures) {
-    // What already failed need not be copied; its own error stays, since the first one wins.
-    const Completion* const first = chunk.slices.front().completion;
-    if (!first->failed() || std::any_of(chunk.slices.begin(), chunk.slices.end(), [first](const Slice& slice) { return slice.completion != first; })) {
-        copy(chunk, failures);
+    const auto section = copying_.enter();
+    if (broken_.load(std::memory_order_seq_cst)) {
+        Lock lock(mutex_);
+        fail_all(chunk, broken_reason_, failures);
         return;
     }
-    for (size_t i = 0; i < chunk.slices.size(); ++i) failures.emplace_back(i, Error(Code::kCancelled, "another piece of the transfer failed"));
+    // What already failed need not be copied; its own error stays, since the first one wins.
+    const Completion* const first = chunk.slices.front().completion;
+    if (first->failed() && std::all_of(chunk.slices.begin(), chunk.slices.end(), [first](const Slice& slice) { return slice.completion == first; }))
+        fail_all(chunk, Error(Code::kCancelled, "another piece of the transfer failed"), failures);
+    else
+        copy(chunk, failures);
 }
 
 void CopyPeer::finish_whole(const CopyChunk& chunk, CopyFailures& failures) {
@@ -245,17 +254,26 @@ Stopped CopyPeer::cancel(Completion& completion, const Error& reason, Deadline) 
     return Stopped::kEverywhere;
 }
 
-void CopyPeer::cancel_all(const Error& reason) {
+void CopyPeer::mark_broken(const Error& reason) {
+    Lock lock(mutex_);
+    if (broken_.load(std::memory_order_relaxed)) return;
+    broken_reason_ = reason;
+    broken_.store(true, std::memory_order_seq_cst);
+}
+
+void CopyPeer::close(const Error& reason) {
+    mark_broken(reason);
     std::vector<std::pair<Completion*, uint32_t>> lost;
     {
         Lock lock(mutex_);
         for (Batch& batch : batches_) batch.give_up(nullptr, reason, lost);
     }
     for (const auto& [completion, slices] : lost) completion->fail(reason, slices);
+    copying_.quiesce(Deadline::never());
 }
 
 void CopyPeer::stop() {
-    cancel_all(Error(Code::kCancelled, "the connection was closed"));
+    close(Error(Code::kCancelled, "the connection was closed"));
     pool_.withdraw(queue_);
 }
 

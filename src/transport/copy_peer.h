@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quiescence.h"
 #include "base/thread_annotations.h"
 #include "transport/copy_pool.h"
 #include "transport/transport.h"
@@ -40,6 +42,8 @@ class CopyPeer : public Peer {
 public:
     void submit(Direction direction, std::span<const Slice> slices, Submit how) final;
     Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) final;
+    void close(const Error& reason) final;
+    bool usable() const noexcept final { return !broken_.load(std::memory_order_acquire); }
 
     static constexpr uint64_t kChunkBytes = 1 << 20;
     static constexpr size_t kChunkSlices = 1024;
@@ -50,6 +54,8 @@ protected:
     ~CopyPeer() override;
     /// Ends what is outstanding. Called first by the destructor of every derived class, while copy() still works.
     void stop();
+    /// From now on nothing is copied any more and everything fails with the first reason given. Does not wait.
+    void mark_broken(const Error& reason);
 
     /// Copies one chunk and reports the slices that failed. May run in several threads at once.
     virtual void copy(const CopyChunk& chunk, CopyFailures& failures) = 0;
@@ -63,11 +69,14 @@ private:
     CopyChunk take_chunk(Direction direction, std::span<const Slice> slices) const noexcept;
     void run_chunk(const CopyChunk& chunk, CopyFailures& failures);
     static void finish_whole(const CopyChunk& chunk, CopyFailures& failures);
-    void cancel_all(const Error& reason);
+    static void fail_all(const CopyChunk& chunk, const Error& error, CopyFailures& failures);
 
     CopyPool& pool_;
     CopyQueue queue_;
+    Quiescence copying_;                // a Section around every copy(): close() waits for them
+    std::atomic<bool> broken_{false};   // seq_cst: asked inside a Section
     Mutex mutex_;
+    Error broken_reason_ MC_GUARDED_BY(mutex_);
     std::list<Batch> batches_ MC_GUARDED_BY(mutex_);  // those of more than one chunk, and all left to the pool
 };
 

@@ -29,8 +29,6 @@ public:
     SelfPeer(CopyPool& pool, AccessTable& access) : CopyPeer(pool), access_(access) {}
     ~SelfPeer() override { stop(); }
 
-    bool usable() const noexcept override { return true; }
-
 private:
     void copy(const CopyChunk& chunk, CopyFailures& failures) override;
     /// Overlapping source and destination are copied as by memmove: in one order, by one thread.

@@ -130,6 +130,36 @@ TEST_P(TransportStops, DestructionEndsWhatIsOutstanding) {
     }
 }
 
+TEST_P(TransportStops, CloseEndsEverythingWhileOthersSubmit) {
+    for (int round = 0; round < 10; ++round) {
+        std::atomic<int> moved{0}, strange{0};
+        std::vector<std::jthread> submitters;
+        for (uint64_t t = 0; t < 4; ++t) {
+            submitters.emplace_back([&, t] {
+                for (;;) {
+                    const auto how = t % 2 == 0 ? Submit::kWait : Submit::kLeave;
+                    const Code code = code_of(transfer(*peer, Direction::kRead, slice(t * (5 << 20), 0, t < 2 ? 4096 : 5 << 20), how));
+                    if (code == reason.code()) return;
+                    if (code != Code::kOk) ++strange;
+                    ++moved;
+                }
+            });
+        }
+        while (moved.load() < 8) std::this_thread::yield();
+
+        peer->close(reason);
+
+        EXPECT_FALSE(peer->usable());
+        local->fill(kPoison);
+        submitters.clear();
+        EXPECT_EQ(strange, 0);
+        EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, slice(0, 0, 8 << 20))), reason.code());
+        peer->close(Error(Code::kInternal, "again"));
+        EXPECT_TRUE(local->all(kPoison)) << "a byte landed after close()";
+        peer = pair->connect();
+    }
+}
+
 TEST_P(TransportStops, UnregisteringIsAFenceUnderLoad) {
     constexpr uint64_t kLength = 512 << 10;
     for (int round = 0; round < 10; ++round) {
