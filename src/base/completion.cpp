@@ -20,6 +20,7 @@ void Completion::fail(Error error, uint32_t operations) noexcept {
 }
 
 void Completion::finish(uint32_t operations) noexcept {
+    if (operations == 0) return;
     // Everything we need later is read before the count may reach zero: after that the owner may be gone.
     CompletionHook* const hook = hook_;
     Completion* const parent = parent_;
@@ -27,12 +28,17 @@ void Completion::finish(uint32_t operations) noexcept {
     MC_CHECK(before / kOne >= operations);
     if (before / kOne != operations) return;
     if (before & kWaiting) futex_wake_all(&state_);
-    if (parent != nullptr) {
-        // A part lives as long as its parent, so it may still be read here.
-        if (failure_.load(std::memory_order_acquire) == Failure::kSet) parent->fail(error_);
-        else parent->succeed(bytes_.load(std::memory_order_relaxed));
+    if (parent == nullptr) {
+        if (hook != nullptr) hook->on_done(*this);
+        return;
     }
+    // A part lives until its parent is done, so it may still be read here. The parent is told last: then all is over.
+    const bool failed_here = failure_.load(std::memory_order_acquire) == Failure::kSet;
+    Error error = failed_here ? error_ : Error();
+    const uint64_t moved = bytes_.load(std::memory_order_relaxed);
     if (hook != nullptr) hook->on_done(*this);
+    if (failed_here) parent->fail(std::move(error));
+    else parent->succeed(moved);
 }
 
 bool Completion::wait(Deadline deadline, Duration spin) noexcept {

@@ -24,12 +24,14 @@ protected:
 /// Counts the outstanding operations of one batch; the first error wins. The only way any transport, disk or device
 /// reports that it is finished.
 ///
-/// Thread-safe. A Completion without hook may be destroyed as soon as done() was seen true: the finishing thread does not
-/// touch it after the count reached zero. With a hook (or as the parent of others) its owner keeps it until on_done().
+/// Thread-safe. A Completion without hook and parent may be destroyed as soon as done() was seen true: the finishing thread
+/// does not touch it after the count reached zero. With a hook its owner keeps it until on_done(), with a parent until the
+/// parent is done.
 class MC_EXPORT Completion {
 public:
     Completion() noexcept = default;
-    /// A part of `parent`: when this one is done it counts as one operation of the parent (add()ed there by the caller).
+    /// A part of `parent`: when this one is done it counts as one operation of the parent (add()ed there by the caller). The
+    /// hook is told before the parent.
     explicit Completion(Completion* parent, CompletionHook* hook = nullptr) noexcept : hook_(hook), parent_(parent) {}
     Completion(const Completion&) = delete;
     Completion& operator=(const Completion&) = delete;

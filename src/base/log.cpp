@@ -5,12 +5,14 @@
 #include "base/log.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <strings.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <iterator>
 #include <memory>
 
@@ -21,10 +23,16 @@ namespace mooncake {
 namespace {
 
 constinit std::atomic<LogLevel> current_level{LogLevel::kInfo};
-Mutex logger_mutex;
-std::shared_ptr<spdlog::logger> logger MC_GUARDED_BY(logger_mutex);
 
-std::shared_ptr<spdlog::logger> make_logger(const std::string& directory) {
+// Held around each line and across fork(), so that a child never finds a lock of the logger taken. Ready before main() and never
+// destroyed: threads may log while the process starts and exits.
+constinit Mutex output_mutex;
+constinit spdlog::logger* output MC_PT_GUARDED_BY(output_mutex) = nullptr;
+
+[[maybe_unused]] const int installed =
+    ::pthread_atfork([] { output_mutex.lock(); }, [] { output_mutex.unlock(); }, [] { output_mutex.unlock(); });
+
+std::unique_ptr<spdlog::logger> make_logger(const std::string& directory) {
     spdlog::sink_ptr sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
     if (!directory.empty()) {
         try {
@@ -33,17 +41,11 @@ std::shared_ptr<spdlog::logger> make_logger(const std::string& directory) {
             std::fprintf(stderr, "mooncake: cannot log to %s: %s\n", directory.c_str(), failure.what());
         }
     }
-    auto made = std::make_shared<spdlog::logger>("mooncake", std::move(sink));
+    auto made = std::make_unique<spdlog::logger>("mooncake", std::move(sink));
     made->set_level(spdlog::level::trace);
     made->flush_on(spdlog::level::trace);
     made->set_pattern("%Y-%m-%d %H:%M:%S.%f %P %L mooncake: %v");
     return made;
-}
-
-std::shared_ptr<spdlog::logger> current_logger() {
-    Lock lock(logger_mutex);
-    if (!logger) logger = make_logger("");
-    return logger;
 }
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
@@ -61,8 +63,8 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 
 void configure_log(const LogOptions& options) {
     current_level.store(options.level, std::memory_order_relaxed);
-    Lock lock(logger_mutex);
-    logger = make_logger(options.directory);
+    Lock lock(output_mutex);
+    delete std::exchange(output, make_logger(options.directory).release());
 }
 
 LogLevel log_level() noexcept { return current_level.load(std::memory_order_relaxed); }
@@ -81,7 +83,9 @@ void log_line(LogLevel level, fmt::string_view text, fmt::format_args arguments)
     try {
         fmt::memory_buffer line;
         fmt::vformat_to(std::back_inserter(line), text, arguments);
-        current_logger()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
+        Lock lock(output_mutex);
+        if (output == nullptr) output = make_logger("").release();
+        output->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
     } catch (...) {
         std::fputs("mooncake: a log line could not be written\n", stderr);
     }

@@ -11,18 +11,18 @@ namespace mooncake {
 
 enum class LogLevel : uint8_t { kTrace, kInfo, kWarning, kError, kOff };
 
-/// Where log lines go; set once from the options. Thread-safe.
+/// Where log lines go; set from the options. Thread-safe, and usable in a forked child whatever the parent's threads did.
 struct LogOptions {
     LogLevel level = LogLevel::kInfo;
     std::string directory;  // empty: stderr
 };
 MC_EXPORT void configure_log(const LogOptions& options);
 MC_EXPORT LogLevel log_level() noexcept;
-/// TRACE, INFO, WARNING, ERROR (any case); the given default for anything else.
+/// TRACE, INFO, WARNING, ERROR, OFF (any case; also DEBUG and WARN); the given default for anything else.
 MC_EXPORT LogLevel parse_log_level(std::string_view text, LogLevel otherwise) noexcept;
 MC_EXPORT void log_line(LogLevel level, fmt::string_view text, fmt::format_args arguments) noexcept;
 
-/// Lets one line through per interval and counts the rest, so that a fault cannot flood the log. Thread-safe.
+/// Lets one line through per interval, so that a fault cannot flood the log. Thread-safe.
 class MC_EXPORT LogLimit {
 public:
     explicit constexpr LogLimit(Duration interval) noexcept : interval_(interval) {}

@@ -3,6 +3,7 @@
 
 #include <strings.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
@@ -48,14 +49,23 @@ private:
 
 constexpr uint16_t kEphemeralFirst = 32768, kEphemeralLast = 60999;  // Linux hands these out by itself
 
+void read_log(const Reader& reader, LogOptions& log) {
+    std::string level;
+    reader.text("MC_LOG_LEVEL", level);
+    const bool known = parse_log_level(level, LogLevel::kInfo) == parse_log_level(level, LogLevel::kOff);
+    if (!known && !level.empty()) MC_LOG_WARNING("MC_LOG_LEVEL='{}' ignored: TRACE, INFO, WARNING, ERROR or OFF is expected", level);
+    log.level = parse_log_level(level, log.level);
+    reader.text("MC_LOG_DIR", log.directory);
+}
+
 void read_ports(const Reader& reader, EngineOptions& options) {
     uint16_t low = options.port_min, high = options.port_max;
     reader.number("MC_MIN_PRC_PORT", low, 1, 65535);  // the misspelling is part of the public interface
     reader.number("MC_MIN_RPC_PORT", low, 1, 65535);
     reader.number("MC_MAX_PRC_PORT", high, 1, 65535);
     reader.number("MC_MAX_RPC_PORT", high, 1, 65535);
-    const auto usable = [](uint16_t port) { return port >= 1024 && (port < kEphemeralFirst || port > kEphemeralLast); };
-    if (low > high || !usable(low) || !usable(high)) {
+    const bool ephemeral = low <= kEphemeralLast && high >= kEphemeralFirst;
+    if (low > high || low < 1024 || ephemeral) {
         MC_LOG_WARNING("port range {}-{} ignored: it must be ascending, above 1023 and outside {}-{}; using {}-{}", low, high,
                        kEphemeralFirst, kEphemeralLast, options.port_min, options.port_max);
         return;
@@ -85,10 +95,7 @@ void read_transports(const Reader& reader, EngineOptions& options) {
 EngineOptions load_options(const Environment& environment) {
     const Reader reader(environment);
     EngineOptions options;
-    std::string level;
-    reader.text("MC_LOG_LEVEL", level);
-    options.log.level = parse_log_level(level, options.log.level);
-    reader.text("MC_LOG_DIR", options.log.directory);
+    read_log(reader, options.log);
 
     if (auto seconds = reader.integer("MC_TRANSFER_TIMEOUT", 0, 1'000'000'000))
         options.transfer_timeout = std::max<Duration>(std::chrono::seconds(*seconds), 5s);

@@ -36,7 +36,7 @@ public:
 
     Section enter(FutexScope scope = FutexScope::kProcess) noexcept { return Section(*this, take_slot(), scope); }
 
-    /// Waits for the end of the Sections open now. False at the deadline: then some of them still run.
+    /// Waits for the end of the Sections open now. False at the deadline: then some of them still run. Not inside a Section.
     bool quiesce(Deadline deadline, FutexScope scope = FutexScope::kProcess) noexcept;
 
 private:

@@ -10,15 +10,31 @@
 
 namespace mooncake {
 
+/// Blocks all signals in the calling thread for as long as it lives.
+class SignalsBlocked {
+public:
+    SignalsBlocked() noexcept {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+private:
+    sigset_t before_;
+};
+
 /// A joined, named thread; `body` gets a stop_token. All signals are blocked in it, so that the host program's handlers run
 /// on the host program's threads.
 template <typename Body>
 std::jthread start_thread(const std::string& name, Body&& body) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::jthread thread(std::forward<Body>(body));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    std::jthread thread;
+    {
+        const SignalsBlocked inherited_by_the_thread;
+        thread = std::jthread(std::forward<Body>(body));
+    }
     pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
     return thread;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pthread.h>
+
 #include <mutex>
-#include <shared_mutex>
 
 // Clang's thread-safety analysis; nothing under other compilers.
 #if defined(__clang__)
@@ -28,16 +29,22 @@ private:
     std::mutex mutex_;
 };
 
-/// std::shared_mutex with annotations.
+/// A reader-writer lock with annotations. A waiting writer goes before new readers, unlike in std::shared_mutex, where readers
+/// that overlap without end would keep it out for ever. Not recursive.
 class MC_THREAD_ATTRIBUTE(capability("mutex")) SharedMutex {
 public:
-    void lock() MC_THREAD_ATTRIBUTE(acquire_capability()) { mutex_.lock(); }
-    void unlock() MC_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
-    void lock_shared() MC_THREAD_ATTRIBUTE(acquire_shared_capability()) { mutex_.lock_shared(); }
-    void unlock_shared() MC_THREAD_ATTRIBUTE(release_shared_capability()) { mutex_.unlock_shared(); }
+    SharedMutex() = default;
+    ~SharedMutex() { pthread_rwlock_destroy(&lock_); }
+    SharedMutex(const SharedMutex&) = delete;
+    SharedMutex& operator=(const SharedMutex&) = delete;
+
+    void lock() MC_THREAD_ATTRIBUTE(acquire_capability()) { pthread_rwlock_wrlock(&lock_); }
+    void unlock() MC_THREAD_ATTRIBUTE(release_capability()) { pthread_rwlock_unlock(&lock_); }
+    void lock_shared() MC_THREAD_ATTRIBUTE(acquire_shared_capability()) { pthread_rwlock_rdlock(&lock_); }
+    void unlock_shared() MC_THREAD_ATTRIBUTE(release_shared_capability()) { pthread_rwlock_unlock(&lock_); }
 
 private:
-    std::shared_mutex mutex_;
+    pthread_rwlock_t lock_ = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 };
 
 class MC_THREAD_ATTRIBUTE(scoped_lockable) Lock {

@@ -20,6 +20,23 @@ Result<uint16_t> parse_port(std::string_view text, std::string_view whole) {
     return port;
 }
 
+bool is_npu_suffix(std::string_view text) {
+    constexpr std::string_view kPrefix = "npu_";
+    if (!text.starts_with(kPrefix) || text.size() == kPrefix.size()) return false;
+    return text.substr(kPrefix.size()).find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+/// "5000", "5000:npu_3": what follows the colon after the host.
+Result<HostPort> parse_rest(HostPort parsed, std::string_view rest, std::string_view whole) {
+    const size_t colon = rest.find(':');
+    if (colon != std::string_view::npos) {
+        parsed.suffix = rest.substr(colon + 1);
+        if (!is_npu_suffix(parsed.suffix)) return fail(Code::kInvalidArgument, "'{}' is not host:port", whole);
+    }
+    MC_ASSIGN_OR_RETURN(parsed.port, parse_port(rest.substr(0, colon), whole));
+    return parsed;
+}
+
 Result<HostPort> parse_bracketed(std::string_view text) {
     const size_t close = text.find(']');
     if (close == std::string_view::npos) return fail(Code::kInvalidArgument, "'{}' has no closing bracket", text);
@@ -28,14 +45,15 @@ Result<HostPort> parse_bracketed(std::string_view text) {
     const std::string_view rest = text.substr(close + 1);
     if (rest.empty()) return parsed;
     if (rest.front() != ':') return fail(Code::kInvalidArgument, "'{}': a colon must follow the bracket", text);
-    MC_ASSIGN_OR_RETURN(parsed.port, parse_port(rest.substr(1), text));
-    return parsed;
+    return parse_rest(std::move(parsed), rest.substr(1), text);
 }
 
 }  // namespace
 
 bool is_ipv6_literal(std::string_view host) {
-    std::string bare(host.substr(0, host.find('%')));
+    const size_t scope = host.find('%');
+    if (scope == host.size() - 1 || host.find('\0') != std::string_view::npos) return false;
+    const std::string bare(host.substr(0, scope));
     in6_addr ignored;
     return ::inet_pton(AF_INET6, bare.c_str(), &ignored) == 1;
 }
@@ -55,15 +73,7 @@ Result<HostPort> HostPort::parse(std::string_view text) {
     HostPort parsed{.host = std::string(text.substr(0, first))};
     if (parsed.host.empty()) return fail(Code::kInvalidArgument, "'{}' has no host", text);
     if (first == std::string_view::npos) return parsed;
-    std::string_view rest = text.substr(first + 1);
-    const size_t second = rest.find(':');
-    if (second != std::string_view::npos) {
-        parsed.suffix = rest.substr(second + 1);
-        if (!parsed.suffix.starts_with("npu_")) return fail(Code::kInvalidArgument, "'{}' is not host:port", text);
-        rest = rest.substr(0, second);
-    }
-    MC_ASSIGN_OR_RETURN(parsed.port, parse_port(rest, text));
-    return parsed;
+    return parse_rest(std::move(parsed), text.substr(first + 1), text);
 }
 
 std::string HostPort::to_string() const {

@@ -19,7 +19,7 @@ struct HostPort {
     uint16_t port = 0;   // 0: none given
     std::string suffix;  // what follows a second colon: "npu_3" in "10.0.0.1:5000:npu_3"
 
-    /// Accepts host, host:port, host:port:npu_N, [v6], [v6]:port, bare v6, v6%scope.
+    /// Accepts host, host:port, host:port:npu_N, [v6], [v6]:port, [v6]:port:npu_N, bare v6, v6%scope.
     static Result<HostPort> parse(std::string_view text);
     /// "host:port", IPv6 in brackets; without port when it is 0. The suffix is left out.
     std::string to_string() const;

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/incarnation.h"
@@ -43,7 +44,8 @@ Result<Socket> connect_one(const SocketAddress& address, Deadline deadline) {
     Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return fail_errno(Code::kUnavailable, errno, "cannot create a socket");
     if (::connect(socket.fd(), address.get(), address.length) != 0) {
-        if (errno != EINPROGRESS) return fail_errno(Code::kUnavailable, errno, "cannot connect {}", address.to_string());
+        const int reason = errno;  // read before to_string() can change it
+        if (reason != EINPROGRESS) return fail_errno(Code::kUnavailable, reason, "cannot connect {}", address.to_string());
         if (!wait_ready(socket.fd(), POLLOUT, deadline))
             return fail_errno(Code::kUnavailable, ETIMEDOUT, "cannot connect {}", address.to_string());
         int status = 0;
@@ -71,11 +73,13 @@ Result<Listener> listen_on(uint16_t port, int backlog) {
 }
 
 Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backlog) {
-    constexpr int kTries = 500;
+    if (port_min > port_max || port_min == 0) return fail(Code::kInvalidArgument, "no port range: {}-{}", port_min, port_max);
+    constexpr uint64_t kTries = 500;
     const uint64_t count = static_cast<uint64_t>(port_max) - port_min + 1;
+    const uint64_t first = random_u64() % count;
     Error last(Code::kUnavailable, "no port tried");
-    for (int i = 0; i < kTries; ++i) {
-        auto listener = listen_on(static_cast<uint16_t>(port_min + random_u64() % count), backlog);
+    for (uint64_t i = 0; i < std::min(kTries, count); ++i) {
+        auto listener = listen_on(static_cast<uint16_t>(port_min + (first + i) % count), backlog);
         if (listener) return listener;
         last = std::move(listener).error();
     }
@@ -85,8 +89,10 @@ Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backl
 Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto addresses, resolve(host, port));
     Error last(Code::kUnavailable, format_text("'{}' has no address", host));
-    for (const SocketAddress& address : addresses) {
-        auto socket = connect_one(address, deadline);
+    for (size_t i = 0; i < addresses.size(); ++i) {
+        // Each address gets its share of the time, so that a silent one leaves some for the next.
+        const auto rest = static_cast<Duration::rep>(addresses.size() - i);
+        auto socket = connect_one(addresses[i], rest == 1 ? deadline : Deadline::after(deadline.left() / rest));
         if (socket) return socket;
         last = std::move(socket).error();
     }
@@ -114,7 +120,7 @@ bool wait_ready(int fd, short events, Deadline deadline) noexcept {
 Result<> send_all(int fd, const void* data, size_t size, Deadline deadline) {
     const char* at = static_cast<const char*>(data);
     while (size > 0) {
-        const ssize_t sent = ::send(fd, at, size, MSG_NOSIGNAL);
+        const ssize_t sent = ::send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent > 0) {
             at += sent;
             size -= static_cast<size_t>(sent);
@@ -130,7 +136,7 @@ Result<> send_all(int fd, const void* data, size_t size, Deadline deadline) {
 Result<> receive_all(int fd, void* data, size_t size, Deadline deadline) {
     char* at = static_cast<char*>(data);
     while (size > 0) {
-        const ssize_t got = ::recv(fd, at, size, 0);
+        const ssize_t got = ::recv(fd, at, size, MSG_DONTWAIT);
         if (got > 0) {
             at += got;
             size -= static_cast<size_t>(got);

@@ -16,12 +16,13 @@ namespace mooncake::net {
 class Socket {
 public:
     Socket() noexcept = default;
-    explicit Socket(int fd) noexcept : fd_(fd) { close_in_child(fd); }
+    explicit Socket(int fd) noexcept : fd_(fd), born_(fork_generation()) { close_in_child(fd); }
     Socket(Socket&&) noexcept = default;
     Socket& operator=(Socket&& other) noexcept {
         if (this != &other) {
             reset();
             fd_ = std::move(other.fd_);
+            born_ = other.born_;
         }
         return *this;
     }
@@ -30,6 +31,8 @@ public:
     int fd() const noexcept { return fd_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
     void reset() noexcept {
+        // In a child the descriptor is closed already, and its number may be somebody else's by now.
+        if (born_ != fork_generation()) fd_.release();
         if (fd_) keep_in_child(fd_.get());
         fd_.reset();
     }
@@ -38,6 +41,7 @@ public:
 
 private:
     UniqueFd fd_;
+    uint32_t born_ = 0;
 };
 
 struct Listener {
@@ -47,7 +51,7 @@ struct Listener {
 
 /// Listens on the wildcard address of both families (IPv4 only where the machine has no IPv6). Non-blocking.
 Result<Listener> listen_on(uint16_t port, int backlog);
-/// As listen_on(), with a free port from [port_min, port_max] chosen at random; tries 500.
+/// As listen_on(), with a free port from [port_min, port_max]: tries up to 500, from a random one on.
 Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backlog);
 
 /// Connects to the first address that answers. The result is non-blocking, TCP_NODELAY, with keep-alive.

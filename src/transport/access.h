@@ -26,7 +26,7 @@ struct AddressRange {
 ///     auto section = access.section();
 ///     if (!access.covers(range)) refuse;
 ///     copy;                                        // short: a revoker waits for it
-/// A longer operation asks once, remembers version(), and in each later Section asks again only if version() has moved.
+/// A longer operation reads version() before it asks, and in each later Section asks again only if version() has moved.
 class AccessTable {
 public:
     /// Ranges may touch but not overlap; the registry above sees to that.

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/access.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <thread>
+#include <vector>
+
+namespace mooncake {
+namespace {
+
+constexpr uint64_t kTop = ~uint64_t{0};
+
+TEST(AccessTable, CoversNothingAtFirst) {
+    AccessTable table;
+    EXPECT_FALSE(table.covers({.address = 0, .length = 1}));
+    EXPECT_FALSE(table.covers({.address = 4096, .length = 1}));
+}
+
+TEST(AccessTable, CoversExactlyTheBytesAllowed) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 100}));
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 1}));
+    EXPECT_TRUE(table.covers({.address = 1099, .length = 1}));
+    EXPECT_FALSE(table.covers({.address = 999, .length = 1}));
+    EXPECT_FALSE(table.covers({.address = 999, .length = 2}));
+    EXPECT_FALSE(table.covers({.address = 1000, .length = 101}));
+    EXPECT_FALSE(table.covers({.address = 1099, .length = 2}));
+    EXPECT_FALSE(table.covers({.address = 1100, .length = 1}));
+}
+
+TEST(AccessTable, NeverCoversARangeWithoutBytes) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    EXPECT_FALSE(table.covers({.address = 1000, .length = 0}));
+}
+
+TEST(AccessTable, ARangeMaySpanNeighboursButNoGap) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    table.allow({.address = 1100, .length = 100});
+    table.allow({.address = 1200, .length = 50});
+    table.allow({.address = 1251, .length = 50});
+    EXPECT_TRUE(table.covers({.address = 1050, .length = 100}));
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 250}));
+    EXPECT_FALSE(table.covers({.address = 1000, .length = 251}));
+    EXPECT_FALSE(table.covers({.address = 1249, .length = 3}));
+}
+
+TEST(AccessTable, HostileRangesDoNotWrapAround) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    EXPECT_FALSE(table.covers({.address = kTop, .length = 2}));
+    EXPECT_FALSE(table.covers({.address = kTop - 10, .length = kTop}));
+    EXPECT_FALSE(table.covers({.address = 1000, .length = kTop}));
+    EXPECT_FALSE(table.covers({.address = 1050, .length = kTop - 20}));
+    EXPECT_FALSE(table.covers({.address = 0, .length = kTop}));
+}
+
+TEST(AccessTable, FindsTheFirstRangeThatIsNotCovered) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    const std::array<AddressRange, 3> ranges = {{{1000, 10}, {1090, 20}, {5, 1}}};
+    EXPECT_EQ(table.first_not_covered(ranges), 1u);
+    EXPECT_EQ(table.first_not_covered(std::span(ranges).first(1)), 1u);
+    EXPECT_EQ(table.first_not_covered({}), 0u);
+}
+
+TEST(AccessTable, RevokingForbidsAndMovesTheVersion) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    const uint64_t before = table.version();
+    EXPECT_TRUE(table.revoke(1000, Deadline::after(0s)));
+    EXPECT_NE(table.version(), before);
+    EXPECT_FALSE(table.covers({.address = 1000, .length = 1}));
+}
+
+TEST(AccessTable, RevokingWhatWasNeverAllowedIsHarmless) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    EXPECT_TRUE(table.revoke(1001, Deadline::after(0s)));
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 100}));
+}
+
+TEST(AccessTable, ARevokeThatTimesOutForbidsAllTheSame) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    {
+        const auto section = table.section();
+        EXPECT_FALSE(table.revoke(1000, Deadline::after(1ms)));
+        EXPECT_FALSE(table.covers({.address = 1000, .length = 1}));
+    }
+    EXPECT_TRUE(table.revoke(1000, Deadline::after(60s)));
+}
+
+/// Writes in short Sections; asks the table again only when its version has moved, as a long transfer does.
+void write_in_sections(AccessTable& table, std::array<int, 64>& memory, const std::atomic<bool>& stop, int mine) {
+    const AddressRange range{.address = reinterpret_cast<uint64_t>(memory.data()), .length = sizeof memory};
+    uint64_t version = 0;
+    bool allowed = false;
+    while (!stop) {
+        const auto section = table.section();
+        const uint64_t now = table.version();
+        if (now != version || !allowed) {
+            allowed = table.covers(range);
+            version = now;
+        }
+        if (allowed) ++memory[static_cast<size_t>(mine)];
+    }
+}
+
+TEST(AccessTable, NobodyTouchesTheMemoryAfterARevokeReturned) {
+    AccessTable table;
+    std::array<int, 64> memory{};  // plain on purpose: ThreadSanitizer sees every touch
+    std::atomic<bool> stop{false};
+    std::vector<std::jthread> writers;
+    for (int t = 0; t < 2; ++t) writers.emplace_back([&, t] { write_in_sections(table, memory, stop, t * 16); });
+    const AddressRange range{.address = reinterpret_cast<uint64_t>(memory.data()), .length = sizeof memory};
+    bool touched = false;
+    const Deadline hang = Deadline::after(60s);
+    for (int round = 0; (round < 100 || !touched) && !hang.passed(); ++round) {
+        table.allow(range);
+        for (int i = 0; i < 10; ++i) std::this_thread::yield();
+        ASSERT_TRUE(table.revoke(range.address, Deadline::after(60s)));
+        for (int& value : memory) {
+            touched |= value != 0;
+            value = 0;
+        }
+        std::this_thread::yield();
+        for (const int value : memory) ASSERT_EQ(value, 0);
+    }
+    EXPECT_TRUE(touched);
+    stop = true;
+}
+
+}  // namespace
+}  // namespace mooncake
