@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/batch.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/log.h"
+
+namespace mooncake {
+
+Result<> Batch::submit(std::span<const Request> requests, const Notification* notification, const std::function<Deadline(uint64_t)>& deadline) {
+    std::map<std::pair<SegmentId, Direction>, Session*> ways;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        const Request& request = requests[i];
+        const Block block{.local = request.local, .remote = request.remote, .length = request.length};
+        if (auto checked = check_blocks({&block, 1}); !checked) return fail(Code::kInvalidArgument, "request {}: {}", i, checked.error().message());
+        Session*& session = ways[{request.segment, request.direction}];
+        if (session == nullptr) {
+            MC_ASSIGN_OR_RETURN(session, core_.sessions->get(request.segment));
+        }
+        bytes += request.length;
+    }
+    std::vector<TransferGroup*> started;
+    {
+        Lock lock(mutex_);
+        if (places_.size() + requests.size() > capacity_)
+            return fail(Code::kNoSpace, "the batch holds {} of {} tasks, {} more do not fit", places_.size(), capacity_, requests.size());
+        std::map<std::pair<SegmentId, Direction>, TransferGroup*> groups;
+        for (const Request& request : requests) {
+            const auto way = std::pair(request.segment, request.direction);
+            TransferGroup*& group = groups[way];
+            if (group == nullptr) {
+                group = &groups_.emplace_back(core_, *ways[way], request.direction, deadline(bytes));
+                started.push_back(group);
+            }
+            const Block block{.local = request.local, .remote = request.remote, .length = request.length};
+            places_.push_back({.group = group, .index = group->add_task({&block, 1})});
+        }
+        if (notification != nullptr && !requests.empty())
+            notifications_.push_back({.session = ways[{requests[0].segment, requests[0].direction}], .notification = *notification});
+        active_ += started.size();
+        running_.add(static_cast<uint32_t>(started.size()));
+    }
+    start(started);
+    return {};
+}
+
+Result<> Batch::submit(Session& session, Direction direction, std::span<const Block> blocks, const Notification* notification, Deadline deadline) {
+    MC_RETURN_IF_ERROR(check_blocks(blocks));
+    TransferGroup* group = nullptr;
+    {
+        Lock lock(mutex_);
+        if (places_.size() + 1 > capacity_) return fail(Code::kNoSpace, "the batch is full");
+        group = &groups_.emplace_back(core_, session, direction, deadline);
+        places_.push_back({.group = group, .index = group->add_task(blocks)});
+        if (notification != nullptr) notifications_.push_back({.session = &session, .notification = *notification});
+        ++active_;
+        running_.add(1);
+    }
+    start({group});
+    return {};
+}
+
+void Batch::start(const std::vector<TransferGroup*>& groups) {
+    const auto self = shared_from_this();
+    for (TransferGroup* const group : groups) group->start(self);
+}
+
+void Batch::group_finished() {
+    std::vector<std::function<void()>> callbacks;
+    std::vector<PendingNotification> notifications;
+    const auto self = shared_from_this();
+    {
+        Lock lock(mutex_);
+        if (--active_ == 0) {
+            callbacks.swap(callbacks_);
+            notifications.swap(notifications_);
+        }
+    }
+    if (!notifications.empty() && status().state == TransferState::kCompleted) {
+        for (PendingNotification& pending : notifications) {
+            core_.service->post([core = &core_, pending = std::move(pending)] {
+                auto sent = core->notifier->notify(*pending.session, pending.notification, Deadline::after(5s));
+                if (!sent) MC_LOG_WARNING("notification to {} is lost: {}", pending.session->name(), sent.error().to_string());
+            });
+        }
+    }
+    running_.succeed(0);
+    for (const auto& callback : callbacks) callback();
+}
+
+Result<TransferStatus> Batch::task_status(size_t task) {
+    Place place;
+    {
+        Lock lock(mutex_);
+        if (task >= places_.size()) return fail(Code::kInvalidArgument, "the batch has {} tasks, not {}", places_.size(), task + 1);
+        place = places_[task];
+    }
+    return place.group->status(place.index);
+}
+
+TransferStatus Batch::status() {
+    std::vector<Place> places;
+    {
+        Lock lock(mutex_);
+        places = places_;
+    }
+    // Worst first: something runs > failed > timed out > cancelled > all completed.
+    const auto weight = [](TransferState state) {
+        switch (state) {
+            case TransferState::kWaiting:
+            case TransferState::kPending: return 4;
+            case TransferState::kInvalid:
+            case TransferState::kFailed: return 3;
+            case TransferState::kTimedOut: return 2;
+            case TransferState::kCancelled: return 1;
+            case TransferState::kCompleted: return 0;
+        }
+        return 4;
+    };
+    TransferStatus worst{.state = TransferState::kCompleted, .bytes = 0, .error = {}};
+    uint64_t bytes = 0;
+    for (const Place& place : places) {
+        TransferStatus status = place.group->status(place.index);
+        bytes += status.bytes;
+        if (weight(status.state) > weight(worst.state)) worst = std::move(status);
+        if (weight(worst.state) == 4) break;
+    }
+    worst.bytes = bytes;
+    return worst;
+}
+
+void Batch::cancel() {
+    std::vector<TransferGroup*> groups;
+    {
+        Lock lock(mutex_);
+        for (TransferGroup& group : groups_) groups.push_back(&group);
+    }
+    for (TransferGroup* const group : groups) group->stop(Code::kCancelled, "cancelled");
+}
+
+void Batch::on_done(std::function<void()> callback) {
+    {
+        Lock lock(mutex_);
+        if (active_ > 0) {
+            callbacks_.push_back(std::move(callback));
+            return;
+        }
+    }
+    callback();
+}
+
+Result<BatchId> BatchTable::add(std::shared_ptr<Batch> batch) {
+    Lock lock(mutex_);
+    uint32_t index = 0;
+    constexpr size_t kRest = 1024;  // freed slots rest while there are few, so that stale ids are recognised for long
+    if (free_.size() > kRest) {
+        index = free_.front();
+        free_.pop_front();
+    } else {
+        index = static_cast<uint32_t>(slots_.size());
+        if (index + 2 >= (1u << kSlotBits)) return fail(Code::kNoSpace, "{} batches are open", slots_.size());
+        slots_.emplace_back();
+    }
+    slots_[index].batch = std::move(batch);
+    return (slots_[index].generation << kSlotBits) | (index + 1);
+}
+
+const BatchTable::Slot* BatchTable::find(BatchId id) const {
+    const uint64_t index = (id & ((1u << kSlotBits) - 1)) - 1;  // 0 wraps and is out of range
+    if (index >= slots_.size()) return nullptr;
+    const Slot& slot = slots_[index];
+    return slot.batch != nullptr && slot.generation == id >> kSlotBits ? &slot : nullptr;
+}
+
+Result<std::shared_ptr<Batch>> BatchTable::get(BatchId id) const {
+    Lock lock(mutex_);
+    const Slot* const slot = find(id);
+    if (slot == nullptr) return fail(Code::kNotFound, "no batch has the id {}", id);
+    return slot->batch;
+}
+
+Result<> BatchTable::remove(BatchId id) {
+    std::shared_ptr<Batch> removed;  // destroyed outside the lock
+    Lock lock(mutex_);
+    const Slot* const slot = find(id);
+    if (slot == nullptr) return fail(Code::kNotFound, "no batch has the id {}", id);
+    if (slot->batch->busy()) return fail(Code::kBusy, "the batch {} still runs", id);
+    const auto index = static_cast<uint32_t>((id & ((1u << kSlotBits) - 1)) - 1);
+    removed = std::move(slots_[index].batch);
+    slots_[index].generation = (slots_[index].generation + 1) & ((uint64_t{1} << 39) - 1);
+    free_.push_back(index);
+    return {};
+}
+
+std::vector<std::shared_ptr<Batch>> BatchTable::take_all() {
+    Lock lock(mutex_);
+    std::vector<std::shared_ptr<Batch>> all;
+    for (Slot& slot : slots_)
+        if (slot.batch) all.push_back(slot.batch);
+    return all;
+}
+
+}  // namespace mooncake

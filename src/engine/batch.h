@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/completion.h"
+#include "base/thread_annotations.h"
+#include "engine/core.h"
+#include "engine/engine.h"
+
+namespace mooncake {
+
+class Batch;
+
+/// One task as the user counts them.
+struct BatchTask {
+    explicit BatchTask(Completion* parent) noexcept : completion(parent) {}
+    Completion completion;
+    size_t first_slice = 0;  // its slices in the group
+    size_t slices = 0;
+    uint64_t bytes = 0;
+};
+
+/// The tasks of one submit() that go the same way to the same segment: submitted, retried, stopped and finished together.
+/// Owned by its Batch. Thread-safe after start().
+class TransferGroup final : public CompletionHook {
+public:
+    TransferGroup(EngineCore& core, Session& session, Direction direction, Deadline deadline)
+        : core_(core), session_(session), direction_(direction), deadline_(deadline), attempt_(nullptr, this) {}
+
+    /// Only before start(). Returns the task's index.
+    size_t add_task(std::span<const Block> blocks);
+    /// Connects if need be (that may block) and submits. `batch` is kept alive until the group is final.
+    void start(const std::shared_ptr<Batch>& batch);
+    /// Ends the group as cancelled or timed out; when it returns the group is final and nothing of it moves.
+    void stop(Code code, std::string_view why);
+
+    TransferStatus status(size_t task);
+
+private:
+    enum class State : uint8_t { kBetween, kRunning, kFinal };  // kBetween: no attempt is under way
+
+    void on_done(Completion&) noexcept override;
+    void run_attempt();
+    /// Readies the tasks that are not done yet, and the slices to submit for them.
+    std::span<const Slice> ready_tasks() MC_REQUIRES(mutex_);
+    void after_failed_attempt(const std::shared_ptr<Batch>& batch);
+    void finish(const Error* error);
+
+    EngineCore& core_;
+    Session& session_;
+    const Direction direction_;
+    const Deadline deadline_;
+    std::vector<Slice> slices_;          // of all tasks; constant after start()
+    std::vector<Slice> again_;           // what a later attempt moves
+    Completion attempt_;                 // parent of the tasks in the present attempt
+
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    std::deque<BatchTask> tasks_ MC_GUARDED_BY(mutex_);  // address-stable
+    State state_ MC_GUARDED_BY(mutex_) = State::kBetween;
+    int tries_ MC_GUARDED_BY(mutex_) = 0;
+    bool stopping_ MC_GUARDED_BY(mutex_) = false;
+    std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);
+    std::shared_ptr<Batch> batch_ MC_GUARDED_BY(mutex_);  // our owner, until final
+    Service::TimerId timer_ MC_GUARDED_BY(mutex_) = 0;
+    Time started_ MC_GUARDED_BY(mutex_){};
+    Error error_ MC_GUARDED_BY(mutex_);  // why tasks that are not done failed
+};
+
+/// A user's batch: tasks from one or more submits. Shared by the table and by the groups still running. Thread-safe.
+class Batch : public std::enable_shared_from_this<Batch> {
+public:
+    Batch(EngineCore& core, size_t capacity) : core_(core), capacity_(capacity) {}
+
+    /// One task per request. All or none: kNoSpace, kInvalidArgument, kNotFound (segment).
+    Result<> submit(std::span<const Request> requests, const Notification* notification, const std::function<Deadline(uint64_t bytes)>& deadline);
+    /// One task for all blocks.
+    Result<> submit(Session& session, Direction direction, std::span<const Block> blocks, const Notification* notification, Deadline deadline);
+
+    Result<TransferStatus> task_status(size_t task);
+    TransferStatus status();
+    void wait() { running_.wait(Deadline::never()); }
+    void cancel();
+    bool busy() const noexcept { return !running_.done(); }
+    void on_done(std::function<void()> callback);
+
+private:
+    friend class TransferGroup;
+    struct Place {
+        TransferGroup* group = nullptr;
+        size_t index = 0;
+    };
+    struct PendingNotification {
+        Session* session = nullptr;
+        Notification notification;
+    };
+
+    void start(const std::vector<TransferGroup*>& groups);
+    /// By a group that just became final; the last one delivers notifications and callbacks.
+    void group_finished();
+
+    EngineCore& core_;
+    const size_t capacity_;
+    Mutex mutex_;
+    std::deque<TransferGroup> groups_ MC_GUARDED_BY(mutex_);  // address-stable
+    std::vector<Place> places_ MC_GUARDED_BY(mutex_);         // task number -> where it is
+    size_t active_ MC_GUARDED_BY(mutex_) = 0;                 // groups not final
+    std::vector<PendingNotification> notifications_ MC_GUARDED_BY(mutex_);
+    std::vector<std::function<void()>> callbacks_ MC_GUARDED_BY(mutex_);
+    Completion running_;                                      // one operation per group not final
+};
+
+/// Batches by id. An id carries the generation of its slot, so that a freed or invented one is never taken for another batch.
+/// Thread-safe.
+class BatchTable {
+public:
+    Result<BatchId> add(std::shared_ptr<Batch> batch);
+    Result<std::shared_ptr<Batch>> get(BatchId id) const;  // kNotFound
+    Result<> remove(BatchId id);                           // kNotFound, kBusy
+    std::vector<std::shared_ptr<Batch>> take_all();
+
+private:
+    struct Slot {
+        uint64_t generation = 1;
+        std::shared_ptr<Batch> batch;
+    };
+    static constexpr unsigned kSlotBits = 24;
+    const Slot* find(BatchId id) const MC_REQUIRES(mutex_);
+
+    mutable Mutex mutex_;
+    std::deque<Slot> slots_ MC_GUARDED_BY(mutex_);
+    std::deque<uint32_t> free_ MC_GUARDED_BY(mutex_);  // oldest first, so that a slot rests before it is used again
+};
+
+}  // namespace mooncake

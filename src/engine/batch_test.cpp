@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/batch.h"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <thread>
+
+#include "engine/testing/fake_world.h"
+
+namespace mooncake {
+namespace {
+
+using testing::FakeWorld;
+
+class BatchTest : public ::testing::Test {
+protected:
+    Request request(size_t offset, uint64_t length = 64, const char* segment = "peer", Direction direction = Direction::kWrite) {
+        return {.direction = direction, .local = local.data() + offset, .segment = world.session(segment).id(),
+                .remote = reinterpret_cast<uint64_t>(remote.data() + offset), .length = length};
+    }
+    Result<> submit(const std::vector<Request>& requests, const Notification* notification = nullptr, Duration time = 10s) {
+        return batch->submit(requests, notification, [time](uint64_t) { return Deadline::after(time); });
+    }
+    TransferState state(size_t task) { return batch->task_status(task).value().state; }
+
+    std::vector<std::byte> local = std::vector<std::byte>(4096, std::byte{1});
+    std::vector<std::byte> remote = std::vector<std::byte>(4096);
+    FakeWorld world;
+    std::shared_ptr<Batch> batch = std::make_shared<Batch>(world.core, 8);
+};
+
+TEST_F(BatchTest, EachRequestIsATask) {
+    ASSERT_TRUE(submit({request(0), request(1000), request(2000, 0)}));
+    batch->wait();
+    EXPECT_EQ(state(0), TransferState::kCompleted);
+    EXPECT_EQ(batch->task_status(1)->bytes, 64u);
+    EXPECT_EQ(state(2), TransferState::kCompleted) << "no bytes, no work";
+    EXPECT_EQ(batch->task_status(3).error().code(), Code::kInvalidArgument);
+    EXPECT_EQ(batch->status().bytes, 128u);
+    EXPECT_FALSE(batch->busy());
+}
+
+TEST_F(BatchTest, AnEmptyBatchIsComplete) {
+    EXPECT_EQ(batch->status().state, TransferState::kCompleted);
+    ASSERT_TRUE(submit({}));
+    EXPECT_FALSE(batch->busy());
+}
+
+TEST_F(BatchTest, MoreTasksThanTheCapacityAreRefusedAndNothingIsLost) {
+    ASSERT_TRUE(submit({request(0), request(64), request(128), request(192), request(256), request(320), request(384)}));
+    EXPECT_EQ(submit({request(448), request(512)}).error().code(), Code::kNoSpace);
+    EXPECT_EQ(batch->task_status(7).error().code(), Code::kInvalidArgument);
+    EXPECT_TRUE(submit({request(448)}));
+}
+
+TEST_F(BatchTest, BadRequestsAreRefusedAsAWhole) {
+    EXPECT_EQ(submit({request(0), Request{}}).has_value(), true) << "no bytes is fine";
+    Request null = request(0);
+    null.local = nullptr;
+    EXPECT_EQ(submit({request(64), null}).error().code(), Code::kInvalidArgument);
+    Request lost = request(0);
+    lost.segment = 4711;
+    EXPECT_EQ(submit({lost}).error().code(), Code::kNotFound);
+    EXPECT_EQ(batch->task_status(2).error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(BatchTest, RunsUntilTheTransportIsDone) {
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(0)}));
+    EXPECT_EQ(state(0), TransferState::kWaiting);
+    EXPECT_TRUE(batch->busy());
+    world.script.release();
+    batch->wait();
+    EXPECT_EQ(state(0), TransferState::kCompleted);
+}
+
+TEST_F(BatchTest, OnlyWhatFailedIsMovedAgain) {
+    std::atomic<int> slices{0};
+    world.script.on_slice = [&](const Slice& slice) -> Result<> {
+        const int now = ++slices;
+        if (now == 2 && slice.local == local.data() + 1000) return fail(Code::kUnavailable, "reset");
+        return {};
+    };
+    ASSERT_TRUE(submit({request(0), request(1000), request(2000)}));
+    batch->wait();
+    EXPECT_EQ(batch->status().state, TransferState::kCompleted);
+    EXPECT_EQ(slices, 4);
+}
+
+TEST_F(BatchTest, AFailureThatStaysIsReportedPerTask) {
+    world.script.on_slice = [&](const Slice& slice) -> Result<> {
+        if (slice.local == local.data()) return fail(Code::kNotRegistered, "not yours");
+        return {};
+    };
+    ASSERT_TRUE(submit({request(0), request(1000)}));
+    batch->wait();
+    EXPECT_EQ(state(0), TransferState::kFailed);
+    EXPECT_EQ(state(1), TransferState::kCompleted);
+    EXPECT_EQ(batch->status().state, TransferState::kFailed);
+    EXPECT_NE(batch->status().error.to_string().find("not yours"), std::string::npos);
+}
+
+TEST_F(BatchTest, AnUnreachablePeerFailsTheBatchAndNotTheSubmit) {
+    world.script.on_connect = [] { return Result<>(fail(Code::kUnavailable, "nobody")); };
+    ASSERT_TRUE(submit({request(0)}));
+    batch->wait();
+    EXPECT_EQ(state(0), TransferState::kFailed);
+}
+
+TEST_F(BatchTest, TheDeadlineEndsItByItself) {
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(0)}, nullptr, 5ms));
+    batch->wait();
+    EXPECT_EQ(state(0), TransferState::kTimedOut);
+    world.script.release();
+    EXPECT_EQ(remote[0], std::byte{0});
+}
+
+TEST_F(BatchTest, CancelStopsWhatRunsAndOnlyThat) {
+    ASSERT_TRUE(submit({request(0)}));
+    batch->wait();
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(1000), request(2000)}));
+    batch->cancel();
+    EXPECT_FALSE(batch->busy());
+    EXPECT_EQ(state(0), TransferState::kCompleted);
+    EXPECT_EQ(state(1), TransferState::kCancelled);
+    EXPECT_EQ(state(2), TransferState::kCancelled);
+    world.script.release();
+    EXPECT_EQ(remote[1000], std::byte{0});
+    batch->cancel();
+}
+
+TEST_F(BatchTest, CancelRacesWithCompletionWithoutHarm) {
+    for (int i = 0; i < 200; ++i) {
+        batch = std::make_shared<Batch>(world.core, 8);
+        world.script.hold = true;
+        ASSERT_TRUE(submit({request(0), request(1000)}));
+        std::jthread finisher([&] { world.script.release(); });
+        std::jthread canceller([&] { batch->cancel(); });
+        batch->wait();
+        const TransferState first = state(0);
+        EXPECT_TRUE(first == TransferState::kCompleted || first == TransferState::kCancelled);
+    }
+}
+
+TEST_F(BatchTest, SeveralSegmentsAndDirectionsMayShareABatch) {
+    remote[1000] = std::byte{9};
+    ASSERT_TRUE(submit({request(0), request(1000, 1, "other", Direction::kRead)}));
+    batch->wait();
+    EXPECT_EQ(batch->status().state, TransferState::kCompleted);
+    EXPECT_EQ(local[1000], std::byte{9});
+    EXPECT_EQ(remote[0], std::byte{1});
+}
+
+TEST_F(BatchTest, TheNotificationFollowsTheWholeBatchWithoutPolling) {
+    world.script.hold = true;
+    const Notification notification{.name = "n", .message = "done"};
+    ASSERT_TRUE(submit({request(0)}, &notification));
+    {
+        Lock lock(world.mutex);
+        EXPECT_TRUE(world.notified.empty());
+    }
+    world.script.release();
+    const auto sent = world.notifications(1);
+    EXPECT_EQ(sent[0].name, "peer/n");
+    EXPECT_EQ(sent[0].message, "done");
+}
+
+TEST_F(BatchTest, AFailedBatchNotifiesNobody) {
+    world.script.on_slice = [](const Slice&) { return Result<>(fail(Code::kNotRegistered, "no")); };
+    const Notification notification{.name = "n", .message = "done"};
+    ASSERT_TRUE(submit({request(0)}, &notification));
+    batch->wait();
+    world.service.stop();
+    EXPECT_TRUE(world.notified.empty());
+}
+
+TEST_F(BatchTest, CallbacksRunOnceWhenItIsOver) {
+    std::atomic<int> called{0};
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(0)}));
+    batch->on_done([&] { ++called; });
+    EXPECT_EQ(called, 0);
+    world.script.release();
+    batch->wait();
+    EXPECT_EQ(called, 1);
+    batch->on_done([&] { ++called; });
+    EXPECT_EQ(called, 2) << "at once when it is over already";
+}
+
+TEST(BatchTable, IdsAreNeverZeroNorAllOnesNorReusedSoon) {
+    FakeWorld world;
+    BatchTable table;
+    std::vector<BatchId> seen;
+    for (int i = 0; i < 5000; ++i) {
+        const BatchId id = table.add(std::make_shared<Batch>(world.core, 1)).value();
+        EXPECT_NE(id, 0u);
+        EXPECT_NE(id, UINT64_MAX);
+        seen.push_back(id);
+        ASSERT_TRUE(table.remove(id));
+    }
+    std::sort(seen.begin(), seen.end());
+    EXPECT_EQ(std::unique(seen.begin(), seen.end()), seen.end());
+}
+
+TEST(BatchTable, InventedAndFreedIdsAreRefused) {
+    FakeWorld world;
+    BatchTable table;
+    const BatchId id = table.add(std::make_shared<Batch>(world.core, 1)).value();
+    for (const BatchId wrong : {BatchId{0}, BatchId{1}, UINT64_MAX, id + 1, id ^ (uint64_t{1} << 40)}) {
+        EXPECT_EQ(table.get(wrong).error().code(), Code::kNotFound);
+        EXPECT_EQ(table.remove(wrong).error().code(), Code::kNotFound);
+    }
+    ASSERT_TRUE(table.remove(id));
+    EXPECT_EQ(table.get(id).error().code(), Code::kNotFound);
+    EXPECT_EQ(table.remove(id).error().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace mooncake

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "base/completion.h"
+#include "base/gate.h"
+#include "engine/engine.h"
+#include "engine/memory_registry.h"
+#include "engine/service.h"
+#include "engine/session.h"
+
+namespace mooncake {
+
+/// Sends a notification to whoever owns a segment. Thread-safe.
+class Notifier {
+public:
+    virtual ~Notifier() = default;
+    virtual Result<> notify(Session& session, const Notification& notification, Deadline deadline) = 0;
+};
+
+/// What the parts of a running engine share. Constant after creation, outlives every transfer.
+struct EngineCore {
+    MemoryRegistry* registry = nullptr;
+    SessionTable* sessions = nullptr;
+    Service* service = nullptr;
+    Notifier* notifier = nullptr;
+    std::atomic<bool> closing{false};  // no retries any more
+};
+
+/// How often one transfer may start over on a new link, and how long a stopped one waits for the peer's word.
+constexpr int kAttemptsMax = 3;
+constexpr Duration kFenceTime = 500ms;
+
+/// True when another attempt, on a new link or another transport, may help.
+bool worth_another_attempt(const Error& error) noexcept;
+/// The error of a transfer that was stopped, saying what that means for the peer's memory.
+Error stopped_error(Code code, std::string_view why, Stopped stopped);
+/// Checks what needs no network: null and wrapping addresses.
+Result<> check_blocks(std::span<const Block> blocks);
+
+/// Runs one transfer on the calling thread, attempts and all. `slices` name `completion`.
+Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices, Completion& completion,
+                              Deadline deadline);
+
+}  // namespace mooncake

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_impl.h"
+
+#include <mutex>
+
+#include "base/log.h"
+#include "topology/memory_location.h"
+#include "topology/topology.h"
+
+namespace mooncake {
+
+Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config) {
+    static std::once_flag log_once;
+    std::call_once(log_once, [&] { configure_log(config.options.log); });
+    MC_ASSIGN_OR_RETURN(auto parts, EngineParts::create(std::move(config)));
+    return std::make_unique<EngineImpl>(std::move(parts));
+}
+
+EngineImpl::~EngineImpl() {
+    if (forked()) {
+        // The threads and connections are the parent's. Whatever we did here could only hang or hurt: let it all leak.
+        (void)parts_.release();
+        return;
+    }
+    close();
+}
+
+void EngineImpl::close() {
+    if (!forked()) parts_->close();
+}
+
+Result<Gate::Pass> EngineImpl::enter() const {
+    if (forked()) return fail(Code::kUnavailable, "the engine belongs to the parent process");
+    Gate::Pass pass = parts_->gate.enter();
+    if (!pass) return fail(Code::kUnavailable, "the engine is closed");
+    return pass;
+}
+
+std::string EngineImpl::topology_json() const {
+    const EngineOptions& options = parts_->config.options;
+    TopologyOptions topology{.nic_allow = parts_->config.devices, .nic_deny = options.device_deny, .file = options.topology_file};
+    topology.nic_allow.insert(topology.nic_allow.end(), options.device_allow.begin(), options.device_allow.end());
+    auto found = discover_topology(topology);
+    return found ? to_json(*found) : "{}";
+}
+
+// ---- memory
+
+Result<> EngineImpl::add_region(void* address, uint64_t length, std::string_view location, bool remote_accessible, const SharedMemory* shared) {
+    MemoryRegion region{.address = static_cast<std::byte*>(address), .length = length, .location = std::string(location), .remote_accessible = remote_accessible};
+    if (address != nullptr && length > 0 && location == "*") region.location = detect_location(address, length);
+    if (shared != nullptr) region.shared_fd = shared->fd();
+    MC_RETURN_IF_ERROR(parts_->registry->add(region));
+    if (parts_->publisher) parts_->publisher->changed();
+    return {};
+}
+
+Result<> EngineImpl::register_memory(void* address, uint64_t length, std::string_view location, bool remote_accessible) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    return add_region(address, length, location, remote_accessible, nullptr);
+}
+
+Result<> EngineImpl::register_memory_batch(std::span<const AddressRange> ranges, std::string_view location) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    for (size_t i = 0; i < ranges.size(); ++i) {
+        auto added = add_region(reinterpret_cast<void*>(ranges[i].address), ranges[i].length, location, true, nullptr);
+        if (added) continue;
+        for (size_t undo = i; undo-- > 0;)
+            (void)parts_->registry->remove(reinterpret_cast<std::byte*>(ranges[undo].address), Deadline::after(parts_->config.options.transfer_timeout));
+        return Unexpected(std::move(added).error().with_context(format_text("entry {}", i)));
+    }
+    return {};
+}
+
+Result<> EngineImpl::unregister_memory(void* address) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_RETURN_IF_ERROR(parts_->registry->remove(static_cast<std::byte*>(address), Deadline::after(parts_->config.options.transfer_timeout)));
+    if (parts_->publisher) parts_->publisher->changed();
+    return {};
+}
+
+Result<> EngineImpl::unregister_memory_batch(std::span<void* const> addresses) {
+    Result<> first;
+    for (void* const address : addresses) {
+        auto removed = unregister_memory(address);
+        if (!removed && first) first = std::move(removed);
+    }
+    return first;
+}
+
+Result<void*> EngineImpl::allocate_memory(uint64_t length, std::string_view location) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(auto memory, allocate_shared_memory(length));
+    void* const address = memory.address();
+    // Fresh memory has no pages yet, so there is nothing to detect.
+    MC_RETURN_IF_ERROR(add_region(address, memory.length(), location, true, &memory));
+    Lock lock(parts_->memory_mutex);
+    parts_->allocations.emplace(address, std::move(memory));
+    return address;
+}
+
+Result<> EngineImpl::free_memory(void* address) {
+    {
+        MC_ASSIGN_OR_RETURN(const auto pass, enter());
+        Lock lock(parts_->memory_mutex);
+        if (!parts_->allocations.contains(address)) return fail(Code::kNotRegistered, "{} was not allocated here", address);
+    }
+    MC_RETURN_IF_ERROR(unregister_memory(address));
+    Lock lock(parts_->memory_mutex);
+    parts_->allocations.erase(address);
+    return {};
+}
+
+std::vector<BufferRecord> EngineImpl::buffers() const {
+    const auto pass = enter();
+    if (!pass) return {};
+    return parts_->registry->buffers(SIZE_MAX);
+}
+
+// ---- segments
+
+Result<SegmentId> EngineImpl::open_segment(const std::string& name, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(name));
+    MC_RETURN_IF_ERROR(session->link(deadline));
+    return session->id();
+}
+
+Result<> EngineImpl::refresh_segment(const std::string& name, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    if (name.empty()) {
+        parts_->sessions->for_each([](Session& session) { session.refresh(); });
+        return {};
+    }
+    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(name));
+    session->refresh();
+    MC_RETURN_IF_ERROR(session->link(deadline));
+    return {};
+}
+
+Result<std::string> EngineImpl::segment_name_of(SegmentId segment) const {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(segment));
+    return session->name();
+}
+
+Result<SegmentDescriptor> EngineImpl::describe(const std::string& name, uint32_t buffers_max, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(auto found, parts_->locator->fetch(name, buffers_max, deadline));
+    return std::move(found.descriptor);
+}
+
+Result<> EngineImpl::probe(const std::string& name, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    if (parts_->locator->is_own(name)) return {};
+    MC_ASSIGN_OR_RETURN(const auto address, parts_->locator->address(name, deadline));
+    MC_RETURN_IF_ERROR(parts_->client->call(address.to_string(), rpc::Method::kProbe, {}, deadline));
+    return {};
+}
+
+// ---- transfers
+
+Deadline EngineImpl::transfer_deadline(uint64_t bytes) const noexcept {
+    return Deadline::after(parts_->config.options.transfer_timeout + std::chrono::nanoseconds(bytes));
+}
+
+Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
+                                      const Notification* notification) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_RETURN_IF_ERROR(check_blocks(blocks));
+    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
+    // One buffer per thread serves all its transfers; an unusually large one is given back.
+    static thread_local std::vector<Slice> slices;
+    constexpr size_t kKeep = 4096;
+    Completion completion;
+    slices.clear();
+    parts_->registry->resolve(blocks, &completion, slices);
+    auto moved = run_transfer(parts_->core, *session, direction, slices, completion, deadline);
+    if (slices.capacity() > kKeep) std::vector<Slice>().swap(slices);
+    if (moved && notification != nullptr) {
+        auto sent = parts_->notify(*session, *notification, deadline);
+        if (!sent) MC_LOG_WARNING("notification to {} is lost: {}", target, sent.error().to_string());
+    }
+    return moved;
+}
+
+Result<std::unique_ptr<PreparedTransfer>> EngineImpl::prepare(const std::string& target, std::span<const Block> blocks) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_RETURN_IF_ERROR(check_blocks(blocks));
+    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
+    return make_prepared(*parts_, *session, {blocks.begin(), blocks.end()}, [this] { return enter(); });
+}
+
+// ---- batches
+
+Result<BatchId> EngineImpl::allocate_batch(size_t capacity) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    return parts_->batches.add(std::make_shared<Batch>(parts_->core, capacity));
+}
+
+Result<> EngineImpl::submit(BatchId batch, std::span<const Request> requests, const Notification* notification) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    return found->submit(requests, notification, [this](uint64_t bytes) { return transfer_deadline(bytes); });
+}
+
+Result<BatchId> EngineImpl::submit(const std::string& target, Direction direction, std::span<const Block> blocks, const Notification* notification) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
+    uint64_t bytes = 0;
+    for (const Block& block : blocks) bytes += block.length;
+    const Deadline deadline = transfer_deadline(bytes);
+    if (bytes > 0) MC_RETURN_IF_ERROR(session->link(deadline));
+    auto batch = std::make_shared<Batch>(parts_->core, 1);
+    MC_RETURN_IF_ERROR(batch->submit(*session, direction, blocks, notification, deadline));
+    return parts_->batches.add(std::move(batch));
+}
+
+Result<TransferStatus> EngineImpl::task_status(BatchId batch, size_t task) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    return found->task_status(task);
+}
+
+Result<TransferStatus> EngineImpl::batch_status(BatchId batch) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    return found->status();
+}
+
+Result<TransferStatus> EngineImpl::wait_batch(BatchId batch) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    found->wait();
+    return found->status();
+}
+
+Result<> EngineImpl::cancel_batch(BatchId batch) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    found->cancel();
+    return {};
+}
+
+Result<> EngineImpl::free_batch(BatchId batch) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    return parts_->batches.remove(batch);
+}
+
+Result<> EngineImpl::on_batch_done(BatchId batch, std::function<void()> callback) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    found->on_done(std::move(callback));
+    return {};
+}
+
+// ---- notifications
+
+Result<> EngineImpl::send_notification(const std::string& target, const Notification& notification, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
+    return parts_->notify(*session, notification, deadline);
+}
+
+std::vector<Notification> EngineImpl::take_notifications() {
+    const auto pass = enter();
+    if (!pass) return {};
+    return parts_->inbox.take();
+}
+
+}  // namespace mooncake

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fork.h"
+#include "engine/engine.h"
+#include "engine/engine_parts.h"
+
+namespace mooncake {
+
+/// Engine over its parts: checks that it is open, then asks the part that knows. Thread-safe.
+class EngineImpl final : public Engine {
+public:
+    explicit EngineImpl(std::unique_ptr<EngineParts> parts) : parts_(std::move(parts)) {}
+    ~EngineImpl() override;
+    void close() override;
+
+    const std::string& segment_name() const noexcept override { return parts_->name; }
+    uint16_t rpc_port() const noexcept override { return parts_->server->port(); }
+    Incarnation incarnation() const noexcept override { return parts_->incarnation; }
+    const EngineOptions& options() const noexcept override { return parts_->config.options; }
+    metrics::Registry& metrics() noexcept override { return parts_->metrics; }
+    std::string topology_json() const override;
+
+    Result<> register_memory(void* address, uint64_t length, std::string_view location, bool remote_accessible) override;
+    Result<> register_memory_batch(std::span<const AddressRange> ranges, std::string_view location) override;
+    Result<> unregister_memory(void* address) override;
+    Result<> unregister_memory_batch(std::span<void* const> addresses) override;
+    Result<void*> allocate_memory(uint64_t length, std::string_view location) override;
+    Result<> free_memory(void* address) override;
+    std::vector<BufferRecord> buffers() const override;
+
+    Result<SegmentId> open_segment(const std::string& name, Deadline deadline) override;
+    Result<> refresh_segment(const std::string& name, Deadline deadline) override;
+    Result<std::string> segment_name_of(SegmentId segment) const override;
+    Result<SegmentDescriptor> describe(const std::string& name, uint32_t buffers_max, Deadline deadline) override;
+    Result<> probe(const std::string& name, Deadline deadline) override;
+
+    Deadline transfer_deadline(uint64_t bytes) const noexcept override;
+    Result<uint64_t> transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
+                              const Notification* notification) override;
+    Result<std::unique_ptr<PreparedTransfer>> prepare(const std::string& target, std::span<const Block> blocks) override;
+
+    Result<BatchId> allocate_batch(size_t capacity) override;
+    Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification) override;
+    Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks, const Notification* notification) override;
+    Result<TransferStatus> task_status(BatchId batch, size_t task) override;
+    Result<TransferStatus> batch_status(BatchId batch) override;
+    Result<TransferStatus> wait_batch(BatchId batch) override;
+    Result<> cancel_batch(BatchId batch) override;
+    Result<> free_batch(BatchId batch) override;
+    Result<> on_batch_done(BatchId batch, std::function<void()> callback) override;
+
+    Result<> send_notification(const std::string& target, const Notification& notification, Deadline deadline) override;
+    std::vector<Notification> take_notifications() override;
+
+private:
+    /// Proof that the engine is open, or the error that every call returns when it is not.
+    Result<Gate::Pass> enter() const;
+    Result<> add_region(void* address, uint64_t length, std::string_view location, bool remote_accessible, const SharedMemory* shared);
+    bool forked() const noexcept { return fork_generation() != born_; }
+
+    const uint32_t born_ = fork_generation();
+    std::unique_ptr<EngineParts> parts_;
+};
+
+/// A PreparedTransfer of one EngineImpl.
+std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, Session& session, std::vector<Block> blocks, std::function<Result<Gate::Pass>()> enter);
+
+}  // namespace mooncake

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_parts.h"
+
+#include <sys/resource.h>
+
+#include "base/log.h"
+#include "engine/messages.h"
+#include "net/address.h"
+
+namespace mooncake {
+
+namespace {
+
+constexpr std::string_view kPeerToPeer = "P2PHANDSHAKE";
+constexpr std::string_view kSoftware = "mooncake 1.0.0a1";
+constexpr Duration kSweepInterval = 1s;
+constexpr Duration kPublishPatience = 5s;
+constexpr Duration kWithdrawPatience = 500ms;
+
+void raise_descriptor_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// True for the addresses of this machine: a name made of one says plainly where its owner wants to be reached.
+bool is_own_address(const std::string& host) {
+    const auto addresses = net::resolve(host, 0);
+    if (!addresses || addresses->empty()) return false;
+    const net::SocketAddress& first = addresses->front();
+    const int fd = ::socket(first.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    const bool own = ::bind(fd, first.get(), first.length) == 0;
+    ::close(fd);
+    return own;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
+    auto parts = std::make_unique<EngineParts>();
+    parts->config = std::move(config);
+    const EngineOptions& options = parts->config.options;
+    raise_descriptor_limit();
+    MC_RETURN_IF_ERROR(net::HostPort::parse(parts->config.local_name));
+    if (parts->config.metadata != kPeerToPeer) {
+        MC_ASSIGN_OR_RETURN(parts->directory, open_directory(parts->config.metadata, options));
+    }
+    MC_RETURN_IF_ERROR(parts->listen());
+    MC_RETURN_IF_ERROR(parts->choose_names());
+
+    parts->context.reset(new TransportContext{.incarnation = parts->incarnation, .options = options, .access = parts->access});
+    const std::string& protocol = options.protocol.empty() ? parts->config.protocol : options.protocol;
+    MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, protocol, parts->metrics, parts->service));
+    parts->registry = std::make_unique<MemoryRegistry>(parts->access, parts->router->transports());
+    auto own = [self = parts.get()](uint32_t buffers_max) { return self->describe(buffers_max); };
+    parts->locator = std::make_unique<Locator>(
+        Locator::Options{.directory = parts->directory.get(), .cluster_id = options.cluster_id, .own_name = parts->name,
+                         .default_port = options.handshake_port, .own = own},
+        *parts->client);
+    parts->sessions = std::make_unique<SessionTable>(*parts->locator, *parts->router, SessionPolicy{.connect_timeout = options.connect_timeout, .cache_descriptors = options.cache_descriptors});
+    MC_RETURN_IF_ERROR(parts->sessions->get(parts->name));  // takes id 0
+    parts->core.registry = parts->registry.get();
+    parts->core.sessions = parts->sessions.get();
+    parts->core.service = &parts->service;
+    parts->core.notifier = parts.get();
+
+    parts->install_handlers();
+    parts->server->start();
+    if (parts->directory) {
+        parts->publisher = std::make_unique<Publisher>(*parts->directory, parts->service, options.cluster_id, parts->name, own);
+        MC_RETURN_IF_ERROR(parts->publisher->publish(Deadline::after(kPublishPatience)));
+    }
+    parts->schedule_sweep();
+    if (options.metrics_log) {
+        parts->metrics_log = std::make_unique<MetricsLog>(parts->router->metrics_sources());
+        parts->schedule_metrics_log();
+    }
+    MC_LOG_INFO("segment {} listens on {}, incarnation {}", parts->name, net::join_host_port(parts->host, parts->server->port()),
+                parts->incarnation.to_string());
+    return parts;
+}
+
+Result<> EngineParts::listen() {
+    const EngineOptions& options = config.options;
+    const rpc::Hello hello{.incarnation = incarnation, .features = 0, .software = std::string(kSoftware)};
+    rpc::ServerOptions server_options{.port_min = options.port_min, .port_max = options.port_max, .backlog = options.listen_backlog,
+                                      .message_bytes_max = options.message_bytes_max, .hello = hello};
+    if (options.legacy_port_binding) {
+        MC_ASSIGN_OR_RETURN(const auto named, net::HostPort::parse(config.local_name));
+        server_options.port = named.port != 0 ? named.port : options.handshake_port;
+    }
+    MC_ASSIGN_OR_RETURN(server, rpc::Server::create(server_options));
+    client = rpc::Client::create({.connect_timeout = options.connect_timeout, .hello = hello});
+    return {};
+}
+
+Result<> EngineParts::choose_names() {
+    MC_ASSIGN_OR_RETURN(const auto given, net::HostPort::parse(config.local_name));
+    host = given.host;
+    if (!directory) {
+        name = net::join_host_port(given.host, server->port());
+        return {};
+    }
+    name = config.local_name;
+    if (!config.options.bind_address.empty()) host = config.options.bind_address;
+    else if (!config.options.legacy_port_binding && !is_own_address(given.host)) {
+        MC_ASSIGN_OR_RETURN(host, net::first_public_address(config.options.ipv6));
+    }
+    return {};
+}
+
+void EngineParts::install_handlers() {
+    server->handle(rpc::Method::kProbe, [](std::span<const std::byte>, std::unique_ptr<rpc::Responder> responder) { responder->reply({}); });
+    server->handle(rpc::Method::kDescribe, [this](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> responder) {
+        auto request = decode_describe_request(body);
+        if (!request) return responder->fail(request.error());
+        // In directory modes the caller knows our name; an old entry may have led it to somebody else's port.
+        if (!request->segment_name.empty() && request->segment_name != name)
+            return responder->fail(error(Code::kStale, "this is segment {}, not {}", name, request->segment_name));
+        responder->reply(encode_descriptor(describe(request->buffers_max)));
+    });
+    server->handle(rpc::Method::kNotify, [this](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> responder) {
+        auto notification = decode_notification(body);
+        if (!notification) return responder->fail(notification.error());
+        auto added = inbox.add(std::move(*notification));
+        if (!added) return responder->fail(added.error());
+        responder->reply({});
+    });
+}
+
+SegmentDescriptor EngineParts::describe(uint32_t buffers_max) const {
+    return SegmentDescriptor{.name = name, .incarnation = incarnation, .host = host, .rpc_port = server->port(), .boot_id = boot_id(),
+                             .endpoints = router->endpoints(), .buffers = registry->buffers(buffers_max)};
+}
+
+Result<> EngineParts::notify(Session& session, const Notification& notification, Deadline deadline) {
+    if (locator->is_own(session.name())) return inbox.add(notification);
+    MC_ASSIGN_OR_RETURN(const auto link, session.link(deadline));
+    auto reply = client->call(link->rpc_address, rpc::Method::kNotify, encode_notification(notification), deadline);
+    if (!reply) return Unexpected(std::move(reply).error().with_context(format_text("notify {}", session.name())));
+    return {};
+}
+
+void EngineParts::schedule_sweep() {
+    service.at(Clock::now() + kSweepInterval, [this] {
+        sessions->for_each([this](Session& session) { session.sweep(config.options.refresh_interval); });
+        schedule_sweep();
+    });
+}
+
+void EngineParts::schedule_metrics_log() {
+    service.at(Clock::now() + config.options.metrics_interval, [this] {
+        for (const std::string& line : metrics_log->lines(config.options.metrics_interval)) MC_LOG_INFO("{}", line);
+        schedule_metrics_log();
+    });
+}
+
+void EngineParts::close() {
+    Lock lock(close_mutex);
+    if (closed) return;
+    closed = true;
+    core.closing.store(true, std::memory_order_release);
+    const Error reason(Code::kCancelled, "the engine is closed");
+    // First everything that a caller may be waiting for ends; then the callers leave; then the threads.
+    client->stop();
+    sessions->for_each([&](Session& session) { session.close(reason); });
+    for (const auto& batch : batches.take_all()) batch->cancel();
+    gate.close();
+    service.stop();
+    if (publisher) publisher->withdraw(Deadline::after(kWithdrawPatience));
+    server->stop();
+}
+
+}  // namespace mooncake

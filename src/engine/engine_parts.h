@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/gate.h"
+#include "base/options.h"
+#include "coordination/directory.h"
+#include "engine/batch.h"
+#include "engine/core.h"
+#include "engine/inbox.h"
+#include "engine/locator.h"
+#include "engine/memory_registry.h"
+#include "engine/publisher.h"
+#include "engine/router.h"
+#include "engine/service.h"
+#include "engine/session.h"
+#include "metrics/metrics.h"
+#include "rpc/rpc.h"
+#include "transport/access.h"
+#include "transport/shm/shared_memory.h"
+
+namespace mooncake {
+
+/// Everything a running engine is made of, in order of construction: what stands later uses what stands earlier and goes first.
+struct EngineParts final : Notifier {
+    EngineConfig config;
+    Incarnation incarnation = Incarnation::random();
+    std::string name;             // our segment
+    std::string host;             // where peers reach us
+    metrics::Registry metrics;
+    AccessTable access;
+    std::unique_ptr<TransportContext> context;
+    std::unique_ptr<Directory> directory;  // null: peer to peer
+    std::unique_ptr<rpc::Server> server;
+    std::unique_ptr<rpc::Client> client;
+    Service service;
+    std::unique_ptr<Router> router;
+    std::unique_ptr<MemoryRegistry> registry;
+    std::unique_ptr<Locator> locator;
+    std::unique_ptr<SessionTable> sessions;
+    std::unique_ptr<Publisher> publisher;  // null: peer to peer
+    std::unique_ptr<MetricsLog> metrics_log;  // null: not asked for
+    EngineCore core;
+    BatchTable batches;
+    Inbox inbox;
+    Gate gate;                    // every call is inside; closed by close()
+    Mutex close_mutex;            // one close() at a time; held while it runs
+    bool closed MC_GUARDED_BY(close_mutex) = false;
+    Mutex memory_mutex;
+    std::map<void*, SharedMemory> allocations MC_GUARDED_BY(memory_mutex);  // from allocate_memory()
+
+    /// Listens, publishes; after it returned success peers can find us.
+    static Result<std::unique_ptr<EngineParts>> create(EngineConfig config);
+    void close();
+
+    SegmentDescriptor describe(uint32_t buffers_max) const;
+    Result<> notify(Session& session, const Notification& notification, Deadline deadline) override;
+
+private:
+    Result<> choose_names();
+    Result<> listen();
+    void install_handlers();
+    void schedule_sweep();
+    void schedule_metrics_log();
+};
+
+}  // namespace mooncake

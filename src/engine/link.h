@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "metrics/metrics.h"
+#include "transport/descriptor.h"
+#include "transport/transport.h"
+
+namespace mooncake {
+
+/// What one path (transport) moved, per direction; shared by all links over it.
+struct PathMetrics {
+    struct PerDirection {
+        metrics::Counter* bytes = nullptr;
+        metrics::Counter* transfers = nullptr;
+        metrics::Counter* failures = nullptr;
+        metrics::Histogram* latency_ns = nullptr;
+    };
+    std::array<PerDirection, 2> by_direction;
+
+    PerDirection& of(Direction direction) noexcept { return by_direction[static_cast<size_t>(direction)]; }
+};
+
+/// One live connection to one incarnation of a segment, over the transport the router chose. Constant after construction, held
+/// by every transfer that uses it; the last holder destroys the peer.
+struct Link {
+    SegmentDescriptor descriptor;
+    std::string rpc_address;  // "host:port" of the peer's control port
+    const Transport* transport = nullptr;
+    PathMetrics* metrics = nullptr;
+    std::unique_ptr<Peer> peer;
+
+    std::string_view path() const noexcept { return transport->capabilities().name; }
+    /// "10.0.0.1:15123 over tcp", for error texts.
+    std::string to_string() const { return format_text("{} over {}", descriptor.name, path()); }
+};
+
+}  // namespace mooncake

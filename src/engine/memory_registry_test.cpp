@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/memory_registry.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "engine/testing/fake_transport.h"
+
+namespace mooncake {
+namespace {
+
+class MemoryRegistryTest : public ::testing::Test {
+protected:
+    Result<> add(size_t offset, size_t length, bool remote = true) {
+        return registry_.add({.address = at(offset), .length = length, .location = "cpu:0", .remote_accessible = remote});
+    }
+    Result<> remove(size_t offset) { return registry_.remove(at(offset), Deadline::after(5s)); }
+    std::byte* at(size_t offset) { return memory_.data() + offset; }
+    bool peers_may(size_t offset, size_t length) { return access_.covers({.address = reinterpret_cast<uint64_t>(at(offset)), .length = length}); }
+
+    testing::FakeScript script_;
+    testing::FakeTransport transport_{script_};
+    AccessTable access_;
+    MemoryRegistry registry_{access_, {&transport_}};
+    std::vector<std::byte> memory_ = std::vector<std::byte>(1 << 16);
+};
+
+TEST_F(MemoryRegistryTest, RefusesMemoryWithoutAddressOrBytes) {
+    EXPECT_EQ(registry_.add({.address = nullptr, .length = 1}).error().code(), Code::kInvalidArgument);
+    EXPECT_EQ(add(0, 0).error().code(), Code::kInvalidArgument);
+    EXPECT_EQ(registry_.add({.address = at(0), .length = UINT64_MAX}).error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(MemoryRegistryTest, RefusesRangesThatCrossARegisteredBorder) {
+    ASSERT_TRUE(add(100, 100));
+    EXPECT_EQ(add(50, 100).error().code(), Code::kOverlap);
+    EXPECT_EQ(add(150, 100).error().code(), Code::kOverlap);
+    EXPECT_EQ(add(50, 300).error().code(), Code::kOverlap);
+    EXPECT_TRUE(add(200, 50)) << "a neighbour is fine";
+    EXPECT_TRUE(add(50, 50));
+}
+
+TEST_F(MemoryRegistryTest, CountsExactDuplicates) {
+    ASSERT_TRUE(add(0, 100));
+    ASSERT_TRUE(add(0, 100));
+    EXPECT_EQ(script_.registrations, 1);
+    ASSERT_TRUE(remove(0));
+    EXPECT_TRUE(peers_may(0, 100));
+    ASSERT_TRUE(remove(0));
+    EXPECT_FALSE(peers_may(0, 1));
+    EXPECT_EQ(remove(0).error().code(), Code::kNotRegistered);
+}
+
+TEST_F(MemoryRegistryTest, InnerRangesOutliveTheOuterOne) {
+    ASSERT_TRUE(add(0, 1000));
+    ASSERT_TRUE(add(100, 50));
+    ASSERT_TRUE(add(110, 10));
+    ASSERT_TRUE(add(0, 20));
+    ASSERT_TRUE(remove(0)) << "the newest range that starts there is the inner one";
+    EXPECT_TRUE(peers_may(0, 1000));
+    ASSERT_TRUE(remove(0));
+    EXPECT_FALSE(peers_may(0, 1));
+    EXPECT_TRUE(peers_may(100, 50));
+    EXPECT_FALSE(peers_may(99, 2));
+    EXPECT_FALSE(peers_may(149, 2));
+    ASSERT_TRUE(remove(100));
+    EXPECT_TRUE(peers_may(110, 10));
+    ASSERT_TRUE(remove(110));
+    EXPECT_FALSE(peers_may(110, 10));
+    EXPECT_EQ(registry_.size(), 0u);
+}
+
+TEST_F(MemoryRegistryTest, UnknownAddressesAreNotRegistered) {
+    ASSERT_TRUE(add(100, 100));
+    EXPECT_EQ(remove(0).error().code(), Code::kNotRegistered);
+    EXPECT_EQ(remove(150).error().code(), Code::kNotRegistered);
+    EXPECT_EQ(remove(200).error().code(), Code::kNotRegistered);
+}
+
+TEST_F(MemoryRegistryTest, MemoryThatIsNotRemoteAccessibleStaysHidden) {
+    ASSERT_TRUE(add(0, 100, false));
+    EXPECT_FALSE(peers_may(0, 100));
+    EXPECT_EQ(script_.registrations, 0);
+    EXPECT_NE(registry_.find(at(0), 100), nullptr);
+    EXPECT_TRUE(registry_.buffers(10).empty());
+}
+
+TEST_F(MemoryRegistryTest, ABusyFenceKeepsTheRangeForbiddenAndTaken) {
+    ASSERT_TRUE(add(0, 100));
+    script_.on_revoke = [] { return Result<>(fail(Code::kBusy, "stopped peer")); };
+    EXPECT_EQ(remove(0).error().code(), Code::kBusy);
+    EXPECT_FALSE(peers_may(0, 1));
+    EXPECT_EQ(registry_.find(at(0), 1), nullptr);
+    EXPECT_EQ(add(0, 100).error().code(), Code::kOverlap) << "the memory must not be lent again before the fence";
+    script_.on_revoke = nullptr;
+    EXPECT_TRUE(remove(0));
+    EXPECT_TRUE(add(0, 100));
+}
+
+TEST_F(MemoryRegistryTest, FindsAcrossNeighboursOnly) {
+    ASSERT_TRUE(add(0, 100));
+    ASSERT_TRUE(add(100, 100));
+    ASSERT_TRUE(add(300, 100));
+    EXPECT_NE(registry_.find(at(50), 100), nullptr);
+    EXPECT_EQ(registry_.find(at(150), 100), nullptr);
+    EXPECT_EQ(registry_.find(at(250), 10), nullptr);
+    EXPECT_NE(registry_.find(at(399), 1), nullptr);
+    EXPECT_EQ(registry_.find(at(399), 2), nullptr);
+}
+
+TEST_F(MemoryRegistryTest, ResolveMergesWhatContinuesOnBothSides) {
+    ASSERT_TRUE(add(0, 1000));
+    Completion completion;
+    std::vector<Slice> slices;
+    const std::vector<Block> blocks = {
+        {.local = at(0), .remote = 5000, .length = 10}, {.local = at(10), .remote = 5010, .length = 10},  // one
+        {.local = at(20), .remote = 9000, .length = 10},                                                  // gap on the remote side
+        {.local = at(30), .remote = 9010, .length = 0},                                                   // nothing
+        {.local = at(2000), .remote = 1, .length = 5},                                                    // not registered
+    };
+    ASSERT_EQ(registry_.resolve(blocks, &completion, slices), 3u);
+    EXPECT_EQ(slices[0].length, 20u);
+    EXPECT_NE(slices[1].region, nullptr);
+    EXPECT_EQ(slices[2].region, nullptr);
+}
+
+TEST_F(MemoryRegistryTest, RegisteringManyBuffersIsNotQuadratic) {
+    constexpr size_t kBuffers = 100'000;
+    std::vector<std::byte> large(kBuffers * 2);
+    const auto add_all = [&](size_t count) {
+        const Time start = Clock::now();
+        for (size_t i = 0; i < count; ++i) EXPECT_TRUE(registry_.add({.address = large.data() + 2 * i, .length = 1}));
+        for (size_t i = 0; i < count; ++i) EXPECT_TRUE(registry_.remove(large.data() + 2 * i, Deadline::after(5s)));
+        return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    add_all(kBuffers / 10);  // warm
+    const double few = add_all(kBuffers / 10), many = add_all(kBuffers);
+    EXPECT_LT(many, few * 40) << few << " s for a tenth, " << many << " s for all: ten times as many should cost about ten times";
+}
+
+TEST_F(MemoryRegistryTest, ThreadsMayRegisterAndLookUpAtOnce) {
+    std::vector<std::jthread> threads;
+    for (size_t t = 0; t < 4; ++t) {
+        threads.emplace_back([this, t] {
+            for (int i = 0; i < 500; ++i) {
+                EXPECT_TRUE(add(t * 1000, 500));
+                EXPECT_NE(registry_.find(at(t * 1000 + 10), 10), nullptr);
+                EXPECT_TRUE(remove(t * 1000));
+            }
+        });
+    }
+    threads.clear();
+    EXPECT_EQ(registry_.size(), 0u);
+}
+
+}  // namespace
+}  // namespace mooncake

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_impl.h"
+
+namespace mooncake {
+
+namespace {
+
+class Prepared final : public PreparedTransfer {
+public:
+    Prepared(EngineParts& parts, Session& session, std::vector<Block> blocks, std::function<Result<Gate::Pass>()> enter)
+        : parts_(parts), session_(session), blocks_(std::move(blocks)), enter_(std::move(enter)) {
+        for (const Block& block : blocks_) bytes_ += block.length;
+    }
+
+    Result<uint64_t> run(Direction direction) override {
+        MC_ASSIGN_OR_RETURN(const auto pass, enter_());
+        Lock lock(mutex_);
+        resolve();
+        return run_transfer(parts_.core, session_, direction, slices_, completion_, deadline());
+    }
+
+    Result<BatchId> submit(Direction direction) override {
+        MC_ASSIGN_OR_RETURN(const auto pass, enter_());
+        const Deadline end = deadline();
+        if (bytes_ > 0) MC_RETURN_IF_ERROR(session_.link(end));
+        // Several posts of one plan may be under way at once, so each has a batch of its own.
+        auto batch = std::make_shared<Batch>(parts_.core, 1);
+        MC_RETURN_IF_ERROR(batch->submit(session_, direction, blocks_, nullptr, end));
+        return parts_.batches.add(std::move(batch));
+    }
+
+private:
+    Deadline deadline() const { return Deadline::after(parts_.config.options.transfer_timeout + std::chrono::nanoseconds(bytes_)); }
+
+    /// Once, and again only when some registration has gone since.
+    void resolve() MC_REQUIRES(mutex_) {
+        const uint64_t version = parts_.registry->version();
+        if (version == resolved_) return;
+        slices_.clear();
+        parts_.registry->resolve(blocks_, &completion_, slices_);
+        resolved_ = version;
+    }
+
+    EngineParts& parts_;
+    Session& session_;
+    const std::vector<Block> blocks_;
+    const std::function<Result<Gate::Pass>()> enter_;
+    uint64_t bytes_ = 0;
+    Mutex mutex_;
+    uint64_t resolved_ MC_GUARDED_BY(mutex_) = 0;
+    std::vector<Slice> slices_ MC_GUARDED_BY(mutex_);
+    Completion completion_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, Session& session, std::vector<Block> blocks, std::function<Result<Gate::Pass>()> enter) {
+    return std::make_unique<Prepared>(parts, session, std::move(blocks), std::move(enter));
+}
+
+}  // namespace mooncake

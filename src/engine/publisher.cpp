@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/publisher.h"
+
+#include "base/log.h"
+#include "engine/descriptor_json.h"
+
+namespace mooncake {
+
+namespace {
+
+constexpr Duration kGather = 50ms;          // changes within this time are published together
+constexpr Duration kDirectoryPatience = 3s;
+constexpr uint32_t kBuffersListed = 4096;   // for people and tools; peers never need the list
+
+}  // namespace
+
+Result<> Publisher::publish(Deadline deadline) {
+    const SegmentDescriptor own = describe_(0);
+    const std::string meta = rpc_meta_to_json({.host = own.host, .rpc_port = own.rpc_port});
+    MC_RETURN_IF_ERROR(directory_.put(rpc_meta_key(cluster_id_, name_), meta, deadline));
+    return publish_descriptor(deadline);
+}
+
+Result<> Publisher::publish_descriptor(Deadline deadline) {
+    return directory_.put(descriptor_key(cluster_id_, name_), descriptor_to_json(describe_(kBuffersListed)), deadline);
+}
+
+void Publisher::changed() {
+    Lock lock(mutex_);
+    if (scheduled_) return;
+    scheduled_ = service_.at(Clock::now() + kGather, [this] {
+        {
+            Lock inner(mutex_);
+            scheduled_ = false;
+        }
+        auto published = publish_descriptor(Deadline::after(kDirectoryPatience));
+        if (!published) MC_LOG_WARNING_EVERY(10s, "the directory does not take our descriptor: {}", published.error().to_string());
+    }) != 0;
+}
+
+void Publisher::withdraw(Deadline deadline) {
+    const auto listed = directory_.get(descriptor_key(cluster_id_, name_), deadline);
+    if (!listed) return;
+    const auto descriptor = descriptor_from_json(*listed);
+    if (descriptor && descriptor->incarnation != describe_(0).incarnation) return;
+    for (const std::string& key : {rpc_meta_key(cluster_id_, name_), descriptor_key(cluster_id_, name_)})
+        if (auto removed = directory_.remove(key, deadline); !removed) MC_LOG_WARNING("cannot withdraw {}: {}", key, removed.error().to_string());
+}
+
+}  // namespace mooncake

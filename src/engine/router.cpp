@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/router.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "engine/transports.h"
+
+namespace mooncake {
+
+Result<std::unique_ptr<Router>> Router::create(const TransportContext& context, const std::string& protocol, metrics::Registry& metrics,
+                                               Service& service) {
+    if (context.options.require_network_device) return fail(Code::kNotSupported, "MC_FORCE_HCA is set, but no RDMA device can be used here");
+    MC_ASSIGN_OR_RETURN(auto transports, make_transports(context));
+    if (transports.empty()) return fail(Code::kNotSupported, "none of the allowed transports is available");
+    auto router = with(std::move(transports), context, metrics, service);
+    const auto same = [&](const Path& path) { return path.transport->capabilities().name == protocol; };
+    if (!protocol.empty() && protocol != "tcp" && std::none_of(router->paths_.begin(), router->paths_.end(), same))
+        MC_LOG_WARNING("protocol {}: no such device can be used here, tcp carries what leaves this host", protocol);
+    return router;
+}
+
+std::unique_ptr<Router> Router::with(std::vector<std::unique_ptr<Transport>> transports, const TransportContext& context,
+                                     metrics::Registry& metrics, Service& service) {
+    auto router = std::unique_ptr<Router>(new Router(context, service));
+    for (auto& transport : transports) router->add(std::move(transport), metrics);
+    return router;
+}
+
+void Router::add(std::unique_ptr<Transport> transport, metrics::Registry& metrics) {
+    const std::string name(transport->capabilities().name);
+    Path path{.transport = std::move(transport), .metrics = {}};
+    for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
+        const metrics::Labels labels = {{"path", name}, {"direction", direction == Direction::kRead ? "read" : "write"}};
+        path.metrics.of(direction) = {
+            .bytes = &metrics.counter("mooncake_transfer_bytes_total", "Bytes moved by transfers that this process started.", labels),
+            .transfers = &metrics.counter("mooncake_transfers_total", "Transfers (calls or batches) that succeeded.", labels),
+            .failures = &metrics.counter("mooncake_transfer_failures_total", "Attempts that failed, retried ones included.", labels),
+            .latency_ns = &metrics.histogram("mooncake_transfer_latency_seconds", "From submission to completion.", labels, 1e9),
+        };
+    }
+    paths_.push_back(std::move(path));
+    std::sort(paths_.begin(), paths_.end(), [](const Path& a, const Path& b) {
+        return a.transport->capabilities().rank < b.transport->capabilities().rank;
+    });
+}
+
+std::map<std::string, std::string> Router::endpoints() const {
+    std::map<std::string, std::string> endpoints;
+    for (const Path& path : paths_) endpoints.emplace(path.transport->capabilities().name, path.transport->endpoint());
+    return endpoints;
+}
+
+std::vector<Transport*> Router::transports() const {
+    std::vector<Transport*> transports;
+    for (const Path& path : paths_) transports.push_back(path.transport.get());
+    return transports;
+}
+
+std::vector<MetricsLog::Source> Router::metrics_sources() {
+    std::vector<MetricsLog::Source> sources;
+    for (Path& path : paths_) sources.push_back({.path = std::string(path.transport->capabilities().name), .metrics = &path.metrics});
+    return sources;
+}
+
+bool Router::reaches(const TransportContext& context, const Capabilities& capabilities, const SegmentDescriptor& descriptor) {
+    switch (capabilities.reach) {
+        case Reach::kSameProcess: return descriptor.incarnation == context.incarnation;
+        case Reach::kSameHost: return !descriptor.boot_id.empty() && descriptor.boot_id == boot_id();
+        case Reach::kNetwork: return true;
+    }
+    return false;
+}
+
+Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
+                                              Deadline deadline) {
+    Error last(Code::kNotSupported, "no allowed transport reaches it");
+    for (Path& path : paths_) {
+        const Capabilities& capabilities = path.transport->capabilities();
+        const std::string name(capabilities.name);
+        if (excluded.contains(name) || !descriptor.endpoints.contains(name) || !reaches(context_, capabilities, descriptor)) continue;
+        auto peer = path.transport->connect(descriptor, deadline);
+        if (peer) {
+            // The last holder may be one of the peer's own I/O threads, which cannot wait for itself: the service destroys it.
+            auto link = std::shared_ptr<Link>(new Link, [service = &service_](Link* unused) { service->post([owned = std::shared_ptr<Link>(unused)] {}); });
+            link->transport = path.transport.get();
+            link->metrics = &path.metrics;
+            link->peer = std::move(*peer);
+            link->rpc_address = std::move(rpc_address);
+            link->descriptor = std::move(descriptor);
+            return link;
+        }
+        last = std::move(peer).error().with_context(format_text("{}: connect", name));
+        // A stale descriptor must be fetched anew; whatever else keeps a short cut from working, the network may still do.
+        if (last.code() == Code::kStale || capabilities.reach == Reach::kNetwork) break;
+        MC_LOG_WARNING_EVERY(1min, "{} is on this host, but {}; trying the next transport", descriptor.name, last.to_string());
+    }
+    return Unexpected(std::move(last));
+}
+
+}  // namespace mooncake

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/link.h"
+#include "engine/metrics_log.h"
+#include "engine/service.h"
+#include "metrics/metrics.h"
+#include "transport/transport.h"
+
+namespace mooncake {
+
+/// The transports of one engine, and the choice of one for each peer: the nearest that reaches it. Thread-safe.
+class Router {
+public:
+    /// Makes the transports that the options allow. kInvalidArgument when MC_TRANSPORTS names an unknown one, kNotSupported when
+    /// none of the allowed ones works here or a network device is required and absent.
+    static Result<std::unique_ptr<Router>> create(const TransportContext& context, const std::string& protocol, metrics::Registry& metrics,
+                                                  Service& service);
+
+    /// With given transports instead of those of this build: for tests.
+    static std::unique_ptr<Router> with(std::vector<std::unique_ptr<Transport>> transports, const TransportContext& context,
+                                        metrics::Registry& metrics, Service& service);
+
+    /// For the descriptor we publish.
+    std::map<std::string, std::string> endpoints() const;
+    std::vector<Transport*> transports() const;
+    /// For the metrics log.
+    std::vector<MetricsLog::Source> metrics_sources();
+
+    /// Connects over the best transport both sides have, leaving out those in `excluded`; falls back to the next best when a
+    /// transport says it cannot (said once), not when the peer is dead.
+    Result<std::shared_ptr<Link>> connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
+                                          Deadline deadline);
+
+private:
+    struct Path {
+        std::unique_ptr<Transport> transport;
+        PathMetrics metrics;
+    };
+
+    Router(const TransportContext& context, Service& service) : context_(context), service_(service) {}
+    void add(std::unique_ptr<Transport> transport, metrics::Registry& metrics);
+    static bool reaches(const TransportContext& context, const Capabilities& capabilities, const SegmentDescriptor& descriptor);
+
+    std::vector<Path> paths_;  // by rank; constant after create()
+    const TransportContext& context_;
+    Service& service_;
+};
+
+}  // namespace mooncake

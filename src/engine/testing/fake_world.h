@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/core.h"
+#include "engine/router.h"
+#include "engine/session.h"
+#include "engine/testing/fake_transport.h"
+#include "metrics/metrics.h"
+
+namespace mooncake::testing {
+
+/// The inside of an engine on a fake network: every name exists and is reached over FakeTransport.
+struct FakeWorld final : DescriptorSource, Notifier {
+    explicit FakeWorld(SessionPolicy policy = {}) {
+        std::vector<std::unique_ptr<Transport>> transports;
+        transports.push_back(std::make_unique<FakeTransport>(script));
+        router = Router::with(std::move(transports), context, metrics, service);
+        registry = std::make_unique<MemoryRegistry>(access, router->transports());
+        sessions = std::make_unique<SessionTable>(*this, *router, policy);
+        core.registry = registry.get();
+        core.sessions = sessions.get();
+        core.service = &service;
+        core.notifier = this;
+    }
+    ~FakeWorld() override {
+        sessions.reset();
+        service.stop();
+    }
+
+    Result<Found> fetch(const std::string& name, uint32_t, Deadline) override {
+        ++fetches;
+        Lock lock(mutex);
+        return Found{.descriptor = {.name = name, .incarnation = incarnation, .endpoints = {{"fake", "fake"}}}, .rpc_address = "127.0.0.1:1"};
+    }
+    Result<> notify(Session& session, const Notification& notification, Deadline) override {
+        Lock lock(mutex);
+        notified.push_back({.name = session.name() + "/" + notification.name, .message = notification.message});
+        changed.notify_all();
+        return {};
+    }
+    /// Waits until n notifications were sent.
+    std::vector<Notification> notifications(size_t n) {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return notified.size() >= n; });
+        return notified;
+    }
+    Session& session(const std::string& name) { return **sessions->get(name); }
+
+    FakeScript script;
+    EngineOptions options;
+    AccessTable access;
+    TransportContext context{.incarnation = Incarnation{1}, .options = options, .access = access};
+    metrics::Registry metrics;
+    Service service;
+    std::unique_ptr<Router> router;
+    std::unique_ptr<MemoryRegistry> registry;
+    std::unique_ptr<SessionTable> sessions;
+    EngineCore core;
+    std::atomic<int> fetches{0};
+    Mutex mutex;
+    std::condition_variable_any changed;
+    Incarnation incarnation{7};
+    std::vector<Notification> notified;
+    std::atomic<std::thread::id> blocked_thread{};
+};
+
+}  // namespace mooncake::testing

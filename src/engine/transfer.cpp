@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log.h"
+#include "engine/core.h"
+
+namespace mooncake {
+
+bool worth_another_attempt(const Error& error) noexcept {
+    switch (error.code()) {
+        case Code::kUnavailable:   // the link broke
+        case Code::kStale:         // the peer restarted
+        case Code::kNotSupported:  // this transport cannot; the next one may
+        case Code::kRefused:
+        case Code::kCorrupt: return true;
+        default: return false;
+    }
+}
+
+Error stopped_error(Code code, std::string_view why, Stopped stopped) {
+    const std::string_view meaning = stopped == Stopped::kEverywhere
+                                         ? "nothing of it moves any more"
+                                         : "the peer is in doubt: it may still apply bytes it has received, and is fenced before it is used again";
+    return Error(code, format_text("{}; {}", why, meaning), code == Code::kTimedOut ? ETIMEDOUT : ECANCELED);
+}
+
+Result<> check_blocks(std::span<const Block> blocks) {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+        const Block& block = blocks[i];
+        if (block.length == 0) continue;
+        if (block.local == nullptr || block.remote == 0) return fail(Code::kInvalidArgument, "entry {}: null address", i);
+        if (block.remote + block.length < block.remote || reinterpret_cast<uint64_t>(block.local) + block.length < block.length)
+            return fail(Code::kInvalidArgument, "entry {}: {} bytes wrap around the end of memory", i, block.length);
+    }
+    return {};
+}
+
+namespace {
+
+Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice> slices, Completion& completion, Deadline deadline) {
+    completion.reset();
+    completion.add(static_cast<uint32_t>(slices.size()));
+    const Time started = Clock::now();
+    link.peer->submit(direction, slices, Submit::kWait);
+    if (!link.peer->wait(completion, deadline)) {
+        const Stopped stopped = link.peer->cancel(completion, Error(Code::kTimedOut, "deadline passed"), Deadline::after(kFenceTime));
+        // It may have finished at the last moment; only a failure is reported as a time-out.
+        if (completion.failed()) {
+            link.metrics->of(direction).failures->add();
+            return Unexpected(stopped_error(Code::kTimedOut, "deadline passed during the transfer", stopped));
+        }
+    }
+    auto moved = completion.result();
+    PathMetrics::PerDirection& metrics = link.metrics->of(direction);
+    if (!moved) {
+        metrics.failures->add();
+        return moved;
+    }
+    metrics.bytes->add(*moved);
+    metrics.transfers->add();
+    metrics.latency_ns->observe(static_cast<uint64_t>((Clock::now() - started).count()));
+    return moved;
+}
+
+}  // namespace
+
+Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices, Completion& completion,
+                              Deadline deadline) {
+    if (slices.empty()) return 0;
+    for (int tries = 1;; ++tries) {
+        auto link = session.link(deadline);
+        if (!link) return Unexpected(std::move(link).error());
+        auto moved = attempt(**link, direction, slices, completion, deadline);
+        if (moved) return moved;
+        session.report_failure(*link, moved.error());
+        const bool again = worth_another_attempt(moved.error()) && tries < kAttemptsMax && !deadline.passed() &&
+                           !core.closing.load(std::memory_order_acquire);
+        if (!again) return Unexpected(std::move(moved).error().with_context((*link)->to_string()));
+        MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", (*link)->to_string(), moved.error().to_string());
+    }
+}
+
+}  // namespace mooncake

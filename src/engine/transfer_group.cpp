@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log.h"
+#include "engine/batch.h"
+
+namespace mooncake {
+
+size_t TransferGroup::add_task(std::span<const Block> blocks) {
+    Lock lock(mutex_);
+    BatchTask& task = tasks_.emplace_back(&attempt_);
+    task.first_slice = slices_.size();
+    task.slices = core_.registry->resolve(blocks, &task.completion, slices_);
+    return tasks_.size() - 1;
+}
+
+void TransferGroup::start(const std::shared_ptr<Batch>& batch) {
+    {
+        Lock lock(mutex_);
+        batch_ = batch;
+        if (!slices_.empty() && !deadline_.is_never()) {
+            timer_ = core_.service->at(deadline_.at(), [this, weak = std::weak_ptr<Batch>(batch)] {
+                if (const auto alive = weak.lock()) stop(Code::kTimedOut, "deadline passed during the transfer");
+            });
+        }
+    }
+    if (slices_.empty()) finish(nullptr);
+    else run_attempt();
+}
+
+std::span<const Slice> TransferGroup::ready_tasks() {
+    attempt_.reset();
+    const bool first = tries_ == 1;
+    again_.clear();
+    uint32_t ready = 0;
+    for (BatchTask& task : tasks_) {
+        if (task.slices == 0 || (!first && !task.completion.failed())) continue;
+        task.completion.reset();
+        task.completion.add(static_cast<uint32_t>(task.slices));
+        ++ready;
+        if (!first) again_.insert(again_.end(), slices_.begin() + static_cast<ptrdiff_t>(task.first_slice),
+                                  slices_.begin() + static_cast<ptrdiff_t>(task.first_slice + task.slices));
+    }
+    attempt_.add(ready);
+    return first ? slices_ : again_;
+}
+
+void TransferGroup::run_attempt() {
+    auto link = session_.link(deadline_);
+    if (!link) return finish(&link.error());
+    std::span<const Slice> slices;
+    std::shared_ptr<Batch> keep;  // the group may become final, and its batch be freed, while submit() still runs
+    {
+        Lock lock(mutex_);
+        if (state_ != State::kBetween) return;
+        state_ = State::kRunning;
+        ++tries_;
+        link_ = *link;
+        keep = batch_;
+        started_ = Clock::now();
+        slices = ready_tasks();
+    }
+    (*link)->peer->submit(direction_, slices, Submit::kLeave);
+}
+
+void TransferGroup::on_done(Completion&) noexcept {
+    std::shared_ptr<Batch> keep;
+    {
+        Lock lock(mutex_);
+        state_ = State::kBetween;
+        if (stopping_) {  // stop() goes on
+            changed_.notify_all();
+            return;
+        }
+        keep = batch_;
+    }
+    if (!attempt_.failed()) return finish(nullptr);
+    // We may be on an I/O thread: deciding, reconnecting and dropping the link belong elsewhere.
+    if (!core_.service->post([this, keep] { after_failed_attempt(keep); })) {
+        const Error closed(Code::kCancelled, "the engine is closed");
+        finish(&closed);
+    }
+}
+
+void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
+    std::shared_ptr<Link> link;
+    int tries = 0;
+    {
+        Lock lock(mutex_);
+        if (state_ != State::kBetween) return;
+        link = std::move(link_);
+        tries = tries_;
+    }
+    const Error error = attempt_.result().error();
+    link->metrics->of(direction_).failures->add();
+    session_.report_failure(link, error);
+    const bool again = worth_another_attempt(error) && tries < kAttemptsMax && !deadline_.passed() && !core_.closing.load(std::memory_order_acquire);
+    if (again) {
+        MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", link->to_string(), error.to_string());
+        return run_attempt();
+    }
+    const Error named = Error(error).with_context(link->to_string());
+    finish(&named);
+    (void)batch;
+}
+
+void TransferGroup::stop(Code code, std::string_view why) {
+    std::shared_ptr<Link> link;
+    std::vector<Completion*> running;
+    {
+        std::unique_lock lock(mutex_);
+        if (state_ == State::kFinal) return;
+        if (stopping_) {
+            changed_.wait(lock, [this] { return state_ == State::kFinal; });
+            return;
+        }
+        stopping_ = true;
+        if (state_ == State::kRunning) {
+            link = link_;
+            for (BatchTask& task : tasks_)
+                if (!task.completion.done()) running.push_back(&task.completion);
+        }
+    }
+    Stopped stopped = Stopped::kEverywhere;
+    for (Completion* const completion : running) {
+        const Error reason(code, std::string(why));
+        if (link->peer->cancel(*completion, reason, Deadline::after(kFenceTime)) == Stopped::kRemoteInDoubt) stopped = Stopped::kRemoteInDoubt;
+    }
+    {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return state_ != State::kRunning; });
+    }
+    if (link && !attempt_.failed()) return finish(nullptr);  // it was done before we could stop it
+    Error error = stopped_error(code, why, stopped);
+    if (link) error = std::move(error).with_context(link->to_string());
+    finish(&error);
+}
+
+void TransferGroup::finish(const Error* error) {
+    std::shared_ptr<Batch> batch;
+    std::shared_ptr<Link> link;
+    Service::TimerId timer = 0;
+    uint64_t bytes = 0;
+    Time started;
+    {
+        Lock lock(mutex_);
+        if (state_ == State::kFinal) return;
+        state_ = State::kFinal;
+        if (error != nullptr) error_ = *error;
+        batch = std::move(batch_);
+        link = std::move(link_);
+        timer = timer_;
+        started = started_;
+        for (const BatchTask& task : tasks_) bytes += task.completion.bytes();
+        changed_.notify_all();
+    }
+    if (timer != 0) core_.service->cancel(timer);
+    if (error == nullptr && link) {
+        PathMetrics::PerDirection& metrics = link->metrics->of(direction_);
+        metrics.bytes->add(bytes);
+        metrics.transfers->add();
+        metrics.latency_ns->observe(static_cast<uint64_t>((Clock::now() - started).count()));
+    }
+    batch->group_finished();
+}
+
+TransferStatus TransferGroup::status(size_t index) {
+    Lock lock(mutex_);
+    const BatchTask& task = tasks_[index];
+    const bool moved = tries_ > 0 || task.slices == 0;  // a task that was never submitted also looks done
+    if (moved && task.completion.done() && !task.completion.failed())
+        return {.state = TransferState::kCompleted, .bytes = task.completion.bytes(), .error = {}};
+    if (state_ != State::kFinal) return {};
+    TransferState state = TransferState::kFailed;
+    if (error_.code() == Code::kTimedOut) state = TransferState::kTimedOut;
+    if (error_.code() == Code::kCancelled) state = TransferState::kCancelled;
+    return {.state = state, .bytes = 0, .error = error_};
+}
+
+}  // namespace mooncake

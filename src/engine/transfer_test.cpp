@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <thread>
+
+#include "engine/core.h"
+#include "engine/testing/fake_world.h"
+
+namespace mooncake {
+namespace {
+
+using testing::FakeWorld;
+
+class TransferTest : public ::testing::Test {
+protected:
+    Result<uint64_t> write(Deadline deadline = Deadline::after(10s)) {
+        const std::vector<Block> blocks = {{.local = local.data(), .remote = reinterpret_cast<uint64_t>(remote.data()), .length = 64},
+                                           {.local = local.data() + 128, .remote = reinterpret_cast<uint64_t>(remote.data() + 128), .length = 64}};
+        Completion completion;
+        std::vector<Slice> slices;
+        world.registry->resolve(blocks, &completion, slices);
+        return run_transfer(world.core, world.session("peer"), Direction::kWrite, slices, completion, deadline);
+    }
+
+    FakeWorld world;
+    std::vector<std::byte> local = std::vector<std::byte>(256, std::byte{1});
+    std::vector<std::byte> remote = std::vector<std::byte>(256);
+};
+
+TEST_F(TransferTest, MovesAndCounts) {
+    EXPECT_EQ(write().value(), 128u);
+    EXPECT_EQ(remote[63], std::byte{1});
+    EXPECT_EQ(remote[64], std::byte{0});
+    EXPECT_EQ(remote[191], std::byte{1});
+    const std::string text = world.metrics.to_prometheus_text();
+    EXPECT_NE(text.find("mooncake_transfer_bytes_total{direction=\"write\",path=\"fake\"} 128"), std::string::npos) << text;
+}
+
+TEST_F(TransferTest, StartsOverOnANewLinkWhenTheOldOneBreaks) {
+    int failures = 1;
+    world.script.on_slice = [&](const Slice&) -> Result<> {
+        if (failures-- > 0) {
+            world.script.peers_usable = false;
+            return fail(Code::kUnavailable, "reset");
+        }
+        return {};
+    };
+    world.script.on_connect = [&]() -> Result<> {
+        world.script.peers_usable = true;
+        return {};
+    };
+    EXPECT_TRUE(write());
+    EXPECT_EQ(world.script.connects, 2);
+}
+
+TEST_F(TransferTest, GivesUpAfterAFewAttemptsAndNamesPeerAndPath) {
+    world.script.on_slice = [](const Slice&) { return Result<>(fail_errno(Code::kUnavailable, ECONNRESET, "connection lost")); };
+    const auto moved = write();
+    ASSERT_FALSE(moved);
+    EXPECT_EQ(world.script.submits, kAttemptsMax);
+    EXPECT_NE(moved.error().to_string().find("peer over fake"), std::string::npos) << moved.error().to_string();
+    EXPECT_NE(moved.error().to_string().find("errno 104"), std::string::npos);
+}
+
+TEST_F(TransferTest, DoesNotRepeatWhatCannotHelp) {
+    world.script.on_slice = [](const Slice&) { return Result<>(fail(Code::kNotRegistered, "not yours")); };
+    EXPECT_EQ(write().error().code(), Code::kNotRegistered);
+    EXPECT_EQ(world.script.submits, 1);
+}
+
+TEST_F(TransferTest, ATimedOutTransferIsCancelledBeforeItReturns) {
+    world.script.hold = true;
+    const auto moved = write(Deadline::after(5ms));
+    ASSERT_FALSE(moved);
+    EXPECT_EQ(moved.error().code(), Code::kTimedOut);
+    EXPECT_EQ(world.script.cancels, 1);
+    EXPECT_NE(moved.error().message().find("nothing of it moves any more"), std::string::npos);
+    world.script.release();
+    EXPECT_EQ(remote[0], std::byte{0});
+}
+
+TEST_F(TransferTest, SaysWhenThePeerIsInDoubt) {
+    world.script.hold = true;
+    world.script.on_cancel = Stopped::kRemoteInDoubt;
+    const auto moved = write(Deadline::after(5ms));
+    ASSERT_FALSE(moved);
+    EXPECT_NE(moved.error().message().find("in doubt"), std::string::npos);
+}
+
+TEST_F(TransferTest, ATransportThatCannotServeThePeerIsNotAskedAgain) {
+    world.script.on_slice = [](const Slice&) { return Result<>(fail(Code::kNotSupported, "no")); };
+    const auto moved = write();
+    ASSERT_FALSE(moved);
+    EXPECT_EQ(moved.error().code(), Code::kNotSupported);
+    EXPECT_EQ(world.script.submits, 1) << "there is no other transport here";
+}
+
+TEST_F(TransferTest, NothingToMoveNeedsNoPeer) {
+    world.script.on_connect = [] { return Result<>(fail(Code::kUnavailable, "nobody")); };
+    Completion completion;
+    EXPECT_EQ(run_transfer(world.core, world.session("peer"), Direction::kRead, {}, completion, Deadline::after(1s)).value(), 0u);
+}
+
+TEST(CheckBlocks, FindsNullAndWrappingAddresses) {
+    std::byte byte{};
+    EXPECT_TRUE(check_blocks(std::vector<Block>{{.local = &byte, .remote = 1, .length = 1}, {.local = nullptr, .remote = 0, .length = 0}}));
+    EXPECT_FALSE(check_blocks(std::vector<Block>{{.local = nullptr, .remote = 1, .length = 1}}));
+    EXPECT_FALSE(check_blocks(std::vector<Block>{{.local = &byte, .remote = 0, .length = 1}}));
+    EXPECT_FALSE(check_blocks(std::vector<Block>{{.local = &byte, .remote = UINT64_MAX, .length = 2}}));
+    EXPECT_FALSE(check_blocks(std::vector<Block>{{.local = &byte, .remote = 1, .length = UINT64_MAX}}));
+}
+
+}  // namespace
+}  // namespace mooncake
