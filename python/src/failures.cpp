@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "failures.h"
+
+#include <stdexcept>
+
+#include "base/log.h"
+
+namespace mooncake::python {
+
+namespace {
+
+std::string& text_of_this_thread() noexcept {
+    thread_local std::string text;
+    return text;
+}
+
+}  // namespace
+
+void record_failure(const char* call, const Error& error) {
+    std::string& text = text_of_this_thread();
+    text = format_text("{}: {}", call, error.to_string());
+    MC_LOG_WARNING_EVERY(1s, "{}", text);
+}
+
+const std::string& last_error() noexcept { return text_of_this_thread(); }
+
+void set_last_error(std::string text) noexcept { text_of_this_thread() = std::move(text); }
+
+void raise_failure(const char* call, const Error& error) {
+    record_failure(call, error);
+    throw std::runtime_error(last_error());
+}
+
+}  // namespace mooncake::python

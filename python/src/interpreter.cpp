@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interpreter.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <new>
+#include <vector>
+
+#include "base/log.h"
+
+namespace mooncake::python {
+
+constinit Gate calls;
+
+namespace {
+
+constexpr Duration kExitPatience = 5s;  // engines end what runs inside when they are closed, so this is never needed
+
+constinit std::atomic<bool> abandoned{false};
+std::vector<std::weak_ptr<Engine>> engines;  // guarded by the interpreter lock
+bool hook_set = false;                       // guarded by the interpreter lock
+
+/// The threads that were inside a call do not exist in the child, and its exit hooks may have been dropped.
+void forget_in_child() {
+    new (&calls) Gate();
+    hook_set = false;
+}
+
+[[maybe_unused]] const int installed = ::pthread_atfork(nullptr, nullptr, forget_in_child);
+
+void close_engines() {
+    std::vector<std::shared_ptr<Engine>> open;
+    for (const auto& known : engines)
+        if (auto engine = known.lock()) open.push_back(std::move(engine));
+    engines.clear();
+    calls.close(Deadline::after(0s));  // under the interpreter lock: whoever asked exiting() before is inside by now
+    PyThreadState* const state = PyEval_SaveThread();
+    for (const auto& engine : open) engine->close();
+    if (!calls.close(Deadline::after(kExitPatience))) {
+        abandoned.store(true, std::memory_order_release);
+        MC_LOG_ERROR("a call did not end within {} s of the exit of the interpreter; its thread is left behind",
+                     std::chrono::duration_cast<std::chrono::seconds>(kExitPatience).count());
+    }
+    open.clear();
+    PyEval_RestoreThread(state);
+}
+
+}  // namespace
+
+void stop_if_abandoned() noexcept {
+    while (abandoned.load(std::memory_order_acquire)) ::pause();
+}
+
+void close_at_exit(const std::shared_ptr<Engine>& engine) {
+    std::erase_if(engines, [](const auto& known) { return known.expired(); });
+    engines.push_back(engine);
+    if (hook_set) return;
+    hook_set = true;
+    nb::module_::import_("atexit").attr("register")(nb::cpp_function(close_engines));
+}
+
+EngineRef::EngineRef(std::shared_ptr<Engine> engine) : engine_(std::move(engine)), fork_generation_(fork_generation()) {}
+
+EngineRef& EngineRef::operator=(EngineRef&& other) noexcept {
+    if (this == &other) return *this;
+    reset();
+    engine_ = std::move(other.engine_);
+    fork_generation_ = other.fork_generation_;
+    return *this;
+}
+
+void EngineRef::reset() noexcept {
+    if (!engine_) return;
+    if (!ours()) {
+        [[maybe_unused]] const auto* const kept_for_ever = new std::shared_ptr<Engine>(std::move(engine_));
+    } else if (exiting() || shared()) {
+        engine_.reset();
+    } else {
+        without_gil([this] { return engine_.reset(), 0; });
+    }
+}
+
+Error engine_unusable() {
+    return exiting() ? error(Code::kUnavailable, "the interpreter is exiting")
+                     : error(Code::kUnavailable, "the engine belongs to the process that forked this one");
+}
+
+}  // namespace mooncake::python

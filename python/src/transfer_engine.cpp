@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer_engine.h"
+
+#include <utility>
+
+#include "base/options.h"
+#include "engine/codes.h"
+#include "failures.h"
+#include "metrics/metrics.h"
+
+namespace mooncake::python {
+
+namespace {
+
+constexpr const char* kTimeoutVariable = "MC_TRANSFER_TIMEOUT";
+
+/// The one variable that is read when the object is made; all others are when it is initialized.
+Duration timeout_from_environment() {
+    const Environment all = process_environment();
+    return load_options([&](const char* name) { return std::string_view(name) == kTimeoutVariable ? all(name) : std::nullopt; })
+        .transfer_timeout;
+}
+
+std::vector<std::string> devices_from(const std::optional<std::string>& text) {
+    if (!text || *text == "auto-discovery") return {};
+    return split_list(*text);
+}
+
+/// The scheme may come on its own or as part of the address.
+std::string metadata_from(const std::string& server, const std::string& type) {
+    if (type.empty() || server == "P2PHANDSHAKE" || server.find("://") != std::string::npos) return server;
+    return type + "://" + server;
+}
+
+}  // namespace
+
+// ---- life
+
+TransferEngine::TransferEngine() : transfer_timeout_(timeout_from_environment()) {}
+
+TransferEngine::~TransferEngine() {
+    if (engine_ && engine_.ours() && engine_.shared() && !exiting()) {
+        // Others keep the engine, but the objects whose memory it knows through us go now.
+        without_gil([this] {
+            for (const auto& [batch, objects] : batch_objects_) (void)engine_->cancel_batch(batch);
+            for (const auto& [address, objects] : registered_objects_)
+                for (size_t i = 0; i < objects.size(); ++i) (void)engine_->unregister_memory(reinterpret_cast<void*>(address));
+            return 0;
+        });
+    }
+    engine_.reset();  // first of all: afterwards nobody touches the objects
+}
+
+int TransferEngine::initialize(const Text& local_hostname, const Text& metadata_server, const Text& protocol,
+                               const std::optional<Text>& device_name) {
+    return start("initialize", {.local_name = local_hostname,
+                                .metadata = metadata_server,
+                                .protocol = protocol,
+                                .devices = devices_from(device_name),
+                                .options = {}});
+}
+
+int TransferEngine::initialize_ext(const Text& local_hostname, const Text& metadata_server, const Text& protocol,
+                                   const std::optional<Text>& device_name, const Text& metadata_type) {
+    return start("initialize_ext", {.local_name = local_hostname,
+                                    .metadata = metadata_from(metadata_server, metadata_type),
+                                    .protocol = protocol,
+                                    .devices = devices_from(device_name),
+                                    .options = {}});
+}
+
+int TransferEngine::start(const char* call, EngineConfig config) {
+    if (exiting()) return failed(call, error(Code::kUnavailable, "the interpreter is exiting"));
+    if (state_ != State::kNew) return failed(call, error(Code::kAlreadyExists, "it was called before on this object"));
+    if (config.protocol == "xgmi") return failed(call, error(Code::kNotSupported, "protocol xgmi"));
+    config.options = load_options();  // under the interpreter lock, which also guards os.environ
+    config.options.transfer_timeout = transfer_timeout_;
+
+    state_ = State::kStarting;
+    Result<std::unique_ptr<Engine>> created = without_gil([&] { return Engine::create(std::move(config)); });
+    if (!created) {
+        if (state_ == State::kStarting) state_ = State::kNew;
+        return failed(call, created.error());
+    }
+    std::shared_ptr<Engine> engine = std::move(*created);
+    close_at_exit(engine);
+    engine_ = EngineRef(std::move(engine));
+    if (exiting() || state_ != State::kStarting) {  // closed meanwhile by another thread
+        state_ = State::kClosed;
+        engine_->close();  // it has done nothing yet, so this is quick
+        return failed(call, why_not());
+    }
+    managed_ = std::make_unique<ManagedBuffers>(MemorySource{.allocate = [this](uint64_t length) { return engine_->allocate_memory(length); },
+                                                             .free = [this](void* address) { return engine_->free_memory(address); }});
+    state_ = State::kReady;
+    return 0;
+}
+
+void TransferEngine::close() {
+    const State before = std::exchange(state_, State::kClosed);
+    if (before != State::kReady || exiting() || !engine_.ours()) return;
+    without_gil([this] { return engine_->close(), 0; });
+    registered_objects_.clear();
+    batch_objects_.clear();
+    warm_targets_.clear();
+}
+
+Error TransferEngine::why_not() const {
+    if (state_ == State::kClosed) return error(Code::kUnavailable, "the engine is closed");
+    if (state_ != State::kReady) return error(Code::kUnavailable, "initialize() has not succeeded yet");
+    return engine_unusable();
+}
+
+Engine* TransferEngine::use(const char* call) {
+    if (state_ == State::kReady && engine_.ours() && !exiting()) [[likely]] return engine_.get();
+    record_failure(call, why_not());
+    return nullptr;
+}
+
+Engine& TransferEngine::require(const char* call) {
+    Engine* const engine = use(call);
+    if (engine == nullptr) raise_failure(call, why_not());
+    return *engine;
+}
+
+// ---- identity
+
+int TransferEngine::get_rpc_port() { return require("get_rpc_port").rpc_port(); }
+
+InnerEngine TransferEngine::get_engine() {
+    require("get_engine");
+    return {engine_};
+}
+
+uintptr_t TransferEngine::get_engine_ptr() { return reinterpret_cast<uintptr_t>(&require("get_engine_ptr")); }
+
+std::string TransferEngine::get_metrics() {
+    Engine& engine = require("get_metrics");
+    return without_gil([&] { return engine.metrics().to_prometheus_text(); });
+}
+
+std::string TransferEngine::get_local_topology(const std::optional<Text>& device_name) {
+    constexpr const char* kCall = "get_local_topology";
+    if (exiting()) raise_failure(kCall, engine_unusable());
+    if (!device_name && state_ == State::kReady) {
+        Engine& engine = require(kCall);
+        return without_gil([&] { return engine.topology_json(); });
+    }
+    EngineConfig config{.local_name = "127.0.0.1", .devices = devices_from(device_name), .options = load_options()};
+    const Result<std::string> topology = without_gil([&]() -> Result<std::string> {
+        MC_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(std::move(config)));
+        return engine->topology_json();
+    });
+    if (!topology) raise_failure(kCall, topology.error());
+    return *topology;
+}
+
+// ---- peers
+
+uint64_t TransferEngine::get_first_buffer_address(const Text& segment_name) {
+    constexpr const char* kCall = "get_first_buffer_address";
+    Engine* const engine = use(kCall);
+    if (engine == nullptr) return 0;
+    const auto found = without_gil(
+        [&] { return engine->describe(segment_name, 1, Deadline::after(engine->options().connect_timeout)); });
+    if (!found) record_failure(kCall, found.error());
+    return found && !found->buffers.empty() ? found->buffers.front().address : 0;
+}
+
+int TransferEngine::send_probe(const Text& peer_server_name) {
+    constexpr const char* kCall = "send_probe";
+    Engine* const engine = use(kCall);
+    if (engine == nullptr) return -1;
+    const Result<> alive =
+        without_gil([&] { return engine->probe(peer_server_name, Deadline::after(engine->options().connect_timeout)); });
+    if (!alive) record_failure(kCall, alive.error());
+    return public_code(alive);
+}
+
+int TransferEngine::warmup_segment(const Text& segment_name) {
+    constexpr const char* kCall = "warmup_efa_segment";
+    Engine* const engine = use(kCall);
+    if (engine == nullptr) return -1;
+    // A hint: a peer that cannot be reached yet is reported by the transfers that need it.
+    (void)without_gil([&] { return engine->open_segment(segment_name, Deadline::after(engine->options().connect_timeout)); });
+    return 0;
+}
+
+std::vector<Notification> TransferEngine::get_notifies() {
+    Engine& engine = require("get_notifies");
+    return without_gil([&] { return engine.take_notifications(); });
+}
+
+// ---- asyncio
+
+bool TransferEngine::watch(CompletionPort& port, BatchId batch, uint64_t token) {
+    Engine* const engine = use("transfer_async");
+    if (engine == nullptr) return false;
+    return without_gil([&] { return engine->on_batch_done(batch, [port, token] { port.put(token); }); }).has_value();
+}
+
+void TransferEngine::set_warm(const Text& target, bool warm) {
+    constexpr size_t kTargetsMax = 65'536;
+    if (!warm) {
+        warm_targets_.erase(target);
+    } else if (warm_targets_.size() < kTargetsMax) {
+        warm_targets_.insert(target);
+    }
+}
+
+}  // namespace mooncake::python

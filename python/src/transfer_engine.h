@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "arguments.h"
+#include "completion_port.h"
+#include "engine/engine.h"
+#include "engine/managed_buffers.h"
+#include "interpreter.h"
+
+namespace mooncake::python {
+
+/// What get_engine() hands out: shares the engine with other modules of this package, which may keep it longer than the
+/// TransferEngine it came from.
+struct InnerEngine {
+    EngineRef engine;
+};
+
+class PreparedCalls;
+
+/// The Python class TransferEngine. Every method is entered and left with the interpreter lock, which guards the fields, and
+/// gives it up wherever it may block. The engine, once there, stays until the object goes: calls need no reference of their own.
+///
+/// Answers: 0 or a negative number, or 0 for "none" where an id or an address is asked for; RuntimeError where neither fits;
+/// TypeError and ValueError for arguments that make no sense.
+class TransferEngine {
+public:
+    TransferEngine();
+    ~TransferEngine();
+    TransferEngine(const TransferEngine&) = delete;
+    TransferEngine& operator=(const TransferEngine&) = delete;
+
+    // ---- life
+    using Text = std::string;
+    int initialize(const Text& local_hostname, const Text& metadata_server, const Text& protocol, const std::optional<Text>& device_name);
+    int initialize_ext(const Text& local_hostname, const Text& metadata_server, const Text& protocol, const std::optional<Text>& device_name,
+                       const Text& metadata_type);
+    void close();
+
+    // ---- identity
+    int get_rpc_port();
+    InnerEngine get_engine();
+    uintptr_t get_engine_ptr();
+    Text get_local_topology(const std::optional<Text>& device_name);
+    Text get_metrics();
+
+    // ---- memory
+    int register_memory(nb::handle buffer, nb::handle capacity, const Text& location);
+    int unregister_memory(nb::handle buffer);
+    int batch_register_memory(nb::handle buffers, nb::handle capacities, const Text& location);
+    int batch_unregister_memory(nb::handle buffers);
+    uint64_t allocate_managed_buffer(nb::handle length);
+    int free_managed_buffer(nb::handle address, nb::handle length);
+    int write_bytes_to_buffer(nb::handle address, nb::handle source, nb::handle length);
+    nb::bytes read_bytes_from_buffer(nb::handle address, nb::handle length);
+
+    // ---- transfers; `call` names the method in messages
+    int transfer_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
+                     Direction direction, const Notification* notify);
+    int transfer_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths,
+                       Direction direction, const Notification* notify);
+    BatchId submit_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
+                       Direction direction);
+    BatchId submit_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths,
+                         Direction direction);
+    int get_batch_transfer_status(nb::handle batch_ids);
+    int transfer_check_status(nb::handle batch_id);
+    int cancel(nb::handle batch_id);
+    std::unique_ptr<PreparedCalls> prepare(const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths);
+
+    // ---- peers
+    uint64_t get_first_buffer_address(const Text& segment_name);
+    int send_probe(const Text& peer_server_name);
+    int warmup_segment(const Text& segment_name);
+    std::vector<Notification> get_notifies();
+
+    // ---- what mooncake._asyncio is made of
+    bool watch(CompletionPort& port, BatchId batch, uint64_t token);
+    bool is_warm(const Text& target) const { return warm_targets_.contains(target); }
+    void set_warm(const Text& target, bool warm);
+
+private:
+    enum class State : uint8_t { kNew, kStarting, kReady, kClosed };
+
+    /// The engine, or null with the reason recorded.
+    Engine* use(const char* call);
+    /// As use(), with RuntimeError instead of null.
+    Engine& require(const char* call);
+    Error why_not() const;
+    int start(const char* call, EngineConfig config);
+    int run(const char* call, const Text& target, Direction direction, const BlockList& list, const Notification* notify);
+    BatchId submit(const char* call, const Text& target, Direction direction, BlockList& list);
+
+    const Duration transfer_timeout_;              // as the environment said when the object was made
+    State state_ = State::kNew;
+    EngineRef engine_;                             // empty before kReady; closed in kClosed
+    std::unique_ptr<ManagedBuffers> managed_;      // thread-safe by itself
+    std::unordered_map<uint64_t, std::vector<BufferView>> registered_objects_;  // by address
+    std::unordered_map<BatchId, std::vector<BufferView>> batch_objects_;
+    std::unordered_set<Text> warm_targets_;        // peers that answered last time: submitting to them will hardly block
+};
+
+/// The Python class PreparedTransfer: a PreparedTransfer with what must outlive it.
+class PreparedCalls {
+public:
+    PreparedCalls(EngineRef engine, std::unique_ptr<PreparedTransfer> prepared, std::vector<BufferView> objects);
+    ~PreparedCalls();
+
+    int run(Direction direction);
+    BatchId submit(Direction direction);
+
+private:
+    bool usable(const char* call) const;
+    void require_writable(Direction direction) const;
+
+    std::vector<BufferView> objects_;
+    EngineRef engine_;
+    std::unique_ptr<PreparedTransfer> prepared_;
+};
+
+}  // namespace mooncake::python
