@@ -1,5 +1,5 @@
 # Compiler flags of every target.
-add_compile_options(-Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wnon-virtual-dtor -fno-plt -ffunction-sections -fdata-sections)
+add_compile_options(-Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -fno-plt -ffunction-sections -fdata-sections)
 if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
     add_compile_options(-g1)
 endif()

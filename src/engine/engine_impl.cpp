@@ -244,6 +244,9 @@ Result<> EngineImpl::cancel_batch(BatchId batch) {
 
 Result<> EngineImpl::free_batch(BatchId batch) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    // A task shows as finished a moment before its batch does: who has seen all of them finish may free the batch.
+    if (found->busy() && found->status().state > TransferState::kPending) found->wait();
     return parts_->batches.remove(batch);
 }
 
