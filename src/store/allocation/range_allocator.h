@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "store/allocation/slab.h"
+#include "store/allocation/slot_index.h"
+
+namespace mooncake::store {
+
+/// Hands out ranges [offset, offset + length) of one segment; knows nothing of the memory behind them. Searching and taking are two
+/// steps, so that a decision can be made on a constant allocator and repeated from a log: `find` says where, `take` does it.
+///
+/// Free blocks hang in bins of about 3 % width. `find` looks for a near fit in the bin of the length itself, then takes the smallest
+/// larger bin with something in it (two bitmaps, no loop over bins): constant time. `free` merges with both neighbours at once, so
+/// the free blocks are always the complement of the used ranges, however these came about. Every block knows its neighbours in
+/// address order and every used one its owner, so that a segment can list what lies in it, or next to something.
+///
+/// Lengths are rounded up to the alignment; accounting is in rounded bytes and exact. Memory: 32 bytes per block, used or free, plus
+/// about 12 per free block and 20 KiB fixed. Not thread-safe.
+class RangeAllocator {
+public:
+    using Block = uint32_t;  // 0: none
+    static constexpr uint64_t kDefaultAlignment = 64;
+
+    /// `capacity` is rounded down to a multiple of `alignment`, a power of two.
+    explicit RangeAllocator(uint64_t capacity, uint64_t alignment = kDefaultAlignment);
+
+    /// Where a range of this length would go; nothing if no free block is found for it, or for length 0.
+    std::optional<uint64_t> find(uint64_t length) const;
+    /// Uses [offset, offset + rounded length) for `owner`; 0 if a part of it is not free, out of bounds, unaligned or empty. Constant
+    /// time where the range begins a free block (as after `find`) or lies in the last one (as when taking in address order), else
+    /// linear in the number of blocks.
+    Block take(uint64_t offset, uint64_t length, uint64_t owner);
+    /// Frees a used block and returns the length of the free block it is part of now.
+    uint64_t free(Block block);
+
+    // Blocks in address order.
+    Block first() const noexcept { return first_; }
+    Block next(Block block) const { return blocks_[block].next; }
+    Block previous(Block block) const { return blocks_[block].previous; }
+    bool is_free(Block block) const { return blocks_[block].free; }
+    uint64_t offset(Block block) const { return blocks_[block].offset; }
+    uint64_t length(Block block) const { return blocks_[block].length; }
+    uint64_t owner(Block block) const { return blocks_[block].owner(); }
+    void set_owner(Block block, uint64_t owner);
+
+    uint64_t rounded(uint64_t length) const noexcept { return (length + alignment_ - 1) & ~(alignment_ - 1); }
+    uint64_t capacity() const noexcept { return capacity_; }
+    uint64_t free_bytes() const noexcept { return free_bytes_; }
+    uint64_t used_bytes() const noexcept { return capacity_ - free_bytes_; }
+    size_t free_blocks() const noexcept { return free_blocks_; }
+    size_t used_blocks() const noexcept { return blocks_.size() - free_blocks_; }
+    size_t memory_bytes() const noexcept { return sizeof(*this) + blocks_.memory_bytes() + starts_.memory_bytes(); }
+    /// Whether all of the above agree with each other; for tests, linear.
+    bool consistent() const;
+
+private:
+    static constexpr unsigned kStepBits = 5;  // 32 bins per power of two
+    static constexpr size_t kBins = 60 << kStepBits;
+    static constexpr int kNearTries = 8;      // in the bin of the length itself, before splitting something larger
+    static constexpr int kFarTries = 256;     // there once more, when nothing larger is left
+
+    struct Node {
+        uint64_t offset = 0;
+        uint64_t free : 1 = 0;
+        uint64_t length : 63 = 0;
+        Block previous = 0, next = 0;  // by address
+        uint32_t bin_previous = 0, bin_next = 0;  // free: others in the bin; used: the two halves of the owner
+
+        uint64_t owner() const { return uint64_t{bin_previous} << 32 | bin_next; }
+    };
+
+    static size_t bin_of(uint64_t units) noexcept;      // the last bin whose least length is not above
+    static size_t bin_for(uint64_t units) noexcept;     // the first bin all of whose lengths are enough
+    static uint64_t hash_of(uint64_t offset) noexcept { return (offset + 1) * 0x9e3779b97f4a7c15; }
+    size_t first_bin_from(size_t bin) const noexcept;   // kBins: none
+    Block search_bin(size_t bin, uint64_t length, int tries) const;
+    Block free_block_at(uint64_t offset) const;
+    Block free_block_around(uint64_t offset, uint64_t length) const;
+    Block add_block(uint64_t offset, uint64_t length, Block previous, Block next);
+    void remove_block(Block block);
+    void enter_free(Block block);
+    void leave_free(Block block);
+
+    uint64_t alignment_;
+    unsigned alignment_shift_;
+    uint64_t capacity_;
+    uint64_t free_bytes_ = 0;
+    size_t free_blocks_ = 0;
+    Block first_ = 0, last_ = 0;
+    Slab<Node, 1024> blocks_;
+    SlotIndex<0> starts_;  // the free blocks by offset
+    std::array<Block, kBins> bins_{};
+    std::array<uint64_t, kBins / 64> filled_{};  // one bit per bin
+    uint64_t filled_words_ = 0;                  // one bit per word of it
+};
+
+}  // namespace mooncake::store
