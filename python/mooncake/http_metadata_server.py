@@ -57,6 +57,7 @@ class KVBootstrapServer:
         self.thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._stop_requested = False
         self._started = threading.Event()
         self._listening = False
 
@@ -78,16 +79,20 @@ class KVBootstrapServer:
 
     def close(self) -> None:
         """Stops the server and waits for its thread. May be called again, and before run()."""
-        thread, loop, stop = self.thread, self._loop, self._stop
-        if thread is None:
+        if self.thread is None:
             return
-        if thread.is_alive() and loop is not None and stop is not None:
+        self._request_stop()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
+
+    def _request_stop(self) -> None:
+        # Either the server's thread sees the flag after it has set up its loop, or we see the loop here.
+        self._stop_requested = True
+        if self._loop is not None and self._stop is not None:
             try:
-                loop.call_soon_threadsafe(stop.set)
+                self._loop.call_soon_threadsafe(self._stop.set)
             except RuntimeError:
-                pass  # the loop ended by itself in between
-        if thread is not threading.current_thread():
-            thread.join()
+                pass  # the loop has ended
 
     # ---- the server's thread
 
@@ -103,8 +108,10 @@ class KVBootstrapServer:
             self._started.set()
 
     async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if self._stop_requested:
+            self._stop.set()
         runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S)
         await runner.setup()
         try:
@@ -169,17 +176,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a server until SIGINT or SIGTERM. Returns 1 if it cannot listen or ends by itself."""
     options = parse_args(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(message)s")
-    signals = {signal.SIGINT, signal.SIGTERM}
-    # Blocked here and so in the server's thread too: they are taken one at a time below, never in the middle of something.
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     server = KVBootstrapServer(options.port, options.host)
-    server.run()
-    while server.poll() is KVPoll.Success:
-        if signal.sigtimedwait(signals, 1.0) is not None:
-            server.close()
-            log.info("metadata server ended")
-            return 0
-    return 1
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server._request_stop())
+    server.run().join()
+    return 0 if server._stop_requested else 1
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 // What every directory must do: the one in memory and those with a real server behind them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <atomic>
 #include <functional>
@@ -15,6 +14,7 @@ namespace mooncake {
 namespace {
 
 using testing::DirectoryServer;
+using testing::wait_usable;
 
 struct Kind {
     const char* name;
@@ -38,17 +38,6 @@ protected:
         return std::move(*directory);
     }
     static Deadline soon() { return Deadline::after(30s); }  // only a guard against hangs
-
-    /// A server that listens may still need a moment before it answers: etcd elects itself.
-    static void wait_usable(Directory& directory) {
-        const Deadline deadline = Deadline::after(60s);
-        Result<> answer = directory.put("ready", "yes", deadline);
-        while (!answer && !deadline.passed()) {
-            ::poll(nullptr, 0, 10);
-            answer = directory.put("ready", "yes", deadline);
-        }
-        ASSERT_TRUE(answer) << answer.error().to_string();
-    }
 
     std::unique_ptr<DirectoryServer> server_;
     std::string connection_;

@@ -2,6 +2,7 @@
 #include "coordination/testing/directory_servers.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <condition_variable>
 #include <fstream>
@@ -144,6 +145,16 @@ private:
 };
 
 }  // namespace
+
+void wait_usable(Directory& directory) {
+    const Deadline deadline = Deadline::after(60s);
+    Result<> answer = directory.put("ready", "yes", deadline);
+    while (!answer && !deadline.passed()) {
+        ::poll(nullptr, 0, 10);  // nothing tells us when the server will be ready
+        answer = directory.put("ready", "yes", deadline);
+    }
+    ASSERT_TRUE(answer) << answer.error().to_string();
+}
 
 std::unique_ptr<DirectoryServer> make_redis_server(const std::string& extra_configuration) { return std::make_unique<RedisProgram>(extra_configuration); }
 std::unique_ptr<DirectoryServer> make_etcd_server() { return std::make_unique<EtcdProgram>(); }

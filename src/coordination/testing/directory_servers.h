@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "coordination/directory.h"
+
 namespace mooncake::testing {
 
 /// A server that a directory connects to, under the control of a test. Its address stays the same over restarts.
@@ -17,6 +19,9 @@ public:
     virtual void pause() = 0;                    // accepts connections, but does not answer
     virtual void resume() = 0;
 };
+
+/// A server that listens may still need a moment before it answers: etcd elects itself.
+void wait_usable(Directory& directory);
 
 std::unique_ptr<DirectoryServer> make_redis_server(const std::string& extra_configuration = "");
 std::unique_ptr<DirectoryServer> make_etcd_server();
