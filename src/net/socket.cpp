@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/incarnation.h"
+#include "net/resolver.h"
 
 namespace mooncake::net {
 
@@ -87,7 +88,7 @@ Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backl
 }
 
 Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadline) {
-    MC_ASSIGN_OR_RETURN(const auto addresses, resolve(host, port));
+    MC_ASSIGN_OR_RETURN(const auto addresses, resolve(host, port, deadline));
     Error last(Code::kUnavailable, format_text("'{}' has no address", host));
     for (size_t i = 0; i < addresses.size(); ++i) {
         // Each address gets its share of the time, so that a silent one leaves some for the next.

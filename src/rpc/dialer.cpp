@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "rpc/resolver.h"
+#include "net/resolver.h"
 
 namespace mooncake::rpc {
 
@@ -14,9 +14,9 @@ Dialer::Dialer(std::shared_ptr<IoLoop> loop, net::HostPort target, Deadline dead
     : loop_(std::move(loop)), target_(std::move(target)), deadline_(deadline), done_(std::move(done)), timer_(*loop_) {}
 
 void Dialer::start() {
-    if (is_numeric_host(target_.host)) return on_resolved(net::resolve(target_.host, target_.port));
+    if (net::is_numeric_host(target_.host)) return on_resolved(net::resolve(target_.host, target_.port));
     timer_.set(deadline_.at(), [self = shared_from_this()] { self->on_timeout(); });
-    resolve_in_background(target_.host, target_.port, [self = shared_from_this()](Result<std::vector<net::SocketAddress>> addresses) {
+    net::resolve_in_background(target_.host, target_.port, [self = shared_from_this()](Result<std::vector<net::SocketAddress>> addresses) {
         self->loop_->post([self, addresses = std::move(addresses)] { self->on_resolved(addresses); });
     });
 }

@@ -7,20 +7,24 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/time.h"
 #include "net/address.h"
 
-namespace mooncake::rpc {
+namespace mooncake::net {
 
-using Resolved = std::function<void(Result<std::vector<net::SocketAddress>>)>;
+using Resolved = std::function<void(Result<std::vector<SocketAddress>>)>;
 
-/// True for literal addresses, which net::resolve() turns into numbers without asking anybody.
+/// True for literal addresses, which resolve() turns into numbers without asking anybody.
 bool is_numeric_host(const std::string& host);
 
-/// net::resolve() on a thread of its own, since the system's resolver may block for long and cannot be interrupted. The callback
+/// resolve() on a thread of its own, since the system's resolver may block for long and cannot be interrupted. The callback
 /// runs on that thread, once, and must not block. Thread-safe.
 ///
 /// The threads belong to the process, not to a caller: nobody who stops has to wait for a name server that is silent. There are
 /// at most a few, so while they all wait for silent servers, further names wait as well; literal addresses never do.
 void resolve_in_background(std::string host, uint16_t port, Resolved done);
 
-}  // namespace mooncake::rpc
+/// resolve() that returns at the deadline (kTimedOut), whatever the name servers do.
+Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t port, Deadline deadline);
+
+}  // namespace mooncake::net

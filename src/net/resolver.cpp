@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rpc/resolver.h"
+#include "net/resolver.h"
 
 #include <arpa/inet.h>
 
 #include <condition_variable>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -13,7 +14,7 @@
 #include "base/thread.h"
 #include "base/thread_annotations.h"
 
-namespace mooncake::rpc {
+namespace mooncake::net {
 
 namespace {
 
@@ -36,7 +37,7 @@ public:
         queue_.push_back(std::move(question));
         if (idle_ < queue_.size() && threads_.size() < kThreadsMax) {
             try {
-                threads_.push_back(start_thread("mc-rpc-resolve", [this] { run(); }));
+                threads_.push_back(start_thread("mc-resolve", [this] { run(); }));
             } catch (const std::system_error&) {
                 if (threads_.empty()) {
                     queue_.pop_back();
@@ -54,7 +55,7 @@ private:
     [[noreturn]] void run() {
         for (;;) {
             Question question = next();
-            question.done(net::resolve(question.host, question.port));
+            question.done(resolve(question.host, question.port));
         }
     }
 
@@ -89,11 +90,33 @@ Resolver& resolver() {
 
 bool is_numeric_host(const std::string& host) {
     in_addr ignored;
-    return net::is_ipv6_literal(host) || ::inet_pton(AF_INET, host.c_str(), &ignored) == 1;
+    return is_ipv6_literal(host) || ::inet_pton(AF_INET, host.c_str(), &ignored) == 1;
 }
 
 void resolve_in_background(std::string host, uint16_t port, Resolved done) {
     if (!resolver().ask({.host = host, .port = port, .done = done})) done(fail(Code::kUnavailable, "cannot resolve '{}': too many names are being asked for", host));
 }
 
-}  // namespace mooncake::rpc
+Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t port, Deadline deadline) {
+    if (is_numeric_host(host)) return resolve(host, port);
+    struct Answer {
+        Mutex mutex;
+        std::condition_variable_any arrived;
+        std::optional<Result<std::vector<SocketAddress>>> addresses MC_GUARDED_BY(mutex);
+    };
+    const auto answer = std::make_shared<Answer>();  // the resolver may come back long after we have gone
+    resolve_in_background(host, port, [answer](Result<std::vector<SocketAddress>> addresses) {
+        Lock lock(answer->mutex);
+        answer->addresses = std::move(addresses);
+        answer->arrived.notify_all();
+    });
+    Lock lock(answer->mutex);
+    while (!answer->addresses) {
+        if (deadline.passed()) return fail(Code::kTimedOut, "cannot resolve '{}' in time", host);
+        if (deadline.is_never()) answer->arrived.wait(answer->mutex);
+        else answer->arrived.wait_until(answer->mutex, deadline.at());
+    }
+    return std::move(*answer->addresses);
+}
+
+}  // namespace mooncake::net
