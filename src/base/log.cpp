@@ -29,8 +29,10 @@ constinit std::atomic<LogLevel> current_level{LogLevel::kInfo};
 constinit Mutex output_mutex;
 constinit spdlog::logger* output MC_PT_GUARDED_BY(output_mutex) = nullptr;
 
-[[maybe_unused]] const int installed =
-    ::pthread_atfork([] { output_mutex.lock(); }, [] { output_mutex.unlock(); }, [] { output_mutex.unlock(); });
+// The thread that forks takes the lock before and gives it back after, in both processes.
+void before_fork() MC_NO_THREAD_ANALYSIS { output_mutex.lock(); }
+void after_fork() MC_NO_THREAD_ANALYSIS { output_mutex.unlock(); }
+[[maybe_unused]] const int installed = ::pthread_atfork(before_fork, after_fork, after_fork);
 
 std::unique_ptr<spdlog::logger> make_logger(const std::string& directory) {
     spdlog::sink_ptr sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();

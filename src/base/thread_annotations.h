@@ -14,6 +14,7 @@
 #define MC_GUARDED_BY(x) MC_THREAD_ATTRIBUTE(guarded_by(x))
 #define MC_PT_GUARDED_BY(x) MC_THREAD_ATTRIBUTE(pt_guarded_by(x))
 #define MC_REQUIRES(...) MC_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
+#define MC_NO_THREAD_ANALYSIS MC_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 #define MC_EXCLUDES(...) MC_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 
 namespace mooncake {

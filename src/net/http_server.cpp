@@ -66,7 +66,7 @@ public:
     }
     bool wait_empty(Deadline deadline) {
         std::unique_lock lock(mutex_);
-        return empty_.wait_until(lock, deadline.at(), [this] { return sessions_.empty(); });
+        return empty_.wait_until(lock, deadline.at(), [this]() MC_NO_THREAD_ANALYSIS { return sessions_.empty(); });
     }
 
 private:
@@ -239,8 +239,11 @@ Result<Bound> listen_at(const SocketAddress& address) {
     const int on = 1, off = 0;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (address.family() == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0)
-        return fail_errno(errno == EADDRINUSE ? Code::kAlreadyExists : Code::kUnavailable, errno, "cannot listen on {}", address.to_string());
+    if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+        const int reason = errno;  // read before to_string() can change it
+        const Code code = reason == EADDRINUSE ? Code::kAlreadyExists : Code::kUnavailable;
+        return fail_errno(code, reason, "cannot listen on {}", address.to_string());
+    }
     SocketAddress bound;
     bound.length = sizeof bound.storage;
     ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length);
@@ -252,8 +255,10 @@ Result<Bound> listen_for(const HttpServerOptions& options) {
     const std::vector<std::string> hosts = options.host.empty() ? std::vector<std::string>{"::", "0.0.0.0"} : std::vector<std::string>{options.host};
     for (const std::string& host : hosts) {
         auto addresses = resolve(host, options.port);
-        if (!addresses) last = std::move(addresses).error();
-        if (!addresses) continue;
+        if (!addresses) {
+            last = std::move(addresses).error();
+            continue;
+        }
         for (const SocketAddress& address : *addresses) {
             auto bound = listen_at(address);
             if (bound || bound.error().code() == Code::kAlreadyExists) return bound;

@@ -62,9 +62,11 @@ void Dialer::try_next() {
 Result<bool> Dialer::begin(const net::SocketAddress& address) {
     watch_.reset();
     socket_ = net::Socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket_) return fail_errno(Code::kUnavailable, errno, "connect {}: cannot create a socket", address.to_string());
+    int reason = errno;  // always read before to_string() can change it
+    if (!socket_) return fail_errno(Code::kUnavailable, reason, "connect {}: cannot create a socket", address.to_string());
     if (::connect(socket_.fd(), address.get(), address.length) == 0) return true;
-    if (errno != EINPROGRESS) return fail_errno(Code::kUnavailable, errno, "connect {}", address.to_string());
+    reason = errno;
+    if (reason != EINPROGRESS) return fail_errno(Code::kUnavailable, reason, "connect {}", address.to_string());
     MC_ASSIGN_OR_RETURN(watch_, IoLoop::Watch::open(*loop_, socket_.fd()));
     watch_->wait_writable(shared_from_this());
     return false;
