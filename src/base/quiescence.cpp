@@ -34,4 +34,9 @@ bool Quiescence::quiesce(Deadline deadline, FutexScope scope) noexcept {
     return all;
 }
 
+void Quiescence::abandon(FutexScope scope) noexcept {
+    for (uint32_t i = 0; i < kSlots; ++i)
+        if (slots_[i].sequence.load(std::memory_order_seq_cst) % 2 != 0) leave(i, scope);
+}
+
 }  // namespace mooncake

@@ -38,6 +38,8 @@ public:
 
     /// Waits for the end of the Sections open now. False at the deadline: then some of them still run. Not inside a Section.
     bool quiesce(Deadline deadline, FutexScope scope = FutexScope::kProcess) noexcept;
+    /// Ends the Sections of a process that shared this with us and died inside them.
+    void abandon(FutexScope scope) noexcept;
 
 private:
     struct alignas(64) Slot {

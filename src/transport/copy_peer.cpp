@@ -187,6 +187,9 @@ void CopyPeer::run_chunk(const CopyChunk& chunk, CopyFailures& failures) {
         fail_all(chunk, Error(Code::kCancelled, "another piece of the transfer failed"), failures);
     else
         copy(chunk, failures);
+    if (failures.size() < 2) return;
+    std::stable_sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    failures.erase(std::unique(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.first == b.first; }), failures.end());
 }
 
 void CopyPeer::finish_whole(const CopyChunk& chunk, CopyFailures& failures) {

@@ -57,7 +57,7 @@ protected:
     /// From now on nothing is copied any more and everything fails with the first reason given. Does not wait.
     void mark_broken(const Error& reason);
 
-    /// Copies one chunk and reports the slices that failed. May run in several threads at once.
+    /// Copies one chunk and reports the slices that failed, in any order, perhaps twice. May run in several threads at once.
     virtual void copy(const CopyChunk& chunk, CopyFailures& failures) = 0;
     /// Whether parts of the slice may be copied in any order, and at the same time.
     virtual bool divisible(Direction, const Slice&) const noexcept { return true; }

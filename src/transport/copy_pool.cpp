@@ -70,9 +70,11 @@ void CopyPool::withdraw(CopyQueue& queue) {
         unqueue(queue, job);
         if (job.running_ == 0) unstarted.push_back(&job);
     }
-    while (queue.running_ != 0) step_over_.wait(mutex_);
     mutex_.unlock();
     for (CopyJob* job : unstarted) job->release();
+    mutex_.lock();
+    while (queue.running_ != 0) step_over_.wait(mutex_);
+    mutex_.unlock();
 }
 
 bool CopyPool::take(std::stop_token& stop, CopyQueue*& queue, CopyJob*& job) {

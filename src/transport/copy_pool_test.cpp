@@ -98,7 +98,10 @@ TEST(CopyPool, WithdrawReleasesWhatHasNotBegunAndWaitsForWhatHas) {
     ASSERT_TRUE(pool.add(queue, running, 1));
     running.entered.acquire();
     ASSERT_TRUE(pool.add(queue, waiting, 1));
-    std::jthread helper([&] { running.go_on.release(); });
+    std::jthread helper([&] {
+        waiting.done.wait(kPatience);
+        running.go_on.release();
+    });
     pool.withdraw(queue);
     EXPECT_TRUE(running.done.done());
     EXPECT_TRUE(waiting.done.done());

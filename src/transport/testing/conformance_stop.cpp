@@ -45,7 +45,7 @@ TEST_P(TransportStops, CancelOfWhatIsDoneChangesNothing) {
 TEST_P(TransportStops, CancelAtAnyMomentEndsTheCompletionAndItsAccesses) {
     const Deadline deadline = patience();
     int stopped = 0;  // on a busy machine the copies may win some races against us
-    for (int round = 0; round < 60 || (stopped < 5 && !deadline.passed()); ++round) {
+    for (int round = 0; round < 32 || (stopped < 5 && !deadline.passed()); ++round) {
         const auto direction = round % 2 == 0 ? Direction::kWrite : Direction::kRead;
         TestMemory& destination = direction == Direction::kWrite ? *remote : *local;
         // Some rounds in large slices that are cut, some in many small ones.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/incarnation.h"
+#include "base/time.h"
+#include "net/socket.h"
+#include "transport/shm/layout.h"
+#include "transport/shm/shared_memory.h"
+
+/// Local connections that carry messages and descriptors. Sockets live in the abstract namespace: they have no name in any file
+/// system and vanish with their process.
+namespace mooncake::shm {
+
+/// Who is at the other end, as the kernel says.
+struct Credentials {
+    pid_t pid = 0;  // 0: it lives in a process namespace that we cannot see
+    uid_t uid = 0;
+};
+
+constexpr size_t kFilesMax = 2;
+
+struct Received {
+    Message message;
+    std::array<MemoryFile, kFilesMax> files;
+};
+
+/// What Transport::endpoint() publishes: "1 NAME".
+std::string encode_endpoint(std::string_view socket_name);
+/// The socket name. kNotSupported for another version or anything that makes no sense.
+Result<std::string> decode_endpoint(std::string_view text);
+/// kCorrupt unless it is a message of our version or newer. Longer ones are accepted: the rest is for newer versions.
+Result<Message> decode_message(std::span<const std::byte> bytes);
+
+/// Non-blocking.
+Result<net::Socket> listen_local(const std::string& name);
+/// kUnavailable: nobody listens there (in our network namespace), or not in time.
+Result<net::Socket> connect_local(const std::string& name, Deadline deadline);
+Result<Credentials> credentials_of(int fd);
+
+/// Never blocks. kBusy: the other end does not read; kUnavailable: it is gone.
+Result<> send_message(int fd, const Message& message, std::span<const int> files = {});
+/// Never blocks. kBusy: nothing there; kUnavailable: the other end is gone; kCorrupt.
+Result<Received> receive_message(int fd);
+
+}  // namespace mooncake::shm

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/region_view.h"
+
+#include <algorithm>
+#include <set>
+
+namespace mooncake::shm {
+
+namespace {
+
+std::byte* mapped_address(const RegionTable::Region& region, const RemoteMemories& memories) {
+    if (region.memory == 0) return nullptr;
+    const auto found = memories.find(region.memory);
+    if (found == memories.end() || found->second.mapping == nullptr) return nullptr;
+    const Mapping& memory = *found->second.mapping;
+    // The table may say anything; outside of what we mapped the kernel copies, and reports.
+    if (region.offset > memory.length() || region.length > memory.length() - region.offset) return nullptr;
+    return memory.address() + region.offset;
+}
+
+}  // namespace
+
+RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : changes_(table.changes()) {
+    const std::vector<RemoteTable::Found> found = table.read();
+    std::set<uint64_t> named;
+    for (const RemoteTable::Found& one : found) {
+        if (one.region.memory == 0 || !named.insert(one.region.memory).second) continue;
+        if (const RemoteMemory& memory = memories[one.region.memory]; memory.mapping) memories_.push_back(memory.mapping);
+    }
+    std::erase_if(memories, [&named](const auto& memory) { return !named.contains(memory.first); });
+
+    regions_.reserve(found.size());
+    for (const RemoteTable::Found& one : found)
+        regions_.push_back({.address = one.region.address, .length = one.region.length, .state = one.state,
+                            .mapped = mapped_address(one.region, memories), .number = one.number});
+    std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.address < b.address; });
+    // An entry that changed hands while we read may appear to overlap another. Only one of them is live, and find() asks.
+    size_t kept = 0;
+    for (size_t i = 0; i < regions_.size(); ++i)
+        if (kept == 0 || regions_[i].address >= regions_[kept - 1].end()) regions_[kept++] = regions_[i];
+    regions_.resize(kept);
+}
+
+const RegionView::Region* RegionView::find(const RemoteTable& table, AddressRange range, size_t& hint) const noexcept {
+    if (range.length == 0 || range.address + range.length < range.address) return nullptr;
+    const auto holds = [&](const Region& region) { return range.address >= region.address && range.address < region.end(); };
+    if (hint >= regions_.size() || !holds(regions_[hint])) {
+        const auto after = std::upper_bound(regions_.begin(), regions_.end(), range.address,
+                                            [](uint64_t address, const Region& region) { return address < region.address; });
+        if (after == regions_.begin() || !holds(*std::prev(after))) return nullptr;
+        hint = static_cast<size_t>(std::prev(after) - regions_.begin());
+    }
+    const uint64_t end = range.address + range.length;
+    for (size_t i = hint;; ++i) {
+        if (i == regions_.size() || (i > hint && regions_[i].address != regions_[i - 1].end())) return nullptr;
+        if (!table.still(regions_[i].number, regions_[i].state)) return nullptr;
+        if (regions_[i].end() >= end) return &regions_[hint];
+    }
+}
+
+}  // namespace mooncake::shm

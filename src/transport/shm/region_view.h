@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "transport/access.h"
+#include "transport/shm/region_table.h"
+#include "transport/shm/shared_memory.h"
+
+namespace mooncake::shm {
+
+/// Shared memory of a peer.
+struct RemoteMemory {
+    std::shared_ptr<const Mapping> mapping;  // null: not there yet, or not to be had
+    bool asked = false;
+};
+using RemoteMemories = std::map<uint64_t, RemoteMemory>;  // by its number
+
+/// A peer's regions as they were at one moment, sorted. Never changes, so it is read without locks; what has become of a region
+/// since is asked of the table when it is used.
+class RegionView {
+public:
+    struct Region {
+        uint64_t address = 0;
+        uint64_t length = 0;
+        uint64_t state = 0;
+        std::byte* mapped = nullptr;  // where we mapped it; null: only reachable through the kernel
+        uint32_t number = 0;
+
+        uint64_t end() const noexcept { return address + length; }
+    };
+
+    RegionView() = default;
+    /// Reads the table. Afterwards `memories` has exactly those the table names.
+    RegionView(const RemoteTable& table, RemoteMemories& memories);
+
+    /// The first region of a range that lies in live, adjacent regions only; null if it does not. `hint` is any number, best the
+    /// place in regions() of the last one found; set to that of the result.
+    const Region* find(const RemoteTable& table, AddressRange range, size_t& hint) const noexcept;
+
+    const std::vector<Region>& regions() const noexcept { return regions_; }
+    /// RemoteTable::changes() from before it was read.
+    uint64_t changes() const noexcept { return changes_; }
+
+private:
+    std::vector<Region> regions_;
+    std::vector<std::shared_ptr<const Mapping>> memories_;  // keeps Region::mapped valid
+    uint64_t changes_ = 0;
+};
+
+}  // namespace mooncake::shm

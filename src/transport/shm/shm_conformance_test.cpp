@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/shm.h"
+#include "transport/testing/conformance.h"
+
+namespace mooncake::testing {
+
+MC_INSTANTIATE_CONFORMANCE(Shm, TransportCase{.name = "private_memory", .make = make_shm_transport},
+                           TransportCase{.name = "shared_memory", .make = make_shm_transport, .target_memory = MemorySource::kShared});
+
+}  // namespace mooncake::testing

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/shm_peer.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace mooncake::shm {
+
+// ---- connecting
+
+namespace {
+
+Error refusal(const Message& answer) {
+    switch (static_cast<Refusal>(answer.value)) {
+        case Refusal::kOtherVersion: return error(Code::kRefused, "the peer speaks version {} of the shared-memory protocol, we speak {}", answer.version, kVersion);
+        case Refusal::kOtherIncarnation: return Error(Code::kStale, "another incarnation answered");
+        case Refusal::kFull: return Error(Code::kRefused, "the peer has too many same-host connections");
+    }
+    return Error(Code::kRefused, "the peer refused the shared-memory connection");
+}
+
+/// Reads a word of the peer whose value it told us: that shows that we may, and that the process number means the same to both.
+Result<> probe(pid_t pid, const Message& welcome) {
+    uint64_t word = 0;
+    const CrossPiece piece{.local = reinterpret_cast<std::byte*>(&word), .remote = welcome.address, .length = sizeof word};
+    const CrossResult result = cross_copy(pid, Direction::kRead, std::span(&piece, 1));
+    if (result.fault == CrossResult::Fault::kSystem)
+        return fail_errno(Code::kRefused, result.error, "the system does not let us access the memory of process {} (ptrace scope, container or user)", pid);
+    if (result.fault != CrossResult::Fault::kNone || word != welcome.value)
+        return fail(Code::kRefused, "process {} is not the peer: it lives in another process namespace", pid);
+    return {};
+}
+
+}  // namespace
+
+Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, Incarnation expected, Deadline deadline) {
+    Link link{.socket = std::move(socket)};
+    MC_ASSIGN_OR_RETURN(const Credentials who, credentials_of(link.socket.fd()));
+    if (who.uid != ::geteuid()) return fail(Code::kRefused, "the peer runs as user {}, we as {}", who.uid, ::geteuid());
+    if (who.pid <= 0) return fail(Code::kRefused, "the peer lives in a process namespace that we cannot see");
+    link.pid = who.pid;
+
+    MC_RETURN_IF_ERROR(send_message(link.socket.fd(), {.kind = MessageKind::kHello, .incarnation = own.value, .expected = expected.value}));
+    if (!net::wait_ready(link.socket.fd(), POLLIN, deadline)) return fail(Code::kUnavailable, "process {} does not answer", link.pid);
+    MC_ASSIGN_OR_RETURN(const Received received, receive_message(link.socket.fd()));
+    const Message& answer = received.message;
+    if (answer.kind == MessageKind::kRefusal) return Unexpected(refusal(answer));
+    if (answer.kind != MessageKind::kWelcome || answer.version != kVersion || !received.files[0] || !received.files[1])
+        return fail(Code::kRefused, "process {} answers in a way we do not understand", link.pid);
+    if (answer.incarnation != expected.value) return fail(Code::kStale, "another incarnation answered");
+
+    MC_ASSIGN_OR_RETURN(link.table, RemoteTable::open(received.files[0], expected));
+    MC_ASSIGN_OR_RETURN(link.claims, received.files[1].map(true, sizeof(Quiescence)));
+    ::madvise(link.claims.address(), link.claims.length(), MADV_DONTFORK);
+    link.process = net::Socket(static_cast<int>(::syscall(SYS_pidfd_open, link.pid, 0)));
+    MC_RETURN_IF_ERROR(probe(link.pid, answer));
+    return link;
+}
+
+Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool, Loop& loop,
+                                               Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(net::Socket socket, connect_local(socket_name, deadline));
+    MC_ASSIGN_OR_RETURN(Link link, shake_hands(std::move(socket), own, expected, deadline));
+    std::unique_ptr<ShmPeer> peer(new ShmPeer(std::move(link), pool, loop));
+    // The connection outlived the look at the process, so that was the right process.
+    if (!peer->alive()) return Unexpected(peer->lost(0));
+    MC_RETURN_IF_ERROR(loop.watch(peer->link_.socket.fd(), *peer));
+    return peer;
+}
+
+ShmPeer::ShmPeer(Link link, CopyPool& pool, Loop& loop) : CopyPeer(pool), link_(std::move(link)), loop_(loop) {
+    Lock lock(refresh_mutex_);
+    rebuild();
+}
+
+ShmPeer::~ShmPeer() {
+    stop();
+    loop_.unwatch(link_.socket.fd());
+}
+
+// ---- the peer's life
+
+bool ShmPeer::alive() const noexcept {
+    // The connection ends with the process image, the pidfd with the process: an image that a child keeps open does not deceive us.
+    std::array<pollfd, 2> ends{pollfd{.fd = link_.socket.fd(), .events = POLLRDHUP}, pollfd{.fd = link_.process.fd(), .events = POLLIN}};
+    return ::poll(ends.data(), ends.size(), 0) <= 0;
+}
+
+Error ShmPeer::lost(int system_errno) {
+    Error reason = system_errno == EPERM ? Error(Code::kRefused, format_text("process {} no longer lets us access its memory", link_.pid), EPERM)
+                                         : Error(Code::kUnavailable, format_text("process {} is gone", link_.pid), system_errno);
+    mark_broken(reason);
+    return reason;
+}
+
+void ShmPeer::on_ready() noexcept {
+    for (;;) {
+        auto received = receive_message(link_.socket.fd());
+        if (!received && received.error().code() == Code::kBusy) return;
+        if (!received) {
+            lost(0);
+            loop_.unwatch(link_.socket.fd());
+            drop_memories();
+            return;
+        }
+        if (received->message.kind == MessageKind::kMemory) take_memory(*received);
+        if (received->message.kind == MessageKind::kMemoryGone) {
+            Lock lock(refresh_mutex_);
+            rebuild();
+        }
+    }
+}
+
+// ---- the peer's regions
+
+std::shared_ptr<const RegionView> ShmPeer::view() {
+    Lock lock(view_mutex_);
+    return view_;
+}
+
+void ShmPeer::rebuild() {
+    auto fresh = std::make_shared<const RegionView>(link_.table, memories_);
+    ask_for_memories();
+    Lock lock(view_mutex_);
+    view_.swap(fresh);
+}
+
+std::shared_ptr<const RegionView> ShmPeer::refresh(const std::shared_ptr<const RegionView>& old) {
+    if (link_.table.changes() == old->changes()) return old;
+    Lock lock(refresh_mutex_);
+    // Another thread may have been faster.
+    if (auto current = view(); current != old && current->changes() == link_.table.changes()) return current;
+    rebuild();
+    return view();
+}
+
+void ShmPeer::ask_for_memories() {
+    // Until the answer is there, and if there is none, the kernel copies.
+    size_t known = 0;
+    for (auto& [number, memory] : memories_) {
+        if (answers_due_ == kWantedMax || ++known > kMemoriesMax) return;
+        if (memory.asked) continue;
+        if (!send_message(link_.socket.fd(), {.kind = MessageKind::kWantMemory, .value = number})) return;
+        memory.asked = true;
+        ++answers_due_;
+    }
+}
+
+void ShmPeer::take_memory(const Received& received) {
+    auto mapping = received.files[0] ? received.files[0].map(true, 1) : Result<Mapping>(Mapping());
+    if (mapping && *mapping) ::madvise(mapping->address(), mapping->length(), MADV_DONTFORK);
+    Lock lock(refresh_mutex_);
+    if (answers_due_ > 0) --answers_due_;
+    const auto found = memories_.find(received.message.value);
+    if (found != memories_.end() && mapping && *mapping) found->second.mapping = std::make_shared<const Mapping>(std::move(*mapping));
+    rebuild();
+}
+
+void ShmPeer::drop_memories() {
+    auto empty = std::make_shared<const RegionView>();
+    Lock lock(refresh_mutex_);
+    memories_.clear();
+    Lock inner(view_mutex_);
+    view_.swap(empty);
+}
+
+// ---- copying
+
+/// One Section of the claims page: finds the slices' regions, copies what is mapped at once, collects the rest for the kernel.
+class ShmPeer::Pass {
+public:
+    Pass(ShmPeer& peer, const CopyChunk& chunk, const RegionView& view, CopyFailures& failures)
+        : peer_(peer), chunk_(chunk), view_(view), failures_(failures), section_(peer.claims().enter(FutexScope::kShared)) {}
+
+    /// False: not in live regions, as far as the view knows.
+    bool add(size_t index);
+    /// Copies what was collected.
+    void flush();
+
+private:
+    void collect(size_t index, const CrossPiece& piece);
+    void fail_from(size_t piece, const Error& error);
+
+    ShmPeer& peer_;
+    const CopyChunk& chunk_;
+    const RegionView& view_;
+    CopyFailures& failures_;
+    const Quiescence::Section section_;
+    size_t hint_ = 0;
+    size_t count_ = 0;
+    std::array<CrossPiece, kCrossPiecesMax> pieces_;  // only the first count_ are set
+    std::array<uint32_t, kCrossPiecesMax> slice_of_;
+};
+
+bool ShmPeer::Pass::add(size_t index) {
+    const Slice& slice = chunk_.slices[index];
+    // Also a part needs its whole slice to be allowed, so that of a slice that is refused nothing at all is copied.
+    const RegionView::Region* region = view_.find(peer_.link_.table, {slice.remote, slice.length}, hint_);
+    if (region == nullptr) return false;
+    const bool direct = is_mapped_host_memory(slice);
+    uint64_t at = slice.remote + chunk_.offset;
+    const uint64_t end = chunk_.part() ? at + chunk_.length : at + slice.length;
+    while (at < end) {
+        while (region->end() <= at) ++region;
+        const uint64_t length = std::min(end, region->end()) - at;
+        std::byte* const local = slice.local + (at - slice.remote);
+        if (!direct || region->mapped == nullptr) {
+            collect(index, {.local = local, .remote = at, .length = length});
+        } else if (chunk_.direction == Direction::kRead) {
+            std::memcpy(local, region->mapped + (at - region->address), length);
+        } else {
+            std::memcpy(region->mapped + (at - region->address), local, length);
+        }
+        at += length;
+    }
+    return true;
+}
+
+void ShmPeer::Pass::collect(size_t index, const CrossPiece& piece) {
+    if (count_ == kCrossPiecesMax) flush();
+    pieces_[count_] = piece;
+    slice_of_[count_++] = static_cast<uint32_t>(index);
+}
+
+void ShmPeer::Pass::fail_from(size_t piece, const Error& error) {
+    for (; piece < count_; ++piece) failures_.emplace_back(slice_of_[piece], error);
+    count_ = 0;
+}
+
+void ShmPeer::Pass::flush() {
+    using Fault = CrossResult::Fault;
+    // A process number can pass to another process once its owner is gone. Before a write we look whether it is still there. What a
+    // read brought counts only if it is there afterwards, which leaves no gap.
+    const bool read = chunk_.direction == Direction::kRead;
+    if (count_ > 0 && !read && !peer_.alive()) return fail_from(0, peer_.lost(0));
+    size_t done = 0;
+    while (done < count_) {
+        const CrossResult result = cross_copy(peer_.link_.pid, chunk_.direction, std::span(pieces_).subspan(done, count_ - done));
+        done += result.piece;
+        if (result.fault == Fault::kNone) break;
+        if (result.fault == Fault::kSystem) return fail_from(read ? 0 : done, peer_.lost(result.error));
+        const CrossPiece& bad = pieces_[done];
+        failures_.emplace_back(slice_of_[done], error(Code::kNotRegistered, "{} memory at {:#x}+{} is not mapped there", result.fault == Fault::kLocal ? "local" : "the peer's",
+                                                      result.fault == Fault::kLocal ? reinterpret_cast<uint64_t>(bad.local) : bad.remote, bad.length));
+        const uint32_t failed = slice_of_[done];
+        while (done < count_ && slice_of_[done] == failed) ++done;
+    }
+    if (count_ > 0 && read && !peer_.alive()) return fail_from(0, peer_.lost(0));
+    count_ = 0;
+}
+
+void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
+    const auto known = view();
+    std::vector<size_t> refused;
+    {
+        Pass pass(*this, chunk, *known, failures);
+        for (size_t i = 0; i < chunk.slices.size(); ++i)
+            if (!pass.add(i)) refused.push_back(i);
+        pass.flush();
+    }
+    if (refused.empty()) return;
+    // The table may have changed since we looked.
+    const auto fresh = refresh(known);
+    Pass pass(*this, chunk, *fresh, failures);
+    for (const size_t i : refused) {
+        const Slice& slice = chunk.slices[i];
+        if (!pass.add(i)) failures.emplace_back(i, error(Code::kNotRegistered, "remote range {:#x}+{} is not registered at the peer", slice.remote, slice.length));
+    }
+    pass.flush();
+}
+
+}  // namespace mooncake::shm

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/incarnation.h"
+#include "base/thread_annotations.h"
+#include "base/unique_fd.h"
+#include "net/socket.h"
+#include "transport/copy_peer.h"
+#include "transport/cross_memory.h"
+#include "transport/shm/channel.h"
+#include "transport/shm/loop.h"
+#include "transport/shm/region_table.h"
+#include "transport/shm/region_view.h"
+
+namespace mooncake::shm {
+
+/// The side that copies: a connection to another process of this host. Copies run on our threads only; the target learns from the
+/// claims page when it must wait for us. Memory the target shares is mapped and copied directly, all other through the kernel.
+///
+/// A chunk is copied within one Section of the claims page, in which every region used is seen live first. Regions are found in a
+/// RegionView; when one is missing or dead there, a fresh view decides.
+class ShmPeer final : public CopyPeer, private Loop::Handler {
+public:
+    static Result<std::unique_ptr<Peer>> connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool, Loop& loop,
+                                                 Deadline deadline);
+    ~ShmPeer() override;
+
+    static constexpr size_t kMemoriesMax = 4096;  // mapped at once
+    static constexpr size_t kWantedMax = 32;      // asked for at once
+
+private:
+    class Pass;
+    /// What the handshake yields.
+    struct Link {
+        net::Socket socket;
+        net::Socket process;  // a pidfd; empty on kernels without
+        pid_t pid = 0;
+        RemoteTable table;
+        Mapping claims;
+    };
+
+    ShmPeer(Link link, CopyPool& pool, Loop& loop);
+    static Result<Link> shake_hands(net::Socket socket, Incarnation own, Incarnation expected, Deadline deadline);
+
+    void copy(const CopyChunk& chunk, CopyFailures& failures) override;
+    void on_ready() noexcept override;
+
+    /// Whether the process we know is still there: its number may belong to another once this is false.
+    bool alive() const noexcept;
+    Error lost(int system_errno);
+    Quiescence& claims() const noexcept { return *reinterpret_cast<Quiescence*>(link_.claims.address()); }
+
+    std::shared_ptr<const RegionView> view();
+    /// A view newer than `old`, or `old` itself if the table has not changed.
+    std::shared_ptr<const RegionView> refresh(const std::shared_ptr<const RegionView>& old);
+    void rebuild() MC_REQUIRES(refresh_mutex_);
+    void ask_for_memories() MC_REQUIRES(refresh_mutex_);
+    void take_memory(const Received& received);
+    void drop_memories();
+
+    const Link link_;
+    Loop& loop_;
+    Mutex view_mutex_;
+    std::shared_ptr<const RegionView> view_ MC_GUARDED_BY(view_mutex_);
+    Mutex refresh_mutex_;  // taken before view_mutex_
+    RemoteMemories memories_ MC_GUARDED_BY(refresh_mutex_);
+    size_t answers_due_ MC_GUARDED_BY(refresh_mutex_) = 0;
+};
+
+}  // namespace mooncake::shm

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/target.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <new>
+
+#include "base/log.h"
+
+namespace mooncake::shm {
+
+namespace {
+
+uint64_t address_of(const void* pointer) noexcept { return reinterpret_cast<uint64_t>(pointer); }
+
+}  // namespace
+
+/// One peer. Its members belong to the loop's thread, except those the target's mutex guards.
+class Target::Connection final : public Loop::Handler {
+public:
+    Connection(Target& target, net::Socket socket, pid_t pid) : target_(target), socket_(std::move(socket)), pid_(pid) {}
+
+    int fd() const noexcept { return socket_.fd(); }
+    void on_ready() noexcept override;
+
+    std::shared_ptr<const Claims> claims;  // null: has not said hello. Guarded by the target's mutex
+    std::set<uint64_t> handed_out;         // memories it may have mapped. Guarded by the target's mutex
+
+private:
+    bool handle(const Received& received);
+
+    Target& target_;
+    const net::Socket socket_;
+    const pid_t pid_;
+    bool shunned_ = false;  // it broke the rules: nothing more is said, but its claims count until it has closed its end
+};
+
+/// A region in the table.
+class Target::Entry final : public Registration {
+public:
+    Entry(Target& target, uint32_t number, uint64_t memory) : target_(target), number_(number), memory_(memory) {}
+    ~Entry() override {
+        withdraw();
+        if (memory_ != 0) target_.drop_memory(memory_);
+        target_.table_->release(number_);
+    }
+
+    Result<> revoke(Deadline deadline) override {
+        withdraw();
+        return target_.fence(deadline);
+    }
+
+private:
+    void withdraw() {
+        if (!withdrawn_.exchange(true)) target_.table_->withdraw(number_);
+    }
+
+    Target& target_;
+    const uint32_t number_;
+    const uint64_t memory_;
+    std::atomic<bool> withdrawn_{false};
+};
+
+Target::Target(Incarnation incarnation, Loop& loop) : incarnation_(incarnation), loop_(loop) {}
+
+Result<std::unique_ptr<Target>> Target::create(Incarnation incarnation, Loop& loop) {
+    std::unique_ptr<Target> target(new Target(incarnation, loop));
+    MC_ASSIGN_OR_RETURN(target->table_, RegionTable::create(incarnation));
+    MC_ASSIGN_OR_RETURN(target->listener_, listen_local(target->socket_name_));
+    target->spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    MC_RETURN_IF_ERROR(loop.watch(target->listener_.fd(), *target));
+    return target;
+}
+
+Target::~Target() {
+    if (!listener_) return;
+    loop_.unwatch(listener_.fd());
+    std::vector<int> open;
+    {
+        Lock lock(mutex_);
+        for (const auto& [fd, connection] : connections_) open.push_back(fd);
+    }
+    for (const int fd : open) loop_.unwatch(fd);
+}
+
+// ---- connections
+
+net::Socket Target::accept_one() {
+    net::Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket || (errno != EMFILE && errno != ENFILE)) return socket;
+    // Left in the queue it would keep us awake, so it is let in just to be closed.
+    MC_LOG_WARNING_EVERY(60s, "out of file descriptors: same-host peers are turned away");
+    spare_.reset();
+    net::Socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).reset();
+    spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return {};
+}
+
+void Target::accept_all() {
+    while (net::Socket socket = accept_one()) {
+        const auto who = credentials_of(socket.fd());
+        if (!who || who->uid != ::geteuid()) continue;
+        const int fd = socket.fd();
+        auto connection = std::make_unique<Connection>(*this, std::move(socket), who->pid);
+        Connection& watched = *connection;
+        std::unique_ptr<Connection> displaced;
+        {
+            Lock lock(mutex_);
+            if (strangers_.size() >= kStrangersMax) {
+                const auto oldest = connections_.find(strangers_.front());
+                displaced = std::move(oldest->second);
+                connections_.erase(oldest);
+                strangers_.erase(strangers_.begin());
+            }
+            strangers_.push_back(fd);
+            connections_[fd] = std::move(connection);
+        }
+        if (displaced) loop_.unwatch(displaced->fd());
+        if (!loop_.watch(fd, watched)) forget(watched);
+    }
+}
+
+void Target::on_ready() noexcept { accept_all(); }
+
+void Target::forget(Connection& connection) {
+    loop_.unwatch(connection.fd());
+    std::unique_ptr<Connection> gone;
+    {
+        Lock lock(mutex_);
+        const auto found = connections_.find(connection.fd());
+        gone = std::move(found->second);
+        connections_.erase(found);
+        std::erase(strangers_, gone->fd());
+    }
+    // The other end is closed, so no thread of the peer is inside a Section any more, whatever the page says.
+    if (gone->claims) gone->claims->quiescence().abandon(FutexScope::kShared);
+}
+
+void Target::Connection::on_ready() noexcept {
+    for (;;) {
+        auto received = receive_message(fd());
+        if (!received && received.error().code() == Code::kBusy) return;
+        if (!received && received.error().code() == Code::kUnavailable) {
+            target_.forget(*this);
+            return;
+        }
+        if (shunned_ || (received && handle(*received))) continue;
+        // Its half of the connection stays open: as long as it may be copying we must be able to wait for it.
+        shunned_ = true;
+        ::shutdown(fd(), SHUT_WR);
+        if (claims == nullptr) {
+            target_.forget(*this);
+            return;
+        }
+    }
+}
+
+bool Target::Connection::handle(const Received& received) {
+    const Message& message = received.message;
+    if (claims == nullptr) return message.kind == MessageKind::kHello && target_.welcome(fd(), pid_, message) != nullptr;
+    if (message.kind != MessageKind::kWantMemory) return false;
+    target_.hand_out(*this, message.value);
+    return true;
+}
+
+std::shared_ptr<const Target::Claims> Target::welcome(int fd, pid_t pid, const Message& hello) {
+    Message answer{.kind = MessageKind::kRefusal, .incarnation = incarnation_.value};
+    const auto refuse = [&](Refusal why) {
+        answer.value = static_cast<uint64_t>(why);
+        (void)send_message(fd, answer);
+        return nullptr;
+    };
+    if (hello.version != kVersion) return refuse(Refusal::kOtherVersion);
+    if (hello.expected != incarnation_.value) return refuse(Refusal::kOtherIncarnation);
+    auto file = MemoryFile::create("mooncake-claims", sizeof(Quiescence));
+    auto page = file ? file->map(true, sizeof(Quiescence)) : Result<Mapping>(Unexpected(file.error()));
+    if (!page) return refuse(Refusal::kFull);
+    ::madvise(page->address(), page->length(), MADV_DONTFORK);
+    new (page->address()) Quiescence;
+    auto claims = std::make_shared<const Claims>(Claims{.page = std::move(*page), .pid = pid});
+    {
+        // Before the peer can use them: whoever fences from now on looks at them.
+        Lock lock(mutex_);
+        if (connections_.size() > kConnectionsMax) return refuse(Refusal::kFull);
+        connections_.at(fd)->claims = claims;
+        std::erase(strangers_, fd);
+    }
+    answer.kind = MessageKind::kWelcome;
+    answer.address = address_of(&probe_word_);
+    answer.value = probe_word_;
+    const int files[] = {table_->fd(), file->fd()};
+    if (auto sent = send_message(fd, answer, files); !sent) {
+        MC_LOG_WARNING_EVERY(60s, "cannot welcome process {}: {}", pid, sent.error().to_string());
+        return nullptr;
+    }
+    return claims;
+}
+
+void Target::hand_out(Connection& connection, uint64_t memory) {
+    const Message answer{.kind = MessageKind::kMemory, .incarnation = incarnation_.value, .value = memory};
+    Lock lock(mutex_);
+    const auto found = memories_.find(memory);
+    Result<> sent;
+    if (found == memories_.end()) {
+        sent = send_message(connection.fd(), answer);
+    } else {
+        connection.handed_out.insert(memory);
+        const int files[] = {found->second.file.fd()};
+        sent = send_message(connection.fd(), answer, files);
+    }
+    if (!sent) ::shutdown(connection.fd(), SHUT_WR);
+}
+
+// ---- regions
+
+uint64_t Target::hold_memory(const MemoryRegion& region) {
+    struct stat status{};
+    const int seals = region.shared_fd < 0 ? -1 : ::fcntl(region.shared_fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(region.shared_fd, &status) != 0) return 0;
+    const FileId id(status.st_dev, status.st_ino);
+    Lock lock(mutex_);
+    if (const auto found = memory_of_file_.find(id); found != memory_of_file_.end()) {
+        ++memories_[found->second].regions;
+        return found->second;
+    }
+    MemoryFile file(::fcntl(region.shared_fd, F_DUPFD_CLOEXEC, 0));
+    if (!file) return 0;
+    const uint64_t number = next_memory_++;
+    memory_of_file_[id] = number;
+    memories_[number] = {.file = std::move(file), .id = id, .regions = 1};
+    return number;
+}
+
+void Target::drop_memory(uint64_t number) {
+    const Message notice{.kind = MessageKind::kMemoryGone, .incarnation = incarnation_.value, .value = number};
+    Lock lock(mutex_);
+    const auto found = memories_.find(number);
+    if (--found->second.regions > 0) return;
+    memory_of_file_.erase(found->second.id);
+    memories_.erase(found);
+    // So that the peers unmap it and the system gets it back. Who does not even read this is not worth keeping.
+    for (const auto& [fd, connection] : connections_)
+        if (connection->handed_out.erase(number) != 0 && !send_message(fd, notice)) ::shutdown(fd, SHUT_WR);
+}
+
+Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
+    if (!region.remote_accessible || region.kind != MemoryKind::kHost) return nullptr;
+    const uint64_t memory = hold_memory(region);
+    auto number = table_->publish({.address = address_of(region.address), .length = region.length, .memory = memory, .offset = region.shared_offset});
+    if (!number) {
+        if (memory != 0) drop_memory(memory);
+        return Unexpected(std::move(number).error());
+    }
+    return std::make_unique<Entry>(*this, *number, memory);
+}
+
+Result<> Target::fence(Deadline deadline) {
+    std::vector<std::shared_ptr<const Claims>> claims;
+    {
+        Lock lock(mutex_);
+        for (const auto& [fd, connection] : connections_)
+            if (connection->claims) claims.push_back(connection->claims);
+    }
+    for (const auto& one : claims)
+        if (!one->quiescence().quiesce(deadline, FutexScope::kShared))
+            return fail(Code::kBusy, "process {} still accesses our memory", one->pid);
+    return {};
+}
+
+}  // namespace mooncake::shm

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/incarnation.h"
+#include "base/quiescence.h"
+#include "base/thread_annotations.h"
+#include "net/socket.h"
+#include "transport/memory.h"
+#include "transport/shm/channel.h"
+#include "transport/shm/loop.h"
+#include "transport/shm/region_table.h"
+
+namespace mooncake::shm {
+
+/// The side whose memory is used: publishes the regions, lets peers in, and fences them out again. Thread-safe; the connections
+/// are served on the loop's thread. Registrations must be destroyed first.
+class Target final : private Loop::Handler {
+public:
+    static Result<std::unique_ptr<Target>> create(Incarnation incarnation, Loop& loop);
+    ~Target();
+
+    const std::string& socket_name() const noexcept { return socket_name_; }
+    Result<std::unique_ptr<Registration>> add(const MemoryRegion& region);
+
+    static constexpr size_t kConnectionsMax = 4096;
+    static constexpr size_t kStrangersMax = 64;  // connections that have not said hello yet
+
+private:
+    class Connection;
+    class Entry;
+    friend class Connection;
+    friend class Entry;
+
+    /// A page through which one peer shows what it is doing. Outlives the connection while somebody waits for the peer.
+    struct Claims {
+        Mapping page;
+        pid_t pid = 0;
+        Quiescence& quiescence() const noexcept { return *reinterpret_cast<Quiescence*>(page.address()); }
+    };
+    using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
+    /// A file that holds some of our regions.
+    struct Memory {
+        MemoryFile file;  // a descriptor of our own: the owner of the regions may close any of his
+        FileId id;
+        size_t regions = 0;
+    };
+
+    Target(Incarnation incarnation, Loop& loop);
+
+    void on_ready() noexcept override;
+    void accept_all();
+    net::Socket accept_one();
+    void forget(Connection& connection);
+    /// Answers a hello. Null when the peer was turned away.
+    std::shared_ptr<const Claims> welcome(int fd, pid_t pid, const Message& hello);
+    void hand_out(Connection& connection, uint64_t memory);
+
+    uint64_t hold_memory(const MemoryRegion& region);
+    void drop_memory(uint64_t number);
+    Result<> fence(Deadline deadline);
+
+    const Incarnation incarnation_;
+    Loop& loop_;
+    const std::string socket_name_ = "mooncake-" + incarnation_.to_string();
+    const uint64_t probe_word_ = random_u64();  // peers read it, to see whether they may read our memory
+    std::unique_ptr<RegionTable> table_;
+    net::Socket listener_;
+    UniqueFd spare_;  // given up for a moment to turn a peer away when we are out of descriptors
+
+    Mutex mutex_;
+    std::unordered_map<int, std::unique_ptr<Connection>> connections_ MC_GUARDED_BY(mutex_);
+    std::vector<int> strangers_ MC_GUARDED_BY(mutex_);  // oldest first
+    std::map<uint64_t, Memory> memories_ MC_GUARDED_BY(mutex_);
+    std::map<FileId, uint64_t> memory_of_file_ MC_GUARDED_BY(mutex_);
+    uint64_t next_memory_ MC_GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace mooncake::shm
