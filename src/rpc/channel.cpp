@@ -42,7 +42,7 @@ Result<> ClientConnection::on_frame(const FrameHeader& header, FrameBody body) {
 
 void ClientConnection::on_closed(const Error& why) {
     const auto channel = std::exchange(channel_, nullptr);
-    channel->on_connection_closed(why);
+    channel->on_connection_closed(*this, why);
 }
 
 // ---- Channel: callers
@@ -271,8 +271,14 @@ Result<> Channel::on_answer(const FrameHeader& header, FrameBody body) {
     return {};
 }
 
-void Channel::on_connection_closed(const Error& why) {
-    const bool greeting = std::exchange(parts().greeting, nullptr) != nullptr;
+void Channel::on_connection_closed(const ClientConnection& connection, const Error& why) {
+    const bool greeting = parts().greeting.get() == &connection;
+    if (greeting) {
+        parts().greeting.reset();
+    } else {
+        Lock lock(mutex_);
+        if (connection_.get() != &connection) return;  // let go before, for not being used
+    }
     const Code code = why.code() == Code::kRefused || why.code() == Code::kCancelled ? why.code() : Code::kUnavailable;
     const Error error(code, format_text("{}: {}", greeting ? "hello" : "call", why.message()), why.system_errno());
     fail_all(in_context(error), Stage::kIdle, /*remember=*/greeting);
@@ -334,19 +340,23 @@ void Channel::arm_idle_timer() {
 void Channel::on_idle_timer() {
     const Time now = Clock::now();
     std::shared_ptr<ClientConnection> connection;
-    bool unused = false;
+    bool idle = false;
     {
         Lock lock(mutex_);
-        connection = connection_;
-        unused = calls_.size() == 0 && calls_begun_ == parts().calls_seen;
+        if (calls_.size() != 0 || calls_begun_ != parts().calls_seen) parts().used_at = now;
         parts().calls_seen = calls_begun_;
+        idle = now - parts().used_at >= setup_.options.idle_timeout;
+        connection = connection_;
+        if (idle && connection) {
+            // First of all no new call may use it: such a call would fail with the connection.
+            connection_.reset();
+            stage_ = Stage::kIdle;
+        }
     }
-    if (!unused) parts().used_at = now;
-    const bool idle = now - parts().used_at >= setup_.options.idle_timeout;
-    if (connection && connection->stalled(now - kStallTimeout)) {
-        connection->close(Error(Code::kUnavailable, "the server takes no bytes or stopped within a message", ETIMEDOUT));
-    } else if (idle && connection) {
+    if (connection && idle) {
         connection->close(Error(Code::kUnavailable, "closed for not being used"));
+    } else if (connection && connection->stalled(now - kStallTimeout)) {
+        connection->close(Error(Code::kUnavailable, "the server takes no bytes or stopped within a message", ETIMEDOUT));
     } else if (idle && retire_if_unused()) {
         return;
     }

@@ -280,6 +280,16 @@ TEST(ClientFaults, AnUnusedConnectionIsClosedAndOpenedAgain) {
     }
 }
 
+TEST(ClientFaults, NoCallFailsBecauseItsConnectionWasJustClosedAsUnused) {
+    TestServer server;
+    const auto client = Client::create({.idle_timeout = 10ms});
+    for (int i = 0; i < 60; ++i) {
+        const auto reply = client->call(server.address(), kEcho, {}, soon());
+        ASSERT_TRUE(reply) << reply.error().to_string();
+        std::this_thread::sleep_for(15ms + std::chrono::microseconds(i * 200));  // about when the client closes it
+    }
+}
+
 TEST(ClientFaults, TimedOutRequestsDoNotPileUpBehindAServerThatReadsNothing) {
     RawServer server;
     const auto client = Client::create({});
