@@ -38,6 +38,8 @@ constexpr Duration kFenceTime = 500ms;
 bool worth_another_attempt(const Error& error) noexcept;
 /// The error of a transfer that was stopped, saying what that means for the peer's memory.
 Error stopped_error(Code code, std::string_view why, Stopped stopped);
+/// The error a transfer ends with: names peer and path, and says so when a write broke off at a peer nobody could ask.
+Error final_error(Error error, Direction direction, const Link& link);
 /// Checks what needs no network: null and wrapping addresses.
 Result<> check_blocks(std::span<const Block> blocks);
 

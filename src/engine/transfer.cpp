@@ -15,10 +15,20 @@ bool worth_another_attempt(const Error& error) noexcept {
     }
 }
 
+namespace {
+
+constexpr std::string_view kInDoubt = "the peer is in doubt: it may still apply bytes it has received, and is fenced before it is used again";
+
+}  // namespace
+
+Error final_error(Error error, Direction direction, const Link& link) {
+    std::string message = format_text("{}: {}", link.to_string(), error.message());
+    if (error.code() == Code::kUnavailable && direction == Direction::kWrite) message += format_text("; {}", kInDoubt);
+    return Error(error.code(), std::move(message), error.system_errno());
+}
+
 Error stopped_error(Code code, std::string_view why, Stopped stopped) {
-    const std::string_view meaning = stopped == Stopped::kEverywhere
-                                         ? "nothing of it moves any more"
-                                         : "the peer is in doubt: it may still apply bytes it has received, and is fenced before it is used again";
+    const std::string_view meaning = stopped == Stopped::kEverywhere ? "nothing of it moves any more" : kInDoubt;
     return Error(code, format_text("{}; {}", why, meaning), code == Code::kTimedOut ? ETIMEDOUT : ECANCELED);
 }
 
@@ -67,13 +77,16 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction dire
     if (slices.empty()) return 0;
     for (int tries = 1;; ++tries) {
         auto link = session.link(deadline);
-        if (!link) return Unexpected(std::move(link).error());
+        if (!link) {
+            if (tries == 1 || direction == Direction::kRead) return Unexpected(std::move(link).error());
+            return fail_errno_text(link.error().code(), format_text("{}; {}", link.error().message(), kInDoubt), link.error().system_errno());
+        }
         auto moved = attempt(**link, direction, slices, completion, deadline);
         if (moved) return moved;
         session.report_failure(*link, moved.error());
         const bool again = worth_another_attempt(moved.error()) && tries < kAttemptsMax && !deadline.passed() &&
                            !core.closing.load(std::memory_order_acquire);
-        if (!again) return Unexpected(std::move(moved).error().with_context((*link)->to_string()));
+        if (!again) return Unexpected(final_error(std::move(moved).error(), direction, **link));
         MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", (*link)->to_string(), moved.error().to_string());
     }
 }

@@ -97,7 +97,7 @@ void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
         MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", link->to_string(), error.to_string());
         return run_attempt();
     }
-    const Error named = Error(error).with_context(link->to_string());
+    const Error named = final_error(error, direction_, *link);
     finish(&named);
     (void)batch;
 }

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "transport/self/self.h"
+#include "transport/tcp/tcp.h"
 
 namespace mooncake {
 
@@ -18,6 +19,7 @@ struct Maker {
 /// Every transport of this build; adding one is one line here and one folder.
 constexpr Maker kMakers[] = {
     {"self", make_self_transport},
+    {"tcp", tcp::make_tcp_transport},
 };
 
 bool allowed(const EngineOptions& options, std::string_view name) {

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/connection.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "base/log.h"
+#include "transport/tcp/server.h"
+
+namespace mooncake::tcp {
+
+Connection::Connection(Server& server, IoThread& io, net::Socket socket)
+    : server_(server), io_(io), socket_(std::move(socket)), accepted_at_(Clock::now()), received_at_(accepted_at_), sent_at_(accepted_at_) {}
+
+Result<> Connection::start() {
+    Lock lock(mutex_);  // the first event waits for us
+    interest_ = EPOLLIN;
+    ticking_ = true;
+    io_.want_ticks(1);
+    auto token = io_.add(socket_.fd(), *this, interest_);
+    if (!token) {
+        io_.want_ticks(-1);
+        return Unexpected(std::move(token).error());
+    }
+    token_ = *token;
+    return {};
+}
+
+void Connection::shut() {
+    Lock lock(mutex_);
+    phase_ = Phase::kClosed;
+    ::shutdown(socket_.fd(), SHUT_RDWR);  // wakes the I/O thread, which retires us
+}
+
+void Connection::retire() {
+    {
+        Lock lock(mutex_);
+        phase_ = Phase::kClosed;
+        if (ticking_) io_.want_ticks(-1);
+        io_.remove(token_, socket_.fd());
+        socket_.reset_hard();
+    }
+    server_.forget(*this);  // destroys us
+}
+
+void Connection::on_ready(uint32_t) {
+    bool alive = false;
+    std::optional<Hello> hello;
+    {
+        Lock lock(mutex_);
+        if (phase_ == Phase::kHello) alive = receive_hello(hello);
+        else alive = phase_ != Phase::kClosed && work();
+        if (alive) update_interest();
+    }
+    if (alive && hello) {
+        const HelloReply answer = server_.greet(*this, *hello);  // takes the mutex that comes before ours
+        Lock lock(mutex_);
+        alive = phase_ != Phase::kClosed && welcome(answer) && work();
+        if (alive) update_interest();
+    }
+    if (!alive) retire();
+}
+
+void Connection::on_tick(Time now) {
+    bool late = false;
+    {
+        Lock lock(mutex_);
+        late = overdue(now);
+    }
+    if (late) retire();
+}
+
+bool Connection::overdue(Time now) const {
+    if (phase_ == Phase::kClosed) return true;
+    if (phase_ != Phase::kOpen) return now - accepted_at_ > kHelloTimeout;
+    if ((writing_ || !inbox_.bytes().empty()) && now - received_at_ > kMessageTimeout) return true;
+    return reply_count_ > 0 && now - sent_at_ > kReplyTimeout;
+}
+
+void Connection::update_interest() {
+    uint32_t wanted = 0;
+    if (may_receive()) wanted |= EPOLLIN;
+    if (reply_count_ > 0) wanted |= EPOLLOUT;
+    if (wanted != interest_) {
+        interest_ = wanted;
+        io_.change(token_, socket_.fd(), wanted);
+    }
+    const bool pending = phase_ != Phase::kOpen || writing_ || !inbox_.bytes().empty() || reply_count_ > 0;
+    if (pending != ticking_) {
+        ticking_ = pending;
+        io_.want_ticks(pending ? 1 : -1);
+    }
+}
+
+bool Connection::may_receive() const { return reply_count_ < kRepliesMax && reply_descriptors_ < kReplyDescriptorsMax; }
+
+bool Connection::work() {
+    for (size_t done = 0; done < kConnectionStepBytes;) {
+        size_t received = 0, sent = 0;
+        if (may_receive() && !receive(received)) return false;
+        if (!flush(sent)) return false;
+        if (received + sent == 0) break;
+        done += received + sent;
+    }
+    return true;
+}
+
+// ---- receiving
+
+bool Connection::receive(size_t& moved) {
+    if (writing_) {
+        if (!receive_payload(moved)) return false;
+    } else {
+        const IoResult result = inbox_.receive(socket_.fd(), kAheadBytes);
+        if (result.error != 0) return false;
+        moved = result.bytes;
+    }
+    if (moved > 0) received_at_ = Clock::now();
+    if (phase_ == Phase::kParting) {
+        inbox_.drop(inbox_.bytes().size());
+        return true;
+    }
+    return moved == 0 || handle_inbox();
+}
+
+bool Connection::receive_hello(std::optional<Hello>& hello) {
+    if (inbox_.receive(socket_.fd(), kAheadBytes).error != 0) return false;
+    const auto bytes = inbox_.bytes();
+    if (!may_be_hello(bytes)) return false;
+    if (bytes.size() < kHelloBytes) return true;
+    const auto decoded = decode_hello(bytes.first<kHelloBytes>());
+    if (!decoded) return false;
+    hello = *decoded;
+    inbox_.drop(kHelloBytes);
+    return true;
+}
+
+bool Connection::welcome(const HelloReply& answer) {
+    checked_ = (answer.features & kFeatureChecksum) != 0;
+    new_reply(0).out.head() = encode(answer);
+    phase_ = answer.status == Status::kOk ? Phase::kOpen : Phase::kParting;
+    return phase_ == Phase::kParting || handle_inbox();
+}
+
+bool Connection::handle_inbox() {
+    while (may_receive()) {
+        if (writing_) {
+            take_payload();
+            if (!incoming_.done()) return true;
+            end_write();
+            continue;
+        }
+        bool complete = false;
+        if (!handle_head(complete)) return false;
+        if (!complete) return true;
+    }
+    return true;
+}
+
+bool Connection::handle_head(bool& complete) {
+    const auto bytes = inbox_.bytes();
+    if (bytes.size() < kHeaderBytes) return true;
+    const auto header = decode_header(bytes.first<kHeaderBytes>());
+    if (!header || (header->kind != Kind::kWrite && header->kind != Kind::kRead)) return server_.complain(*this, "a header makes no sense");
+    const size_t head = head_bytes(*header);
+    if (bytes.size() < head) return true;
+    if (auto decoded = decode_descriptors(*header, bytes.first(head), checked_, ranges_); !decoded)
+        return server_.complain(*this, decoded.error().message());
+    inbox_.drop(head);
+    complete = true;
+    if (header->kind == Kind::kWrite) begin_write(*header);
+    else begin_read(*header);
+    return true;
+}
+
+std::string Connection::refusal_text(AddressRange range) {
+    return format_text("{} bytes at {:#x} are not registered here", range.length, range.address);
+}
+
+void Connection::begin_write(const Header& header) {
+    writing_ = true;
+    write_id_ = header.id;
+    refusal_ = Status::kOk;
+    incoming_.start(header.payload_bytes, checked_);
+    checked_version_ = server_.access().version();
+    const size_t bad = server_.access().first_not_covered(ranges_);
+    if (bad != ranges_.size()) {
+        refusal_ = Status::kNotRegistered;
+        refusal_text_ = refusal_text(ranges_[bad]);
+        incoming_.discard();
+        return;
+    }
+    for (const AddressRange& range : ranges_) incoming_.into().append(reinterpret_cast<std::byte*>(range.address), range.length);
+}
+
+/// Inside a Section. Stops the write if memory it has yet to touch was revoked meanwhile.
+void Connection::recheck_write() {
+    const uint64_t version = server_.access().version();
+    if (version == checked_version_ || incoming_.discarding()) return;
+    for (const iovec& piece : incoming_.into().rest()) {
+        const AddressRange range{.address = reinterpret_cast<uint64_t>(piece.iov_base), .length = piece.iov_len};
+        if (server_.access().covers(range)) continue;
+        refusal_ = Status::kNotRegistered;
+        refusal_text_ = refusal_text(range);
+        incoming_.discard();
+        return;
+    }
+    checked_version_ = version;
+}
+
+bool Connection::receive_payload(size_t& moved) {
+    const auto section = server_.access().section();
+    recheck_write();
+    const IoResult result = incoming_.receive(socket_.fd(), inbox_, kAheadBytes);
+    if (result.error == EFAULT && !incoming_.discarding()) {
+        refusal_ = Status::kNotRegistered;
+        refusal_text_ = "registered memory is not writable (unmapped?)";
+        incoming_.discard();
+        moved = 1;
+        return true;
+    }
+    moved = result.bytes;
+    return result.error == 0;
+}
+
+void Connection::take_payload() {
+    const auto section = server_.access().section();
+    recheck_write();
+    incoming_.take(inbox_);
+}
+
+void Connection::end_write() {
+    writing_ = false;
+    if (refusal_ != Status::kOk) return answer_error(write_id_, refusal_, refusal_text_);
+    if (!incoming_.intact()) return answer_error(write_id_, Status::kCorrupt, "the checksum of what was written is wrong");
+    append_head({.kind = Kind::kWritten, .id = write_id_}, {}, checked_, head_for_answer(write_id_));
+}
+
+void Connection::begin_read(const Header& header) {
+    const uint64_t version = server_.access().version();
+    const size_t bad = server_.access().first_not_covered(ranges_);
+    if (bad != ranges_.size()) return answer_error(header.id, Status::kNotRegistered, refusal_text(ranges_[bad]));
+    Reply& answer = new_reply(header.id);
+    answer.out.start(checked_);
+    answer.checked_version = version;
+    append_head({.kind = Kind::kData, .payload_bytes = header.payload_bytes, .id = header.id}, {}, checked_, answer.out.head());
+    for (const AddressRange& range : ranges_) answer.out.payload().append(reinterpret_cast<std::byte*>(range.address), range.length);
+    reply_descriptors_ += answer.out.payload().rest().size();
+}
+
+// ---- answering
+
+Connection::Reply& Connection::new_reply(uint64_t id) {
+    if (reply_count_ == 0) sent_at_ = Clock::now();
+    Reply& fresh = reply(reply_count_++);
+    fresh.out.start(false);
+    fresh.id = id;
+    return fresh;
+}
+
+/// Short answers in a row become one piece.
+std::vector<std::byte>& Connection::head_for_answer(uint64_t id) {
+    if (reply_count_ > 0 && reply(reply_count_ - 1).out.head_only()) return reply(reply_count_ - 1).out.head();
+    return new_reply(id).out.head();
+}
+
+void Connection::answer_error(uint64_t id, Status status, const std::string& text) {
+    const size_t length = std::min(text.size(), kTextBytesMax);
+    std::vector<std::byte>& head = head_for_answer(id);
+    append_head({.kind = Kind::kError, .status = status, .payload_bytes = static_cast<uint32_t>(length), .id = id}, {}, checked_, head);
+    const auto bytes = std::as_bytes(std::span(text)).first(length);
+    head.insert(head.end(), bytes.begin(), bytes.end());
+}
+
+/// Inside a Section. False when an answer that has begun cannot be continued.
+bool Connection::recheck_reads() {
+    const uint64_t version = server_.access().version();
+    for (size_t i = 0; i < reply_count_; ++i) {
+        Reply& answer = reply(i);
+        if (answer.out.payload().left() == 0 || answer.checked_version == version) continue;
+        answer.checked_version = version;
+        for (const iovec& piece : answer.out.payload().rest()) {
+            const AddressRange range{.address = reinterpret_cast<uint64_t>(piece.iov_base), .length = piece.iov_len};
+            if (server_.access().covers(range)) continue;
+            if (answer.out.started()) return server_.complain(*this, "memory was unregistered in the middle of a read");
+            const uint64_t id = answer.id;
+            reply_descriptors_ -= answer.out.payload().rest().size();
+            answer.out.start(false);
+            const std::string text = refusal_text(range);
+            append_head({.kind = Kind::kError, .status = Status::kNotRegistered, .payload_bytes = static_cast<uint32_t>(text.size()), .id = id}, {}, checked_, answer.out.head());
+            const auto bytes = std::as_bytes(std::span(text));
+            answer.out.head().insert(answer.out.head().end(), bytes.begin(), bytes.end());
+            break;
+        }
+    }
+    return true;
+}
+
+bool Connection::flush(size_t& moved) {
+    if (reply_count_ == 0) return true;
+    const auto section = server_.access().section();
+    if (!recheck_reads()) return false;
+    IovList list;
+    for (size_t i = 0; i < reply_count_ && list.bytes() < kSendBytes; ++i)
+        if (!reply(i).out.gather(list)) break;
+    const IoResult result = list.send(socket_.fd());
+    if (result.error == EFAULT) return server_.complain(*this, "registered memory is not readable (unmapped?)");
+    if (result.error != 0) return false;
+    moved = result.bytes;
+    if (moved > 0) sent_at_ = Clock::now();
+    for (size_t left = result.bytes; left > 0;) {
+        Outgoing& out = reply(0).out;
+        const size_t before = out.payload().rest().size();
+        left = out.consume(left);
+        reply_descriptors_ -= before - out.payload().rest().size();
+        if (!out.done()) break;
+        first_reply_ = (first_reply_ + 1) % kRepliesMax;
+        --reply_count_;
+    }
+    if (reply_count_ == 0 && phase_ == Phase::kParting) ::shutdown(socket_.fd(), SHUT_WR);
+    return true;
+}
+
+}  // namespace mooncake::tcp

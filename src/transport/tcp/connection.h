@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "net/socket.h"
+#include "transport/tcp/io_thread.h"
+#include "transport/tcp/policy.h"
+#include "transport/tcp/stream.h"
+
+namespace mooncake::tcp {
+
+class Server;
+
+/// The target's end of one connection: checks what the initiator asks for, and moves bytes between its socket and our memory.
+/// Lives on one I/O thread; only shut() may be called from others. Owned by the Server, which it asks to be destroyed when the
+/// connection ends.
+class Connection final : public IoHandler {
+public:
+    Connection(Server& server, IoThread& io, net::Socket socket);
+
+    /// Begins to serve. May be destroyed by the I/O thread at any time afterwards.
+    Result<> start();
+    /// When it returns, no byte of this connection touches our memory any more. The I/O thread cleans up later.
+    void shut();
+
+    void on_ready(uint32_t events) override;
+    void on_tick(Time now) override;
+
+    // Written by the Server, under its mutex.
+    Incarnation initiator;
+    uint64_t session = 0;
+
+private:
+    enum class Phase : uint8_t { kHello, kOpen, kParting, kClosed };
+    struct Reply {
+        Outgoing out;
+        uint64_t id = 0;
+        uint64_t checked_version = 0;  // of the AccessTable, when out.payload() was checked
+    };
+
+    // All under mutex_. False: the connection is of no use any more.
+    bool work() MC_REQUIRES(mutex_);
+    bool receive_hello(std::optional<Hello>& hello) MC_REQUIRES(mutex_);
+    bool welcome(const HelloReply& answer) MC_REQUIRES(mutex_);
+    bool receive(size_t& moved) MC_REQUIRES(mutex_);
+    bool handle_inbox() MC_REQUIRES(mutex_);
+    bool handle_head(bool& complete) MC_REQUIRES(mutex_);
+    void begin_write(const Header& header) MC_REQUIRES(mutex_);
+    void begin_read(const Header& header) MC_REQUIRES(mutex_);
+    bool receive_payload(size_t& moved) MC_REQUIRES(mutex_);
+    void take_payload() MC_REQUIRES(mutex_);
+    void recheck_write() MC_REQUIRES(mutex_);
+    void end_write() MC_REQUIRES(mutex_);
+    bool flush(size_t& moved) MC_REQUIRES(mutex_);
+    bool recheck_reads() MC_REQUIRES(mutex_);
+    bool may_receive() const MC_REQUIRES(mutex_);
+
+    Reply& new_reply(uint64_t id) MC_REQUIRES(mutex_);
+    std::vector<std::byte>& head_for_answer(uint64_t id) MC_REQUIRES(mutex_);
+    void answer_error(uint64_t id, Status status, const std::string& text) MC_REQUIRES(mutex_);
+    static std::string refusal_text(AddressRange range);
+    void update_interest() MC_REQUIRES(mutex_);
+    bool overdue(Time now) const MC_REQUIRES(mutex_);
+    void retire();
+
+    Reply& reply(size_t index) MC_REQUIRES(mutex_) { return replies_[(first_reply_ + index) % kRepliesMax]; }
+
+    Server& server_;
+    IoThread& io_;
+    IoThread::Token token_ = 0;
+
+    Mutex mutex_;  // held by the I/O thread while it works; shut() waits for it
+    net::Socket socket_ MC_GUARDED_BY(mutex_);
+    Phase phase_ MC_GUARDED_BY(mutex_) = Phase::kHello;
+    bool checked_ MC_GUARDED_BY(mutex_) = false;     // checksums were agreed
+    uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;    // epoll events
+    bool ticking_ MC_GUARDED_BY(mutex_) = false;
+    Time accepted_at_ MC_GUARDED_BY(mutex_);
+    Time received_at_ MC_GUARDED_BY(mutex_);         // when bytes last came in
+    Time sent_at_ MC_GUARDED_BY(mutex_);             // when bytes last went out, or an answer began to wait
+
+    // The message being received
+    Inbox inbox_ MC_GUARDED_BY(mutex_);
+    bool writing_ MC_GUARDED_BY(mutex_) = false;     // its payload is coming in
+    Incoming incoming_ MC_GUARDED_BY(mutex_);
+    uint64_t write_id_ MC_GUARDED_BY(mutex_) = 0;
+    uint64_t checked_version_ MC_GUARDED_BY(mutex_) = 0;
+    Status refusal_ MC_GUARDED_BY(mutex_) = Status::kOk;
+    std::string refusal_text_ MC_GUARDED_BY(mutex_);
+    std::vector<AddressRange> ranges_ MC_GUARDED_BY(mutex_);
+
+    // The answers we owe: a ring
+    std::vector<Reply> replies_ MC_GUARDED_BY(mutex_) = std::vector<Reply>(kRepliesMax);
+    size_t first_reply_ MC_GUARDED_BY(mutex_) = 0;
+    size_t reply_count_ MC_GUARDED_BY(mutex_) = 0;
+    size_t reply_descriptors_ MC_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace mooncake::tcp

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/handshake.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <charconv>
+#include <cstring>
+
+#include "transport/tcp/stream.h"
+
+namespace mooncake::tcp {
+
+namespace {
+
+constexpr std::string_view kPortKey = "port=";
+
+/// True when both ends of the connection are on this machine.
+bool stays_on_host(int fd) noexcept {
+    sockaddr_in6 ours{}, theirs{};
+    socklen_t ours_size = sizeof ours, theirs_size = sizeof theirs;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&ours), &ours_size) != 0) return false;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&theirs), &theirs_size) != 0) return false;
+    if (ours.sin6_family != theirs.sin6_family) return false;
+    if (ours.sin6_family == AF_INET6) return std::memcmp(&ours.sin6_addr, &theirs.sin6_addr, sizeof ours.sin6_addr) == 0;
+    return reinterpret_cast<sockaddr_in&>(ours).sin_addr.s_addr == reinterpret_cast<sockaddr_in&>(theirs).sin_addr.s_addr;
+}
+
+Error in_stage(Error error, const Target& target, const char* stage) {
+    return std::move(error).with_context(format_text("{}: {}", target.to_string(), stage));
+}
+
+}  // namespace
+
+std::string Target::to_string() const { return format_text("tcp to {} ({})", name, net::join_host_port(host, port)); }
+
+void tune_data(int fd) noexcept {
+    net::tune(fd);
+    // Keep-alive does not run while bytes are under way; this bounds how long a vanished machine can hide then.
+    const unsigned int user_timeout_ms = 30'000;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+    // A path without a network has no congestion to avoid, and pacing (bbr) costs it a quarter of its speed.
+    if (stays_on_host(fd)) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+}
+
+Result<net::Socket> send_hello(const Target& target, const Hello& hello, Deadline deadline) {
+    auto socket = net::connect_to(target.host, target.port, deadline);
+    if (!socket) return Unexpected(in_stage(std::move(socket).error(), target, "connect"));
+    tune_data(socket->fd());
+    std::array<std::byte, kHelloBytes> bytes;
+    encode(hello, bytes);
+    if (auto sent = net::send_all(socket->fd(), bytes.data(), bytes.size(), deadline); !sent)
+        return Unexpected(in_stage(std::move(sent).error(), target, "hello"));
+    return socket;
+}
+
+Result<Greeted> receive_hello_reply(const Target& target, net::Socket socket, const Hello& hello, Deadline deadline) {
+    const auto refuse = [&](Code code, std::string message) {
+        return Unexpected(in_stage(Error(code, std::move(message)), target, "hello"));
+    };
+    std::array<std::byte, kHelloReplyBytes> bytes;
+    auto received = net::receive_all(socket.fd(), bytes.data(), bytes.size(), deadline);
+    // A peer that hangs is as unavailable as one that is gone; whose deadline passed is for the caller to say.
+    if (!received) return refuse(Code::kUnavailable, received.error().to_string());
+    note_received(socket.fd());
+    size_t text_bytes = 0;
+    auto reply = decode_hello_reply(bytes, text_bytes);
+    if (!reply) return Unexpected(in_stage(std::move(reply).error(), target, "hello"));
+    reply->text.resize(text_bytes);
+    received = net::receive_all(socket.fd(), reply->text.data(), text_bytes, deadline);
+    if (!received) return refuse(Code::kUnavailable, received.error().to_string());
+    if (reply->status != Status::kOk) return refuse(code_of(reply->status), std::move(reply->text));
+    if (reply->version != hello.version)
+        return refuse(Code::kRefused, format_text("the peer answered in version {}, we speak {}", reply->version, hello.version));
+    return Greeted{.socket = std::move(socket), .features = reply->features & hello.features};
+}
+
+Result<Greeted> greet(const Target& target, const Hello& hello, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(auto socket, send_hello(target, hello, deadline));
+    return receive_hello_reply(target, std::move(socket), hello, deadline);
+}
+
+std::string format_endpoint(uint16_t port) { return format_text("{}{}", kPortKey, port); }
+
+Result<uint16_t> parse_endpoint(std::string_view text) {
+    // Later versions may add ";key=value"; we ignore what we do not know.
+    const std::string_view first = text.substr(0, text.find(';'));
+    uint16_t port = 0;
+    if (first.starts_with(kPortKey)) {
+        const std::string_view digits = first.substr(kPortKey.size());
+        const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+        if (status == std::errc() && end == digits.data() + digits.size() && port != 0) return port;
+    }
+    return fail(Code::kCorrupt, "tcp endpoint '{}' makes no sense", text);
+}
+
+}  // namespace mooncake::tcp

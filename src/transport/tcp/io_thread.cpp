@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/io_thread.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cerrno>
+#include <vector>
+
+#include "base/futex.h"
+#include "base/thread.h"
+
+namespace mooncake::tcp {
+
+Result<std::unique_ptr<IoThread>> IoThread::create(const std::string& name) {
+    net::Socket epoll(::epoll_create1(EPOLL_CLOEXEC));
+    if (!epoll) return fail_errno(Code::kUnavailable, errno, "cannot create an epoll descriptor");
+    net::Socket wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake) return fail_errno(Code::kUnavailable, errno, "cannot create an eventfd");
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
+    if (::epoll_ctl(epoll.fd(), EPOLL_CTL_ADD, wake.fd(), &event) != 0) return fail_errno(Code::kUnavailable, errno, "cannot watch an eventfd");
+    std::unique_ptr<IoThread> io(new IoThread(std::move(epoll), std::move(wake)));
+    io->thread_ = start_thread(name, [raw = io.get()](const std::stop_token& stop) { raw->run(stop); });
+    return io;
+}
+
+IoThread::~IoThread() { stop(); }
+
+void IoThread::stop() noexcept {
+    if (!thread_.joinable()) return;
+    thread_.request_stop();
+    const uint64_t one = 1;
+    (void)!::write(wake_.fd(), &one, sizeof one);
+    thread_.join();
+}
+
+Result<IoThread::Token> IoThread::add(int fd, IoHandler& handler, uint32_t epoll_events) {
+    Token token = 0;
+    {
+        Lock lock(mutex_);
+        token = next_token_++;
+        handlers_[token] = &handler;
+    }
+    epoll_event event{.events = epoll_events, .data = {.u64 = token}};
+    if (::epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, fd, &event) == 0) return token;
+    const int error = errno;
+    Lock lock(mutex_);
+    handlers_.erase(token);
+    return fail_errno(Code::kUnavailable, error, "cannot watch a socket");
+}
+
+void IoThread::change(Token token, int fd, uint32_t epoll_events) noexcept {
+    epoll_event event{.events = epoll_events, .data = {.u64 = token}};
+    ::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void IoThread::remove(Token token, int fd) noexcept {
+    if (fd >= 0) ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, fd, nullptr);
+    Lock lock(mutex_);
+    handlers_.erase(token);
+    if (std::this_thread::get_id() == thread_.get_id()) return;
+    while (running_ == token) idle_.wait(mutex_);
+}
+
+IoHandler* IoThread::begin(Token token) {
+    Lock lock(mutex_);
+    const auto found = handlers_.find(token);
+    if (found == handlers_.end()) return nullptr;
+    running_ = token;
+    return found->second;
+}
+
+void IoThread::end() {
+    Lock lock(mutex_);
+    running_ = 0;
+    idle_.notify_all();
+}
+
+void IoThread::tick(Time now) {
+    next_tick_ = now + kTick;
+    std::vector<Token> tokens;
+    {
+        Lock lock(mutex_);
+        tokens.reserve(handlers_.size());
+        for (const auto& [token, handler] : handlers_) tokens.push_back(token);
+    }
+    for (const Token token : tokens) {
+        if (IoHandler* const handler = begin(token)) {
+            handler->on_tick(now);
+            end();
+        }
+    }
+}
+
+int IoThread::wait_for_events(epoll_event* events, int count) {
+    const Time start = Clock::now();
+    const Duration budget = spin_.budget();
+    SpinPause pause;
+    for (;;) {
+        const int ready = ::epoll_wait(epoll_.fd(), events, count, 0);
+        if (ready != 0) {
+            spin_.ended(true);
+            return ready;
+        }
+        if (Clock::now() - start >= budget) break;
+        pause();
+    }
+    spin_.ended(false);
+    const bool ticking = ticks_wanted_.load(std::memory_order_relaxed) > 0;
+    return ::epoll_wait(epoll_.fd(), events, count, ticking ? Deadline(next_tick_).left_ms() : -1);
+}
+
+void IoThread::run(const std::stop_token& stop) {
+    std::array<epoll_event, 64> events;
+    while (!stop.stop_requested()) {
+        const int ready = wait_for_events(events.data(), static_cast<int>(events.size()));
+        for (int i = 0; i < ready; ++i) {
+            if (IoHandler* const handler = begin(events[static_cast<size_t>(i)].data.u64)) {
+                handler->on_ready(events[static_cast<size_t>(i)].events);
+                end();
+            }
+        }
+        if (ticks_wanted_.load(std::memory_order_relaxed) == 0) continue;
+        const Time now = Clock::now();
+        if (now >= next_tick_) tick(now);
+    }
+}
+
+}  // namespace mooncake::tcp

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/lane.h"
+
+#include <poll.h>
+
+#include <cerrno>
+
+namespace mooncake::tcp {
+
+namespace {
+
+Unexpected connection_error(const char* stage, int error) {
+    if (error == IoResult::kStreamEnd) return fail(Code::kUnavailable, "{}: the peer closed the connection", stage);
+    return fail_errno(Code::kUnavailable, error, "{}: the connection failed", stage);
+}
+
+}  // namespace
+
+short Lane::wants() const noexcept {
+    if (count_ == 0) return 0;
+    return static_cast<short>(sent_ < count_ ? POLLIN | POLLOUT : POLLIN);
+}
+
+void Lane::pull(WorkQueue& queue) {
+    while (count_ < kFlightsMax && bytes_ < kWindowBytes && unsent_bytes_ < kUnsentBytes) {
+        Flight& next = flight(count_);
+        if (!queue.pull(next, checked_)) return;
+        next.id = next_id_++;
+        const bool write = next.direction == Direction::kWrite;
+        append_head({.kind = write ? Kind::kWrite : Kind::kRead, .payload_bytes = next.bytes, .id = next.id}, next.remote, checked_, next.out.head());
+        ++count_;
+        bytes_ += next.bytes;
+        unsent_bytes_ += next.out.left();
+        if (!write && !next.mapped) ++unmapped_;
+    }
+}
+
+Result<size_t> Lane::send() {
+    if (sent_ == count_) return 0;
+    IovList list;
+    for (size_t i = sent_; i < count_ && list.bytes() < kSendBytes; ++i)
+        if (!flight(i).out.gather(list)) break;
+    const IoResult result = list.send(fd());
+    if (result.error == EFAULT) {
+        culprit_ = flight(sent_).completion;
+        return fail(Code::kUnavailable, "send: local memory of a transfer is not readable");
+    }
+    if (result.error != 0) return connection_error("send", result.error);
+    unsent_bytes_ -= result.bytes;
+    for (size_t left = result.bytes; left > 0;) {
+        Outgoing& out = flight(sent_).out;
+        left = out.consume(left);
+        if (!out.done()) break;
+        ++sent_;
+    }
+    return result.bytes;
+}
+
+size_t Lane::ahead() const noexcept {
+    // What we read ahead we copy out ourselves later; into memory that may not be there only the kernel may write.
+    if (unmapped_ == 0) return kAheadBytes;
+    const size_t have = inbox_.bytes().size();
+    return have < kHeaderBytes ? kHeaderBytes - have : 0;
+}
+
+Result<size_t> Lane::receive(FinishedList& finished) {
+    if (count_ == 0) return 0;
+    const IoResult result = answering_ ? incoming_.receive(fd(), inbox_, ahead()) : inbox_.receive(fd(), ahead());
+    if (result.error == EFAULT && answering_ && !incoming_.discarding()) {
+        flight(0).faulted = true;
+        incoming_.discard();
+        return 1;
+    }
+    if (result.error != 0) return connection_error("receive", result.error);
+    if (result.bytes > 0) MC_RETURN_IF_ERROR(handle_inbox(finished));
+    return result.bytes;
+}
+
+Result<> Lane::handle_inbox(FinishedList& finished) {
+    for (;;) {
+        if (answering_) {
+            incoming_.take(inbox_);
+            if (!incoming_.done()) return {};
+            end_answer(finished);
+            continue;
+        }
+        const auto bytes = inbox_.bytes();
+        if (bytes.size() < kHeaderBytes) return {};
+        const auto head = bytes.first<kHeaderBytes>();
+        if (checked_ && !head_intact(head)) return fail(Code::kCorrupt, "receive: the checksum of an answer is wrong");
+        MC_ASSIGN_OR_RETURN(const Header header, decode_header(head));
+        MC_RETURN_IF_ERROR(begin_answer(header));
+        inbox_.drop(kHeaderBytes);
+    }
+}
+
+Result<> Lane::begin_answer(const Header& header) {
+    if (sent_ == 0 || header.id != flight(0).id) return fail(Code::kCorrupt, "receive: an answer to nothing we asked");
+    Flight& front = flight(0);
+    const Kind expected = front.direction == Direction::kWrite ? Kind::kWritten : Kind::kData;
+    if (header.kind != Kind::kError && (header.kind != expected || (expected == Kind::kData && header.payload_bytes != front.bytes)))
+        return fail(Code::kCorrupt, "receive: an answer that does not fit the question");
+    answering_ = true;
+    answer_ = header.status;
+    incoming_.start(header.payload_bytes, checked_ && header.kind == Kind::kData);
+    if (header.kind == Kind::kData) std::swap(incoming_.into(), front.local);
+    else if (header.kind == Kind::kError) incoming_.into().append(text_.data(), header.payload_bytes);
+    return {};
+}
+
+void Lane::end_answer(FinishedList& finished) {
+    Flight& front = flight(0);
+    if (front.faulted) {
+        finished.fail(front.completion, front.operations, error(Code::kNotRegistered, "tcp: local memory of the read is not writable"));
+    } else if (answer_ != Status::kOk) {
+        const std::string_view text(reinterpret_cast<const char*>(text_.data()), text_.size());
+        finished.fail(front.completion, front.operations, error(code_of(answer_), "tcp: the peer refused: {}", text.substr(0, text.find('\0'))));
+    } else if (!incoming_.intact()) {
+        finished.fail(front.completion, front.operations, error(Code::kCorrupt, "tcp: the checksum of what was read is wrong"));
+    } else {
+        finished.succeed(front.completion, front.operations, front.bytes);
+    }
+    if (answer_ != Status::kOk) text_.fill(std::byte{0});
+    if (front.direction == Direction::kRead && !front.mapped) --unmapped_;
+    bytes_ -= front.bytes;
+    first_ = (first_ + 1) % kFlightsMax;
+    --count_;
+    --sent_;
+    answering_ = false;
+}
+
+Result<size_t> Lane::progress(WorkQueue& queue, FinishedList& finished, size_t budget) {
+    size_t moved = 0;
+    while (moved < budget) {
+        pull(queue);
+        MC_ASSIGN_OR_RETURN(const size_t sent, send());
+        MC_ASSIGN_OR_RETURN(const size_t received, receive(finished));
+        if (sent + received == 0) return moved;
+        moved += sent + received;
+    }
+    // The queue must not be left alone with idle lanes: what we take now is what wants() will speak of.
+    pull(queue);
+    return moved;
+}
+
+Lane::InFlight Lane::in_flight(const Completion* completion) const noexcept {
+    InFlight found;
+    for (size_t i = 0; i < count_; ++i) {
+        if (completion != nullptr && flight(i).completion != completion) continue;
+        found.any = true;
+        found.write = found.write || (flight(i).direction == Direction::kWrite && flight(i).out.started());
+    }
+    return found;
+}
+
+void Lane::abandon(const Verdict& verdict, FinishedList& finished) {
+    for (size_t i = 0; i < count_; ++i) finished.fail(flight(i).completion, flight(i).operations, verdict.on(flight(i).completion));
+    first_ = count_ = sent_ = 0;
+    socket_.reset_hard();
+}
+
+}  // namespace mooncake::tcp

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "net/socket.h"
+#include "transport/tcp/policy.h"
+#include "transport/tcp/work_queue.h"
+
+namespace mooncake::tcp {
+
+/// The initiator's end of one connection: pulls messages from the peer's queue, sends them without waiting for the answers of
+/// earlier ones, and takes the answers, which come in order. Not thread-safe: its peer lets one thread at a time in.
+class Lane {
+public:
+    Lane(net::Socket socket, bool checked) noexcept : socket_(std::move(socket)), checked_(checked) {}
+
+    int fd() const noexcept { return socket_.fd(); }
+    /// Pulls, sends and receives without blocking until nothing moves or about `budget` bytes have moved; returns how many. An
+    /// error means that the connection is of no use any more: abandon() it.
+    Result<size_t> progress(WorkQueue& queue, FinishedList& finished, size_t budget);
+    /// The poll() events that would let it move on; 0 when nothing is outstanding.
+    short wants() const noexcept;
+
+    struct InFlight {
+        bool any = false;
+        bool write = false;
+    };
+    /// What the peer may have heard of this completion (of any: null).
+    InFlight in_flight(const Completion* completion) const noexcept;
+    /// After an error of progress(): the completion whose local memory could not be read, if that was the cause.
+    const Completion* culprit() const noexcept { return culprit_; }
+    /// Fails everything and closes the connection hard.
+    void abandon(const Verdict& verdict, FinishedList& finished);
+
+private:
+    Flight& flight(size_t index) noexcept { return flights_[(first_ + index) % kFlightsMax]; }
+    const Flight& flight(size_t index) const noexcept { return flights_[(first_ + index) % kFlightsMax]; }
+
+    void pull(WorkQueue& queue);
+    Result<size_t> send();
+    Result<size_t> receive(FinishedList& finished);
+    Result<> handle_inbox(FinishedList& finished);
+    Result<> begin_answer(const Header& header);
+    void end_answer(FinishedList& finished);
+    size_t ahead() const noexcept;
+
+    net::Socket socket_;
+    const bool checked_;
+    uint64_t next_id_ = 1;
+
+    std::array<Flight, kFlightsMax> flights_;  // a ring: those awaiting their answer, then those not yet sent
+    size_t first_ = 0;
+    size_t count_ = 0;
+    size_t sent_ = 0;             // of count_
+    uint64_t bytes_ = 0;          // payload of all of them
+    uint64_t unsent_bytes_ = 0;   // to be handed to the kernel
+    size_t unmapped_ = 0;         // reads among them into memory we must not touch ourselves
+
+    Inbox inbox_;
+    Incoming incoming_;           // the payload of the answer to flight(0)
+    bool answering_ = false;      // incoming_ is in use
+    Status answer_ = Status::kOk;
+    const Completion* culprit_ = nullptr;
+    std::array<std::byte, kTextBytesMax> text_{};
+};
+
+}  // namespace mooncake::tcp

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/peer.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace mooncake::tcp {
+
+namespace {
+
+constexpr uint32_t kArmedIdle = EPOLLRDHUP | EPOLLONESHOT;
+constexpr Duration kFarewell = 1s;  // how long a destructor waits for the target's word
+
+uint32_t epoll_events(short wants) noexcept {
+    uint32_t events = kArmedIdle;
+    if (wants & POLLIN) events |= EPOLLIN;
+    if (wants & POLLOUT) events |= EPOLLOUT;
+    return events;
+}
+
+}  // namespace
+
+Hello Initiator::hello(const Target& target, uint64_t session, uint16_t lane) const noexcept {
+    return {.lane = lane,
+            .features = options.tcp_checksum ? kFeatureChecksum : 0,
+            .initiator = incarnation,
+            .target = target.incarnation,
+            .session = session};
+}
+
+Result<std::unique_ptr<TcpPeer>> TcpPeer::connect(Initiator& initiator, Target target, Deadline deadline) {
+    std::unique_ptr<TcpPeer> peer(new TcpPeer(initiator, std::move(target)));
+    MC_RETURN_IF_ERROR(peer->open(initiator.next_session.fetch_add(1, std::memory_order_relaxed), deadline));
+    return peer;
+}
+
+Result<> TcpPeer::open(uint64_t session, Deadline deadline) {
+    kick_ = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!kick_) return fail_errno(Code::kUnavailable, errno, "{}: cannot create an eventfd", target_.to_string());
+    std::vector<net::Socket> sockets;
+    for (int i = 0; i < std::clamp(initiator_.options.tcp_lanes, 1, kLanesMax); ++i) {
+        MC_ASSIGN_OR_RETURN(auto socket, send_hello(target_, initiator_.hello(target_, session, static_cast<uint16_t>(i)), deadline));
+        sockets.push_back(std::move(socket));
+    }
+    for (size_t i = 0; i < sockets.size(); ++i) {
+        MC_ASSIGN_OR_RETURN(auto greeted, receive_hello_reply(target_, std::move(sockets[i]), initiator_.hello(target_, session, static_cast<uint16_t>(i)), deadline));
+        auto& threads = initiator_.io_threads;
+        IoThread& io = *threads[initiator_.next_io_thread.fetch_add(1, std::memory_order_relaxed) % threads.size()];
+        auto slot = std::make_unique<Slot>(*this, io, std::move(greeted.socket), (greeted.features & kFeatureChecksum) != 0);
+        Lock lock(slot->mutex);
+        slot->armed = kArmedIdle;
+        slot->fd = slot->lane.fd();
+        slots_.push_back(std::move(slot));
+    }
+    // Only now, as an event may come at once.
+    for (const auto& slot : slots_) {
+        auto token = slot->io.add(slot->fd, *slot, kArmedIdle);
+        if (!token) return Unexpected(std::move(token).error().with_context(target_.to_string()));
+        slot->token = *token;
+    }
+    return {};
+}
+
+TcpPeer::~TcpPeer() {
+    if (fork_generation() != birth_) {
+        // The I/O threads are gone and the sockets are closed: there is nothing left to end, and nothing safe to touch.
+        for (auto& slot : slots_) (void)slot.release();
+        return;
+    }
+    break_off({.error = Error(Code::kCancelled, format_text("{}: the connection was given up", target_.to_string()))});
+    for (const auto& slot : slots_)
+        if (slot->token != 0) slot->io.remove(slot->token, -1);  // its socket is closed already
+    if (in_doubt_.load(std::memory_order_acquire)) fence(Deadline::after(kFarewell));
+}
+
+Error TcpPeer::failure() const {
+    Lock lock(failure_mutex_);
+    return failure_;
+}
+
+// ---- work
+
+void TcpPeer::settle(Slot& slot, Attention attention) {
+    const short wants = slot.lane.wants();
+    // Pairs with stop_driving(): either we see that the last driver has left, or it sees what the lane wants.
+    slot.wants.store(wants, std::memory_order_seq_cst);
+    if (slot.lane.fd() < 0) return;
+    const bool attended = attention == Attention::kMe || drivers_.load(std::memory_order_seq_cst) > 0;
+    const uint32_t events = attended ? kArmedIdle : epoll_events(wants);
+    if (slot.armed == events || (attended && slot.armed != 0)) return;
+    slot.armed = events;
+    slot.io.change(slot.token, slot.fd, events);
+}
+
+size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
+    FinishedList finished;
+    size_t moved = 0;
+    Verdict verdict;
+    bool failed = false;
+    if (slot.lane.fd() >= 0) {
+        auto result = slot.lane.progress(queue_, finished, budget);
+        if (result) {
+            moved = *result;
+            settle(slot, attention);
+        } else {
+            failed = true;
+            const Error error = std::move(result).error().with_context(target_.to_string());
+            // A stream that makes no sense is as lost as one that broke: others may be retried on a new connection.
+            verdict.error = Error(Code::kUnavailable, error.message(), error.system_errno());
+            verdict.special = slot.lane.culprit();
+            verdict.reason = Error(Code::kNotRegistered, error.message());
+        }
+    }
+    slot.mutex.unlock();
+    if (!finished.empty()) {
+        finished.deliver();
+        kick();
+    }
+    if (failed) break_off(verdict);
+    return moved;
+}
+
+void TcpPeer::on_lane_ready(Slot& slot, uint32_t) {
+    slot.mutex.lock();
+    slot.armed = 0;
+    if (slot.lane.wants() == 0 && slot.lane.fd() >= 0) {
+        // Nothing is outstanding, so this can only be the end of the connection.
+        char byte = 0;
+        const ssize_t got = ::recv(slot.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        const int error = errno;
+        if (got >= 0 || error != EAGAIN) {
+            slot.mutex.unlock();
+            break_off({.error = Error(Code::kUnavailable, format_text("{}: idle: the peer closed the connection", target_.to_string()), got < 0 ? error : 0)});
+            return;
+        }
+    }
+    step(slot, kLaneStepBytes, Attention::kSomebody);
+}
+
+bool TcpPeer::drive() {
+    bool moved = false;
+    for (const auto& slot : slots_) {
+        if (slot->wants.load(std::memory_order_relaxed) == 0 && queue_.empty()) continue;
+        if (!slot->mutex.try_lock()) continue;
+        moved = step(*slot, kLaneStepBytes, Attention::kMe) > 0 || moved;
+    }
+    return moved;
+}
+
+void TcpPeer::submit(Direction direction, std::span<const Slice> slices, Submit how) {
+    if (!queue_.push(direction, slices)) {
+        const Error error = failure();
+        FinishedList finished;
+        for (const Slice& slice : slices) finished.fail(slice.completion, 1, error);
+        finished.deliver();
+        return;
+    }
+    if (how == Submit::kWait) {
+        drive();
+        if (!queue_.empty()) kick();
+        return;
+    }
+    bool stepped = false;
+    for (const auto& slot : slots_) {
+        if (stepped && queue_.empty()) break;
+        if (!slot->mutex.try_lock()) continue;
+        step(*slot, kLeaveBytes, Attention::kSomebody);
+        stepped = true;
+    }
+    if (!stepped) {
+        slots_.front()->mutex.lock();
+        step(*slots_.front(), kLeaveBytes, Attention::kSomebody);
+    }
+    kick();
+}
+
+// ---- waiting
+
+bool TcpPeer::start_driving() noexcept {
+    int drivers = drivers_.load(std::memory_order_relaxed);
+    while (drivers < initiator_.drivers_max)
+        if (drivers_.compare_exchange_weak(drivers, drivers + 1, std::memory_order_seq_cst)) return true;
+    return false;
+}
+
+void TcpPeer::stop_driving() {
+    if (drivers_.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
+    // Whatever is still outstanding belongs to others: the I/O threads take it until one of them drives.
+    for (const auto& slot : slots_) {
+        if (slot->wants.load(std::memory_order_seq_cst) == 0 && queue_.empty()) continue;
+        Lock lock(slot->mutex);
+        settle(*slot, Attention::kSomebody);
+    }
+}
+
+bool TcpPeer::wait(Completion& completion, Deadline deadline) {
+    while (!completion.done()) {
+        if (!start_driving()) {
+            if (completion.wait(Deadline::after(kBystanderSleep).earlier(deadline))) return true;
+            if (deadline.passed()) return completion.done();
+            continue;
+        }
+        const Driven driven = drive_until(completion, deadline);
+        stop_driving();
+        if (driven == Driven::kTimedOut) return completion.done();
+        if (driven == Driven::kCrowded) completion.wait(Deadline::after(kBystanderSleep).earlier(deadline));
+    }
+    return true;
+}
+
+TcpPeer::Driven TcpPeer::drive_until(const Completion& completion, Deadline deadline) {
+    SpinPause pause;
+    bool idle = false;
+    Deadline spin_end = deadline;
+    for (;;) {
+        const bool moved = drive();
+        if (completion.done()) return Driven::kDone;
+        if (moved) {
+            if (idle) spin_.ended(true);
+            idle = false;
+            continue;
+        }
+        if (!idle) {
+            idle = true;
+            spin_end = Deadline::after(spin_.budget()).earlier(deadline);
+        }
+        if (!spin_end.passed()) {
+            pause();
+            continue;
+        }
+        if (deadline.passed()) return Driven::kTimedOut;
+        spin_.ended(false);
+        if (!sleep(completion, deadline)) return Driven::kCrowded;
+        idle = false;
+    }
+}
+
+bool TcpPeer::sleep(const Completion& completion, Deadline deadline) {
+    if (sleeping_.exchange(true, std::memory_order_seq_cst)) return false;
+    // Who finishes our completion or leaves work in the queue after this point kicks us.
+    if (!completion.done() && (queue_.empty() || !drive())) {
+        std::array<pollfd, 1 + kLanesMax> polled{};
+        size_t count = 0;
+        polled[count++] = {.fd = kick_.fd(), .events = POLLIN, .revents = 0};
+        for (const auto& slot : slots_)
+            if (const short wants = slot->wants.load(std::memory_order_seq_cst); wants != 0) polled[count++] = {.fd = slot->fd, .events = wants, .revents = 0};
+        ::poll(polled.data(), count, Deadline::after(kSleepMax).earlier(deadline).left_ms());
+        uint64_t kicks = 0;
+        if (polled[0].revents != 0) (void)!::read(kick_.fd(), &kicks, sizeof kicks);
+    }
+    sleeping_.store(false, std::memory_order_seq_cst);
+    return true;
+}
+
+void TcpPeer::kick() noexcept {
+    if (!sleeping_.load(std::memory_order_seq_cst)) return;
+    const uint64_t one = 1;
+    (void)!::write(kick_.fd(), &one, sizeof one);
+}
+
+// ---- ending
+
+void TcpPeer::break_off(const Verdict& verdict) {
+    {
+        Lock lock(failure_mutex_);
+        if (!broken_.load(std::memory_order_relaxed)) {
+            failure_ = verdict.error;
+            // Taken before anybody can notice the break: who connects because of it gets a higher number, so that our fence, should
+            // it come late, cannot hit the new connection.
+            fence_session_.store(initiator_.next_session.fetch_add(1, std::memory_order_relaxed), std::memory_order_release);
+        }
+        broken_.store(true, std::memory_order_release);
+    }
+    FinishedList finished;
+    queue_.close(verdict, finished);
+    // Behind each mutex the lane's thread has left its system call, so local memory is quiet when the loop ends.
+    for (const auto& slot : slots_) {
+        Lock lock(slot->mutex);
+        if (slot->lane.in_flight(nullptr).write) in_doubt_.store(true, std::memory_order_release);
+        slot->lane.abandon(verdict, finished);
+        slot->wants.store(0, std::memory_order_seq_cst);
+    }
+    finished.deliver();
+    kick();
+}
+
+bool TcpPeer::fence(Deadline deadline) {
+    const auto greeted = greet(target_, initiator_.hello(target_, fence_session_.load(std::memory_order_acquire), 0), deadline);
+    // kStale: either a newer session of ours did it already, or the process that could have applied our bytes is gone.
+    if (!greeted && greeted.error().code() != Code::kStale) return false;
+    in_doubt_.store(false, std::memory_order_release);
+    return true;
+}
+
+Stopped TcpPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
+    if (const uint32_t removed = queue_.remove(completion); removed > 0) completion.fail(reason, removed);
+    Lane::InFlight found;
+    for (const auto& slot : slots_) {
+        Lock lock(slot->mutex);
+        const Lane::InFlight here = slot->lane.in_flight(&completion);
+        found = {.any = found.any || here.any, .write = found.write || here.write};
+    }
+    if (found.any) {
+        break_off({.error = Error(Code::kUnavailable, format_text("{}: the connection was closed to stop another transfer", target_.to_string())),
+                   .special = &completion,
+                   .reason = reason});
+    }
+    completion.wait(Deadline::never());  // who took the last answers may still be on the way to tell it
+    // What was read never left a trace over there. Had the peer broken earlier, we cannot tell any more what was under way.
+    if ((found.any && !found.write) || !in_doubt_.load(std::memory_order_acquire)) return Stopped::kEverywhere;
+    return fence(deadline) ? Stopped::kEverywhere : Stopped::kRemoteInDoubt;
+}
+
+}  // namespace mooncake::tcp

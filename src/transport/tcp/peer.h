@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "net/socket.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/io_thread.h"
+#include "transport/tcp/lane.h"
+#include "transport/tcp/work_queue.h"
+#include "transport/transport.h"
+
+namespace mooncake::tcp {
+
+/// What all peers of one transport share. Outlives them.
+struct Initiator {
+    Incarnation incarnation;
+    const EngineOptions& options;
+    std::vector<std::unique_ptr<IoThread>>& io_threads;
+    int drivers_max = 1;                        // waiting threads that work on one peer at the same time
+    std::atomic<uint64_t> next_session{1};
+    std::atomic<uint32_t> next_io_thread{0};
+
+    Hello hello(const Target& target, uint64_t session, uint16_t lane) const noexcept;
+};
+
+/// One life of a connection to a target: a queue of slices and the lanes that pull from it.
+///
+/// Who works: a lane is moved on by whoever holds its mutex, for one step at a time. Threads inside wait() ("drivers") do that for
+/// all lanes, spinning and then in poll(). While there is no driver, lanes with something outstanding are armed in their I/O
+/// thread. The rule that keeps work from being forgotten: who pushed onto the queue then steps at least one lane, and who
+/// leaves a lane or stops driving settles it (see settle()).
+class TcpPeer final : public Peer {
+public:
+    static Result<std::unique_ptr<TcpPeer>> connect(Initiator& initiator, Target target, Deadline deadline);
+    ~TcpPeer() override;
+
+    void submit(Direction direction, std::span<const Slice> slices, Submit how) override;
+    bool wait(Completion& completion, Deadline deadline) override;
+    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override;
+    void close(const Error& reason) override { break_off({.error = reason}); }
+    bool usable() const noexcept override { return !broken_.load(std::memory_order_acquire); }
+
+private:
+    struct Slot final : IoHandler {
+        Slot(TcpPeer& owner, IoThread& io_thread, net::Socket socket, bool checked) : peer(owner), io(io_thread), lane(std::move(socket), checked) {}
+        void on_ready(uint32_t events) override { peer.on_lane_ready(*this, events); }
+
+        TcpPeer& peer;
+        IoThread& io;
+        IoThread::Token token = 0;
+        int fd = -1;                        // constant once added to `io`
+        std::atomic<short> wants{0};        // as Lane::wants() when the mutex was last released
+        Mutex mutex;
+        Lane lane MC_GUARDED_BY(mutex);
+        uint32_t armed MC_GUARDED_BY(mutex) = 0;  // epoll events asked for; 0 after one was delivered
+    };
+    enum class Driven : uint8_t { kDone, kTimedOut, kCrowded };
+    enum class Attention : uint8_t { kSomebody, kMe };  // who looks after the lane when we leave it; kMe: we promise to
+
+    TcpPeer(Initiator& initiator, Target target) : initiator_(initiator), target_(std::move(target)) {}
+    Result<> open(uint64_t session, Deadline deadline);
+
+    size_t step(Slot& slot, size_t budget, Attention attention) MC_THREAD_ATTRIBUTE(release_capability(slot.mutex));
+    void settle(Slot& slot, Attention attention) MC_REQUIRES(slot.mutex);
+    void on_lane_ready(Slot& slot, uint32_t events);
+
+    bool drive();
+    Driven drive_until(const Completion& completion, Deadline deadline);
+    bool sleep(const Completion& completion, Deadline deadline);
+    void kick() noexcept;
+    bool start_driving() noexcept;
+    void stop_driving();
+
+    void break_off(const Verdict& verdict);
+    bool fence(Deadline deadline);
+    Error failure() const;
+
+    Initiator& initiator_;
+    const Target target_;
+    const uint32_t birth_ = fork_generation();
+    net::Socket kick_;  // eventfd: ends the poll() of the sleeping driver
+    SpinPolicy spin_{kWaitSpin};
+
+    WorkQueue queue_;
+    std::vector<std::unique_ptr<Slot>> slots_;  // constant after open()
+    std::atomic<int> drivers_{0};
+    std::atomic<bool> sleeping_{false};         // one driver is in poll(), or about to be
+    std::atomic<bool> broken_{false};
+    std::atomic<bool> in_doubt_{false};         // broke while writes were under way: the target may still apply them
+
+    std::atomic<uint64_t> fence_session_{0};    // set when it breaks
+
+    mutable Mutex failure_mutex_;
+    Error failure_ MC_GUARDED_BY(failure_mutex_);
+};
+
+}  // namespace mooncake::tcp

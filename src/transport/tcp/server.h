@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "net/socket.h"
+#include "transport/tcp/connection.h"
+#include "transport/tcp/io_thread.h"
+#include "transport/tcp/wire.h"
+#include "transport/transport.h"
+
+namespace mooncake::tcp {
+
+/// The target: listens, knows which session of which initiator is the newest, and owns the connections, which live on the I/O
+/// threads. Thread-safe. The I/O threads must be stopped before it is destroyed.
+class Server final : public IoHandler {
+public:
+    static Result<std::unique_ptr<Server>> create(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads);
+    ~Server();
+
+    uint16_t port() const noexcept { return listener_.port; }
+    AccessTable& access() noexcept { return context_.access; }
+    size_t connections() const;
+
+    // From connections, on their I/O thread
+    /// Judges a hello. Before it accepts a new session it makes sure that no older one of that initiator can touch our memory.
+    HelloReply greet(Connection& connection, const Hello& hello);
+    /// Logs what a peer did wrong, not too often. Returns false, for the convenience of the caller.
+    bool complain(const Connection& connection, std::string_view what);
+    /// Destroys it.
+    void forget(Connection& connection);
+
+    void on_ready(uint32_t events) override;
+    void on_tick(Time now) override;
+
+private:
+    struct Session {
+        uint64_t newest = 0;
+        std::vector<Connection*> connections;            // of the newest session
+        std::list<uint64_t>::iterator idle_position;     // in idle_, when there are none
+        bool idle = false;
+    };
+
+    Server(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads, net::Listener listener)
+        : context_(context), io_threads_(io_threads), listener_(std::move(listener)) {}
+    void accept_one(net::Socket socket);
+    void set_listening(bool on);
+    void leave_session(Connection& connection) MC_REQUIRES(mutex_);
+
+    const TransportContext& context_;
+    std::vector<std::unique_ptr<IoThread>>& io_threads_;
+    net::Listener listener_;
+    IoThread::Token token_ = 0;
+    bool listening_ = true;         // only the I/O thread of the listener
+    size_t next_io_thread_ = 0;     // likewise
+
+    mutable Mutex mutex_;  // taken before that of a connection
+    std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_ MC_GUARDED_BY(mutex_);
+    std::unordered_map<uint64_t, Session> sessions_ MC_GUARDED_BY(mutex_);  // by initiator
+    std::list<uint64_t> idle_ MC_GUARDED_BY(mutex_);                        // initiators without connection, longest first
+};
+
+}  // namespace mooncake::tcp

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/tcp.h"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "base/fork.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/io_thread.h"
+#include "transport/tcp/peer.h"
+#include "transport/tcp/server.h"
+
+namespace mooncake::tcp {
+
+namespace {
+
+constexpr Capabilities kCapabilities{.name = "tcp", .reach = Reach::kNetwork, .rank = 100, .host_memory = true, .device_memory = false};
+
+int cores() noexcept { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+class TcpTransport final : public Transport {
+public:
+    explicit TcpTransport(const TransportContext& context)
+        : context_(context),
+          initiator_{.incarnation = context.incarnation, .options = context.options, .io_threads = io_threads_, .drivers_max = std::max(1, cores() / 2)} {}
+
+    ~TcpTransport() override {
+        if (fork_generation() != birth_) {
+            // The threads exist only in the parent; whatever would wait for them must not be destroyed.
+            (void)server_.release();
+            for (auto& io : io_threads_) (void)io.release();
+            return;
+        }
+        for (const auto& io : io_threads_) io->stop();
+        server_.reset();
+    }
+
+    Result<> start() {
+        const int wanted = context_.options.tcp_io_threads;
+        const int count = wanted > 0 ? wanted : std::max(1, std::min(4, cores() / 2));
+        for (int i = 0; i < count; ++i) {
+            MC_ASSIGN_OR_RETURN(auto io, IoThread::create(format_text("mc-tcp-{}", i)));
+            io_threads_.push_back(std::move(io));
+        }
+        MC_ASSIGN_OR_RETURN(server_, Server::create(context_, io_threads_));
+        return {};
+    }
+
+    const Capabilities& capabilities() const noexcept override { return kCapabilities; }
+    std::string endpoint() const override { return format_endpoint(server_->port()); }
+
+    /// The AccessTable is all we ask.
+    Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion&) override { return nullptr; }
+
+    Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) override {
+        const auto endpoint = descriptor.endpoints.find(std::string(kCapabilities.name));
+        if (endpoint == descriptor.endpoints.end()) return fail(Code::kNotSupported, "{} offers no tcp transport", descriptor.name);
+        MC_ASSIGN_OR_RETURN(const uint16_t port, parse_endpoint(endpoint->second));
+        return TcpPeer::connect(initiator_, {.name = descriptor.name, .host = descriptor.host, .port = port, .incarnation = descriptor.incarnation}, deadline);
+    }
+
+private:
+    const TransportContext context_;
+    const uint32_t birth_ = fork_generation();
+    std::vector<std::unique_ptr<IoThread>> io_threads_;
+    std::unique_ptr<Server> server_;
+    Initiator initiator_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_tcp_transport(const TransportContext& context) {
+    auto transport = std::make_unique<TcpTransport>(context);
+    MC_RETURN_IF_ERROR(transport->start());
+    return transport;
+}
+
+}  // namespace mooncake::tcp

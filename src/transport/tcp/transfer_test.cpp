@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "transport/tcp/testing/side.h"
+
+namespace mooncake::tcp {
+namespace {
+
+using testing::fill;
+using testing::run;
+using testing::Side;
+
+struct Cut {
+    size_t local;
+    size_t remote;
+    size_t length;
+};
+
+/// Pieces of random sizes, in random order, with gaps, none overlapping: a different layout on each side.
+std::vector<Cut> random_cuts(size_t total, size_t longest, std::mt19937_64& random) {
+    std::vector<size_t> lengths;
+    for (size_t used = 0;;) {
+        const size_t length = 1 + random() % longest;
+        if (used + length + 16 > total) break;
+        lengths.push_back(length);
+        used += length + 16;
+    }
+    std::vector<Cut> cuts(lengths.size());
+    std::vector<size_t> order(lengths.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    for (size_t Cut::* side : {&Cut::local, &Cut::remote}) {
+        std::shuffle(order.begin(), order.end(), random);
+        size_t at = 0;
+        for (const size_t i : order) {
+            cuts[i].*side = at + random() % 16;
+            cuts[i].length = lengths[i];
+            at += lengths[i] + 16;
+        }
+    }
+    return cuts;
+}
+
+void move_and_verify(Side& here, Side& there, Peer& peer, Direction direction, const std::vector<Cut>& cuts, Submit how) {
+    fill(here.memory, 1);
+    fill(there.memory, 2);
+    std::vector<std::byte> expected = direction == Direction::kWrite ? there.memory : here.memory;
+    Completion completion;
+    std::vector<Slice> slices;
+    uint64_t total = 0;
+    for (const Cut& cut : cuts) {
+        slices.push_back(here.slice(cut.local, there.address(cut.remote), cut.length, completion));
+        if (direction == Direction::kWrite) std::memcpy(expected.data() + cut.remote, here.memory.data() + cut.local, cut.length);
+        else std::memcpy(expected.data() + cut.local, there.memory.data() + cut.remote, cut.length);
+        total += cut.length;
+    }
+    const auto moved = run(peer, direction, slices, completion, how);
+    ASSERT_TRUE(moved) << moved.error().to_string();
+    EXPECT_EQ(*moved, total);
+    EXPECT_TRUE((direction == Direction::kWrite ? there.memory : here.memory) == expected);
+}
+
+TEST(TcpTransfer, MovesBlocksOfAllSizesBothWays) {
+    Side here(8 << 20), there(8 << 20);
+    const auto peer = here.connect(there);
+    std::mt19937_64 random(7);
+    for (const size_t longest : {1, 16, 300, 5000, 70'000, 3'000'000}) {
+        const size_t total = std::min<size_t>(8 << 20, longest * 5000);
+        for (const Direction direction : {Direction::kWrite, Direction::kRead})
+            for (const Submit how : {Submit::kWait, Submit::kLeave}) move_and_verify(here, there, *peer, direction, random_cuts(total, longest, random), how);
+    }
+}
+
+TEST(TcpTransfer, MovesOneLargeBlockBothWays) {
+    constexpr size_t kBytes = (64 << 20) + 12345;
+    Side here(kBytes), there(kBytes);
+    const auto peer = here.connect(there);
+    for (const Direction direction : {Direction::kWrite, Direction::kRead})
+        move_and_verify(here, there, *peer, direction, {{.local = 1, .remote = 0, .length = kBytes - 1}}, Submit::kWait);
+}
+
+TEST(TcpTransfer, MovesAHundredThousandSlicesInOneBatch) {
+    constexpr size_t kCount = 100'000;
+    Side here(kCount * 64), there(kCount * 64);
+    const auto peer = here.connect(there);
+    std::vector<Cut> cuts(kCount);
+    for (size_t i = 0; i < kCount; ++i) cuts[i] = {.local = i * 64, .remote = (kCount - 1 - i) * 64, .length = 48};
+    for (const Submit how : {Submit::kWait, Submit::kLeave}) move_and_verify(here, there, *peer, Direction::kWrite, cuts, how);
+    move_and_verify(here, there, *peer, Direction::kRead, cuts, Submit::kWait);
+}
+
+TEST(TcpTransfer, GivesEverySliceItsOwnCompletionIfAsked) {
+    constexpr size_t kCount = 2000, kBlock = 4096;
+    Side here(kCount * kBlock), there(kCount * kBlock);
+    const auto peer = here.connect(there);
+    fill(here.memory, 3);
+    std::vector<Completion> completions(kCount);
+    std::vector<Slice> slices;
+    for (size_t i = 0; i < kCount; ++i) {
+        completions[i].add(1);
+        slices.push_back(here.slice(i * kBlock, there.address((kCount - 1 - i) * kBlock), kBlock, completions[i]));
+    }
+    peer->submit(Direction::kWrite, slices, Submit::kLeave);
+    for (Completion& completion : completions) {
+        ASSERT_TRUE(completion.wait(Deadline::after(60s)));
+        EXPECT_EQ(completion.result().value_or(0), kBlock);
+    }
+    for (size_t i = 0; i < kCount; ++i)
+        ASSERT_EQ(std::memcmp(here.memory.data() + i * kBlock, there.memory.data() + (kCount - 1 - i) * kBlock, kBlock), 0) << i;
+}
+
+TEST(TcpTransfer, ServesEightThreadsAtOnce) {
+    constexpr size_t kThreads = 8, kPart = 1 << 20;
+    Side here(kThreads * kPart), there(kThreads * kPart);
+    const auto peer = here.connect(there);
+    fill(here.memory, 4);
+    const std::vector<std::byte> original = here.memory;
+    std::atomic<int> wrong{0};
+    std::vector<std::jthread> threads;
+    for (size_t t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+            std::mt19937_64 random(t);
+            std::byte* const mine = here.memory.data() + t * kPart;
+            for (int round = 0; round < 20; ++round) {
+                // Out and back again: the bytes must be the ones we sent.
+                const auto cuts = random_cuts(kPart, 1 + random() % 60'000, random);
+                for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+                    Completion completion;
+                    std::vector<Slice> slices;
+                    for (const Cut& cut : cuts) slices.push_back(here.slice(t * kPart + cut.local, there.address(t * kPart + cut.remote), cut.length, completion));
+                    if (!run(*peer, direction, slices, completion, random() % 2 ? Submit::kWait : Submit::kLeave)) ++wrong;
+                    if (direction == Direction::kWrite)
+                        for (const Cut& cut : cuts) std::memset(mine + cut.local, 0, cut.length);
+                }
+                if (std::memcmp(mine, original.data() + t * kPart, kPart) != 0) ++wrong;
+            }
+        });
+    }
+    threads.clear();
+    EXPECT_EQ(wrong, 0);
+}
+
+TEST(TcpTransfer, BothSidesMayInitiateAtOnce) {
+    Side a(4 << 20), b(4 << 20);
+    const auto to_b = a.connect(b);
+    const auto to_a = b.connect(a);
+    fill(a.memory, 5);
+    fill(b.memory, 6);
+    std::atomic<int> wrong{0};
+    const auto work = [&](Side& here, Side& there, Peer& peer, Direction direction, size_t offset) {
+        for (int i = 0; i < 50; ++i) {
+            Completion completion;
+            const Slice slice = here.slice(offset, there.address(offset), 1 << 20, completion);
+            if (!run(peer, direction, {&slice, 1}, completion)) ++wrong;
+        }
+    };
+    {
+        std::jthread one([&] { work(a, b, *to_b, Direction::kWrite, 0); });
+        std::jthread two([&] { work(b, a, *to_a, Direction::kWrite, 1 << 20); });
+        std::jthread three([&] { work(a, b, *to_b, Direction::kRead, 2 << 20); });
+        std::jthread four([&] { work(b, a, *to_a, Direction::kRead, 3 << 20); });
+    }
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(std::memcmp(a.memory.data(), b.memory.data(), 4 << 20), 0);
+}
+
+TEST(TcpTransfer, WorksWithOneLaneAndManyIoThreadsAndChecksums) {
+    for (const auto& [lanes, threads, checksum] : std::vector<std::tuple<int, int, bool>>{{1, 1, false}, {16, 4, false}, {4, 2, true}, {1, 1, true}}) {
+        EngineOptions options;
+        options.tcp_lanes = lanes;
+        options.tcp_io_threads = threads;
+        options.tcp_checksum = checksum;
+        Side here(6 << 20, options), there(6 << 20, options);
+        const auto peer = here.connect(there);
+        std::mt19937_64 random(11);
+        for (const size_t longest : {4000, 900'000})
+            for (const Direction direction : {Direction::kWrite, Direction::kRead})
+                for (const Submit how : {Submit::kWait, Submit::kLeave}) move_and_verify(here, there, *peer, direction, random_cuts(6 << 20, longest, random), how);
+    }
+}
+
+TEST(TcpTransfer, WorksOverIpv6) {
+    Side here(1 << 20), there(1 << 20, {}, "::1");
+    auto peer = here.transport->connect(there.descriptor(), Deadline::after(10s));
+    if (!peer) GTEST_SKIP() << "no IPv6 here: " << peer.error().to_string();
+    move_and_verify(here, there, **peer, Direction::kWrite, {{.local = 0, .remote = 1, .length = 100'000}}, Submit::kWait);
+    move_and_verify(here, there, **peer, Direction::kRead, {{.local = 0, .remote = 1, .length = 100'000}}, Submit::kWait);
+}
+
+TEST(TcpTransfer, FailsWithoutCrashingWhenLocalMemoryIsNotThere) {
+    Side here(1 << 20), there(1 << 20);
+    auto peer = here.connect(there);
+    void* const hole = ::mmap(nullptr, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(hole, MAP_FAILED);
+    for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
+        for (const uint64_t length : {uint64_t{100}, uint64_t{1} << 20}) {
+            if (!peer->usable()) peer = here.connect(there);
+            Completion completion;
+            const Slice slices[] = {here.slice(0, there.address(), 50, completion),
+                                    {.local = static_cast<std::byte*>(hole), .remote = there.address(), .length = length, .completion = &completion}};
+            const auto result = run(*peer, direction, slices, completion);
+            ASSERT_FALSE(result);
+            EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();
+        }
+    }
+    ::munmap(hole, 1 << 20);
+    if (!peer->usable()) peer = here.connect(there);
+    move_and_verify(here, there, *peer, Direction::kWrite, {{.local = 0, .remote = 0, .length = 1 << 20}}, Submit::kWait);
+}
+
+TEST(TcpTransfer, ReadsIntoUnregisteredMemoryAreRight) {
+    Side here(1 << 20), there(1 << 20);
+    const auto peer = here.connect(there);
+    fill(there.memory, 9);
+    Completion completion;
+    std::vector<Slice> slices;
+    for (size_t i = 0; i < 100; ++i) {
+        slices.push_back(here.slice(i * 10'000, there.address(i * 10'000), 9'000, completion));
+        if (i % 2) slices.back().region = nullptr;
+    }
+    ASSERT_TRUE(run(*peer, Direction::kRead, slices, completion));
+    for (size_t i = 0; i < 100; ++i) EXPECT_EQ(std::memcmp(here.memory.data() + i * 10'000, there.memory.data() + i * 10'000, 9'000), 0);
+}
+
+}  // namespace
+}  // namespace mooncake::tcp

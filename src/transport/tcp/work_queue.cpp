@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/work_queue.h"
+
+#include <algorithm>
+
+#include "transport/tcp/policy.h"
+
+namespace mooncake::tcp {
+
+void FinishedList::succeed(Completion* completion, uint32_t operations, uint64_t bytes) {
+    if (!items_.empty() && items_.back().completion == completion && !items_.back().failed) {
+        items_.back().operations += operations;
+        items_.back().bytes += bytes;
+        return;
+    }
+    items_.push_back({.completion = completion, .operations = operations, .bytes = bytes});
+}
+
+void FinishedList::fail(Completion* completion, uint32_t operations, const Error& error) {
+    if (!items_.empty() && items_.back().completion == completion && items_.back().failed) {
+        items_.back().operations += operations;
+        return;
+    }
+    items_.push_back({.completion = completion, .operations = operations, .error = error, .failed = true});
+}
+
+void FinishedList::deliver() noexcept {
+    // A completion's hook may come back to us, so the list is its own by then.
+    const auto items = std::exchange(items_, {});
+    for (const Finished& item : items) {
+        if (item.failed) item.completion->fail(item.error, item.operations);
+        else item.completion->succeed(item.bytes, item.operations);
+    }
+}
+
+bool WorkQueue::push(Direction direction, std::span<const Slice> slices) {
+    Lock lock(mutex_);
+    if (closed_) return false;
+    if (slices.empty()) return true;
+    entries_.push_back({.direction = direction, .slices = slices});
+    count_.store(entries_.size(), std::memory_order_seq_cst);
+    return true;
+}
+
+void WorkQueue::cut(Entry& entry, Flight& flight) {
+    flight.direction = entry.direction;
+    flight.completion = entry.slices.front().completion;
+    flight.operations = 0;
+    flight.bytes = 0;
+    flight.mapped = true;
+    flight.faulted = false;
+    flight.local.clear();
+    flight.remote.clear();
+    Pieces& local = entry.direction == Direction::kWrite ? flight.out.payload() : flight.local;
+
+    while (!entry.slices.empty() && flight.bytes < kMessageBytes && flight.operations < kDescriptorsMax) {
+        const Slice& slice = entry.slices.front();
+        if (slice.completion != flight.completion) break;
+        const uint64_t left = slice.length - entry.offset;
+        const auto room = kMessageBytes - flight.bytes;
+        if (left > room && left <= kWholeSliceBytes && flight.bytes > 0) break;
+        const auto taken = static_cast<uint32_t>(std::min<uint64_t>(left, room));
+        const uint64_t remote = slice.remote + entry.offset;
+        local.append(slice.local + entry.offset, taken);
+        if (!flight.remote.empty() && flight.remote.back().address + flight.remote.back().length == remote) flight.remote.back().length += taken;
+        else flight.remote.push_back({.address = remote, .length = taken});
+        flight.mapped = flight.mapped && slice.region != nullptr;
+        flight.bytes += taken;
+        ++flight.operations;
+        if (taken < left) {
+            // This chunk becomes an operation of its own; the slice itself still stands for the rest.
+            slice.completion->add(1);
+            entry.offset += taken;
+        } else {
+            entry.slices = entry.slices.subspan(1);
+            entry.offset = 0;
+        }
+    }
+}
+
+bool WorkQueue::pull(Flight& flight, bool checked) {
+    if (empty()) return false;
+    Lock lock(mutex_);
+    if (entries_.empty()) return false;
+    Entry& entry = entries_.front();
+    flight.out.start(checked && entry.direction == Direction::kWrite);
+    cut(entry, flight);
+    if (entry.slices.empty()) {
+        entries_.pop_front();
+        count_.store(entries_.size(), std::memory_order_seq_cst);
+    } else if (entries_.size() > 1) {
+        entries_.push_back(entry);
+        entries_.pop_front();
+    }
+    return true;
+}
+
+uint32_t WorkQueue::remove(const Completion& completion) {
+    Lock lock(mutex_);
+    uint32_t removed = 0;
+    std::deque<Entry> kept;
+    for (const Entry& entry : entries_) {
+        // Most submissions belong to one completion as a whole; the others fall apart into runs.
+        for (size_t begin = 0; begin < entry.slices.size();) {
+            const bool mine = entry.slices[begin].completion == &completion;
+            size_t end = begin;
+            while (end < entry.slices.size() && (entry.slices[end].completion == &completion) == mine) ++end;
+            if (mine) removed += static_cast<uint32_t>(end - begin);
+            else kept.push_back({.direction = entry.direction, .slices = entry.slices.subspan(begin, end - begin), .offset = begin == 0 ? entry.offset : 0});
+            begin = end;
+        }
+    }
+    entries_ = std::move(kept);
+    count_.store(entries_.size(), std::memory_order_seq_cst);
+    return removed;
+}
+
+void WorkQueue::close(const Verdict& verdict, FinishedList& finished) {
+    Lock lock(mutex_);
+    closed_ = true;
+    for (const Entry& entry : entries_)
+        for (const Slice& slice : entry.slices) finished.fail(slice.completion, 1, verdict.on(slice.completion));
+    entries_.clear();
+    count_.store(0, std::memory_order_seq_cst);
+}
+
+}  // namespace mooncake::tcp

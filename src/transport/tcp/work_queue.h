@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "transport/tcp/stream.h"
+#include "transport/transport.h"
+
+namespace mooncake::tcp {
+
+/// Operations of one completion that ended together. Collected while locks are held, delivered when they are not.
+struct Finished {
+    Completion* completion = nullptr;
+    uint32_t operations = 0;
+    uint64_t bytes = 0;
+    Error error;
+    bool failed = false;
+};
+
+/// Why everything ends, and what one completion that is the cause of it hears instead.
+struct Verdict {
+    Error error;
+    const Completion* special = nullptr;
+    Error reason;
+
+    const Error& on(const Completion* completion) const noexcept { return completion == special ? reason : error; }
+};
+
+class FinishedList {
+public:
+    void succeed(Completion* completion, uint32_t operations, uint64_t bytes);
+    void fail(Completion* completion, uint32_t operations, const Error& error);
+    bool empty() const noexcept { return items_.empty(); }
+    /// Tells the completions, which may be gone afterwards.
+    void deliver() noexcept;
+
+private:
+    std::vector<Finished> items_;
+};
+
+/// One message of an initiator, from being cut out of the queue to the end of its answer. All of it belongs to one completion,
+/// so that a refusal never hits anybody else.
+struct Flight {
+    uint64_t id = 0;
+    Direction direction = Direction::kRead;
+    Completion* completion = nullptr;
+    uint32_t operations = 0;
+    uint32_t bytes = 0;
+    bool mapped = false;               // every piece of local memory is registered: we may touch it ourselves
+    bool faulted = false;              // kRead: local memory turned out not to be there
+    Outgoing out;                      // the request
+    Pieces local;                      // kRead: where the answer goes
+    std::vector<AddressRange> remote;  // used while building the request
+};
+
+/// The slices a peer has not yet begun to move. Holds spans of the callers' arrays, so it needs no limit. Submissions take turns,
+/// so that a small one does not wait for the end of a large one. Thread-safe.
+class WorkQueue {
+public:
+    /// False once closed.
+    bool push(Direction direction, std::span<const Slice> slices);
+    /// Cuts the next message: flight's direction, completion, operations, bytes, local memory (in out.payload() or local) and
+    /// remote. False when there is nothing.
+    bool pull(Flight& flight, bool checked);
+    /// Takes back all slices of one completion and returns how many operations they were.
+    uint32_t remove(const Completion& completion);
+    /// Refuses further work and fails what is here.
+    void close(const Verdict& verdict, FinishedList& finished);
+
+    /// May be out of date when it returns.
+    bool empty() const noexcept { return count_.load(std::memory_order_seq_cst) == 0; }
+
+private:
+    struct Entry {
+        Direction direction;
+        std::span<const Slice> slices;  // not empty
+        uint64_t offset = 0;            // of the first slice, what is already cut off
+    };
+
+    static void cut(Entry& entry, Flight& flight);
+
+    mutable Mutex mutex_;
+    std::deque<Entry> entries_ MC_GUARDED_BY(mutex_);
+    bool closed_ MC_GUARDED_BY(mutex_) = false;
+    std::atomic<size_t> count_{0};  // entries
+};
+
+}  // namespace mooncake::tcp

@@ -1,0 +1,27 @@
+"""Fixtures of the fault tests: processes on every path that exists between two of them on one host."""
+import pytest
+from process import Process
+
+PATHS = {"tcp": {"MC_TRANSPORTS": "tcp"}, "shm": {"MC_TRANSPORTS": "shm"}}
+
+
+@pytest.fixture(params=sorted(PATHS))
+def path(request):
+    """The name of the transport under test; nothing else is allowed in the processes made by `spawn`."""
+    return request.param
+
+
+@pytest.fixture
+def spawn(request):
+    """spawn(**environment) -> Process, ended with the test. On the path under test if the test is run per path."""
+    processes = []
+    base = PATHS.get(request.getfixturevalue("path"), {}) if "path" in request.fixturenames else {}
+
+    def make(prefix=(), **env):
+        process = Process(env={**base, **env}, prefix=prefix)
+        processes.append(process)
+        return process
+
+    yield make
+    for process in processes:
+        process.__exit__()
