@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "interpreter.h"
+
 namespace mooncake::python {
 
 namespace {
@@ -23,6 +25,16 @@ bool is_array(nb::handle object) {
     if (!nb::hasattr(object, "__dlpack__")) return false;
     const nb::object dimensions = nb::getattr(object, "ndim", nb::none());
     return dimensions.is_none() || !dimensions.equal(nb::int_(0));
+}
+
+/// The int that stands for an object with __index__; nothing for others.
+nb::object index_of(nb::handle value) {
+    return running_python([&] {
+        if (!PyIndex_Check(value.ptr()) || is_array(value)) return nb::object();
+        nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+        if (!index.is_valid()) throw nb::python_error();
+        return index;
+    });
 }
 
 bool is_64_bit_format(std::string_view format, bool& is_signed) {
@@ -44,9 +56,7 @@ uint64_t number_from(nb::handle value, const char* name) {
     std::optional<uint64_t> number;
     if (PyLong_Check(value.ptr())) {
         number = value_of_int(value.ptr());
-    } else if (PyIndex_Check(value.ptr()) && !is_array(value)) {
-        const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
-        if (!index.is_valid()) throw nb::python_error();
+    } else if (const nb::object index = index_of(value); index.is_valid()) {
         number = value_of_int(index.ptr());
         if (!number) raise_bad_number(name, index);
     }
@@ -73,7 +83,9 @@ bool BufferView::take_buffer(nb::handle object) {
     if (PyObject_CheckBuffer(object.ptr()) == 0) return false;
     auto buffer = std::make_unique<Py_buffer>();
     if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_ANY_CONTIGUOUS) != 0) throw nb::python_error();
-    buffer_.reset(buffer.release());
+    std::unique_ptr<Py_buffer, Release> held(buffer.release());
+    if (held->ndim == 0) return false;  // numpy's scalars export themselves as well
+    buffer_ = std::move(held);
     data_ = buffer_->buf;
     length_ = static_cast<uint64_t>(buffer_->len);
     writable_ = buffer_->readonly == 0;
@@ -98,10 +110,12 @@ bool BufferView::take_dlpack(nb::handle object) {
 
 std::optional<BufferView> BufferView::of(nb::handle object) {
     if (PyLong_Check(object.ptr()) || PyUnicode_Check(object.ptr())) return std::nullopt;
-    if (PyIndex_Check(object.ptr()) && !is_array(object)) return std::nullopt;
-    BufferView view;
-    if (view.take_buffer(object) || view.take_dlpack(object)) return view;
-    return std::nullopt;
+    return running_python([&]() -> std::optional<BufferView> {
+        if (PyIndex_Check(object.ptr()) && !is_array(object)) return std::nullopt;
+        BufferView view;
+        if (view.take_buffer(object) || view.take_dlpack(object)) return view;
+        return std::nullopt;
+    });
 }
 
 LocalMemory LocalMemory::from(nb::handle buffer, nb::handle length, const char* buffer_name, const char* length_name) {
@@ -115,7 +129,8 @@ LocalMemory LocalMemory::from(nb::handle buffer, nb::handle length, const char* 
     local.address = static_cast<std::byte*>(local.view->data());
     local.length = length.is_none() ? local.view->length() : number_from(length, length_name);
     if (local.length > local.view->length())
-        throw nb::value_error(format_text("{}: {} bytes, but the object has only {}", length_name, local.length, local.view->length()).c_str());
+        throw nb::value_error(
+            format_text("{}: {} bytes, but the object has only {}", length_name, local.length, local.view->length()).c_str());
     return local;
 }
 
@@ -135,7 +150,7 @@ NumberList::NumberList(nb::handle sequence, const char* name) : name_(name) {
     } else if (take_array(sequence)) {
         return;
     } else {
-        items_ = nb::steal(PySequence_Tuple(object));
+        items_ = running_python([&] { return nb::steal(PySequence_Tuple(object)); });
         if (!items_.is_valid()) throw nb::python_error();
     }
     is_tuple_ = PyTuple_Check(items_.ptr());
@@ -150,7 +165,8 @@ bool NumberList::take_array(nb::handle sequence) {
         return false;
     }
     std::unique_ptr<Py_buffer, Release> array(buffer.release());
-    if (array->ndim != 1 || array->itemsize != 8 || array->format == nullptr || !is_64_bit_format(array->format, array_signed_)) return false;
+    if (array->ndim != 1 || array->itemsize != 8 || array->format == nullptr || !is_64_bit_format(array->format, array_signed_))
+        return false;
     size_ = static_cast<size_t>(array->len) / 8;
     array_ = std::move(array);
     return true;
@@ -200,8 +216,9 @@ bool BlockList::parse_lengths(nb::handle lengths, const char* name) {
     for (size_t view = 0; view < views_.size(); ++view) {
         const size_t index = view_blocks_[view];
         if (blocks_[index].length > views_[view].length())
-            throw nb::value_error(format_text("{}[{}]: {} bytes, but the object has only {}", name, index, blocks_[index].length,
-                                              views_[view].length()).c_str());
+            throw nb::value_error(
+                format_text("{}[{}]: {} bytes, but the object has only {}", name, index, blocks_[index].length, views_[view].length())
+                    .c_str());
     }
     for (const Block& block : blocks_)
         if (__builtin_add_overflow(bytes_, block.length, &bytes_)) bytes_ = std::numeric_limits<uint64_t>::max();

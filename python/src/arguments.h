@@ -82,14 +82,15 @@ private:
     /// Borrowed. The elements' own code may have changed the list since the last call.
     PyObject* item(size_t index) const {
         if (is_tuple_) return PyTuple_GET_ITEM(items_.ptr(), static_cast<Py_ssize_t>(index));
-        if (index >= static_cast<size_t>(PyList_GET_SIZE(items_.ptr()))) [[unlikely]] raise_shorter();
+        if (index >= static_cast<size_t>(PyList_GET_SIZE(items_.ptr()))) [[unlikely]]
+            raise_shorter();
         return PyList_GET_ITEM(items_.ptr(), static_cast<Py_ssize_t>(index));
     }
     [[noreturn]] void raise_shorter() const;
 
     const char* const name_;
-    nb::object items_;                            // a list or a tuple
-    std::unique_ptr<Py_buffer, Release> array_;   // or 64-bit numbers side by side
+    nb::object items_;                           // a list or a tuple
+    std::unique_ptr<Py_buffer, Release> array_;  // or 64-bit numbers side by side
     bool is_tuple_ = false;
     bool array_signed_ = false;
     size_t size_ = 0;
@@ -159,7 +160,8 @@ void NumberList::each(Put&& put, Other&& other) const {
         PyObject* const element = item(index);
         if (PyLong_CheckExact(element)) [[likely]] {  // runs no Python code, so the borrowed reference holds
             const std::optional<uint64_t> value = value_of_int(element);
-            if (!value) [[unlikely]] raise_bad_number(name_, element);
+            if (!value) [[unlikely]]
+                raise_bad_number(name_, element);
             put(index, *value);
         } else {
             const nb::object kept = nb::borrow(element);

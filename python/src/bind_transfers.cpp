@@ -17,82 +17,110 @@ using Any = nb::handle;
 using Hint = nb::str;  // accepted for compatibility: the engine picks the best path by itself
 
 // The three lists, as they appear in the signatures Python shows.
-#define MC_BLOCKS "target_hostname: str, buffers: Sequence[int | Buffer], peer_buffer_addresses: Sequence[int], lengths: Sequence[int] | None"
+#define MC_BLOCKS \
+    "target_hostname: str, buffers: Sequence[int | Buffer], peer_buffer_addresses: Sequence[int], lengths: Sequence[int] | None"
 #define MC_BLOCK "target_hostname: str, buffer: int | Buffer, peer_buffer_address: int, length: int | None"
 
 template <Direction direction>
 void bind_one_way(EngineClass& engine, const char* name, const nb::sig& signature, const char* doc) {
-    engine.def(name, [name](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Hint) {
-        return self.transfer_one(name, target, buffer, peer, length, direction, nullptr);
-    }, "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a = nb::none(), "transport_hint"_a = "", signature, doc);
+    engine.def(
+        name,
+        [name](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Hint) {
+            return self.transfer_one(name, target, buffer, peer, length, direction, nullptr);
+        },
+        "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a = nb::none(), "transport_hint"_a = "", signature, doc);
 }
 
 template <Direction direction>
 void bind_batch_one_way(EngineClass& engine, const char* name, const nb::sig& signature, const char* doc) {
-    engine.def(name, [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Hint) {
-        return self.transfer_batch(name, target, buffers, peers, lengths, direction, nullptr);
-    }, "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(), "transport_hint"_a = "", signature, doc);
+    engine.def(
+        name,
+        [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Hint) {
+            return self.transfer_batch(name, target, buffers, peers, lengths, direction, nullptr);
+        },
+        "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(), "transport_hint"_a = "", signature, doc);
 }
 
 template <Direction direction>
 void bind_submit_one_way(EngineClass& engine, const char* name, const nb::sig& signature, const char* doc) {
-    engine.def(name, [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Hint) {
-        return self.submit_batch(name, target, buffers, peers, lengths, direction);
-    }, "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(), "transport_hint"_a = "", signature, doc);
+    engine.def(
+        name,
+        [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Hint) {
+            return self.submit_batch(name, target, buffers, peers, lengths, direction);
+        },
+        "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(), "transport_hint"_a = "", signature, doc);
 }
 
 }  // namespace
 
 void bind_sync_transfers(EngineClass& engine) {
-    bind_one_way<Direction::kWrite>(engine, "transfer_sync_write",
-        nb::sig("def transfer_sync_write(self, " MC_BLOCK " = None, transport_hint: str = '') -> int"),
+    bind_one_way<Direction::kWrite>(
+        engine, "transfer_sync_write", nb::sig("def transfer_sync_write(self, " MC_BLOCK " = None, transport_hint: str = '') -> int"),
         "Sends `length` bytes at `buffer` to the peer's address and waits until they are there. Returns 0, or -1 on failure.");
     bind_one_way<Direction::kRead>(engine, "transfer_sync_read",
-        nb::sig("def transfer_sync_read(self, " MC_BLOCK " = None, transport_hint: str = '') -> int"),
-        "Fetches `length` bytes at the peer's address into `buffer` and waits. Returns 0, or -1 on failure.");
-    bind_batch_one_way<Direction::kWrite>(engine, "batch_transfer_sync_write",
+                                   nb::sig("def transfer_sync_read(self, " MC_BLOCK " = None, transport_hint: str = '') -> int"),
+                                   "Fetches `length` bytes at the peer's address into `buffer` and waits. Returns 0, or -1 on failure.");
+    bind_batch_one_way<Direction::kWrite>(
+        engine, "batch_transfer_sync_write",
         nb::sig("def batch_transfer_sync_write(self, " MC_BLOCKS " = None, transport_hint: str = '') -> int"),
         "Sends many blocks to one peer and waits for all. The lists must be equally long; int64 and uint64 arrays are read without a\n"
         "Python object per entry. Returns 0, or -1 on failure: then no byte moves any more.");
-    bind_batch_one_way<Direction::kRead>(engine, "batch_transfer_sync_read",
+    bind_batch_one_way<Direction::kRead>(
+        engine, "batch_transfer_sync_read",
         nb::sig("def batch_transfer_sync_read(self, " MC_BLOCKS " = None, transport_hint: str = '') -> int"),
         "Fetches many blocks from one peer and waits for all. As batch_transfer_sync_write(), the local addresses first.");
     engine
-        .def("transfer_sync", [](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Any opcode, const Notification* notify, Hint) {
-            return self.transfer_one("transfer_sync", target, buffer, peer, length, direction_from(opcode), notify);
-        }, "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a.none(), "opcode"_a, "notify"_a = nb::none(), "transport_hint"_a = "",
+        .def(
+            "transfer_sync",
+            [](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Any opcode, const Notification* notify, Hint) {
+                return self.transfer_one("transfer_sync", target, buffer, peer, length, direction_from(opcode), notify);
+            },
+            "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a.none(), "opcode"_a, "notify"_a = nb::none(),
+            "transport_hint"_a = "",
             nb::sig("def transfer_sync(self, " MC_BLOCK ", opcode: TransferOpcode | int, notify: TransferNotify | None = None, "
                     "transport_hint: str = '') -> int"),
             "transfer_sync_write() or transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data.")
-        .def("batch_transfer_sync", [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, const Notification* notify, Hint) {
-            return self.transfer_batch("batch_transfer_sync", target, buffers, peers, lengths, direction_from(opcode), notify);
-        }, "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a, "notify"_a = nb::none(),
+        .def(
+            "batch_transfer_sync",
+            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, const Notification* notify, Hint) {
+                return self.transfer_batch("batch_transfer_sync", target, buffers, peers, lengths, direction_from(opcode), notify);
+            },
+            "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a, "notify"_a = nb::none(),
             "transport_hint"_a = "",
             nb::sig("def batch_transfer_sync(self, " MC_BLOCKS ", opcode: TransferOpcode | int, notify: TransferNotify | None = None, "
                     "transport_hint: str = '') -> int"),
-            "batch_transfer_sync_write() or batch_transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data.")
+            "batch_transfer_sync_write() or batch_transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the "
+            "data.")
         .def("prepare", &TransferEngine::prepare, "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(),
-            nb::sig("def prepare(self, " MC_BLOCKS " = None) -> PreparedTransfer"),
-            "Reads, checks and resolves the lists once, for transfers that are repeated. ValueError for lists of different lengths,\n"
-            "RuntimeError when the peer cannot be reached.");
+             nb::sig("def prepare(self, " MC_BLOCKS " = None) -> PreparedTransfer"),
+             "Reads, checks and resolves the lists once, for transfers that are repeated. ValueError for lists of different lengths,\n"
+             "RuntimeError when the peer cannot be reached.");
 }
 
 static void bind_submits(EngineClass& engine) {
-    bind_submit_one_way<Direction::kWrite>(engine, "batch_transfer_async_write",
+    bind_submit_one_way<Direction::kWrite>(
+        engine, "batch_transfer_async_write",
         nb::sig("def batch_transfer_async_write(self, " MC_BLOCKS " = None, transport_hint: str = '') -> int"),
         "Starts sending many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.");
-    bind_submit_one_way<Direction::kRead>(engine, "batch_transfer_async_read",
+    bind_submit_one_way<Direction::kRead>(
+        engine, "batch_transfer_async_read",
         nb::sig("def batch_transfer_async_read(self, " MC_BLOCKS " = None, transport_hint: str = '') -> int"),
         "Starts fetching many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.");
     engine
-        .def("batch_transfer_async", [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, Hint) {
-            return self.submit_batch("batch_transfer_async", target, buffers, peers, lengths, direction_from(opcode));
-        }, "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a, "transport_hint"_a = "",
+        .def(
+            "batch_transfer_async",
+            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, Hint) {
+                return self.submit_batch("batch_transfer_async", target, buffers, peers, lengths, direction_from(opcode));
+            },
+            "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a, "transport_hint"_a = "",
             nb::sig("def batch_transfer_async(self, " MC_BLOCKS ", opcode: TransferOpcode | int, transport_hint: str = '') -> int"),
             "batch_transfer_async_write() or batch_transfer_async_read() by opcode.")
-        .def("transfer_submit_write", [](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Hint) {
-            return self.submit_one("transfer_submit_write", target, buffer, peer, length, Direction::kWrite);
-        }, "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a = nb::none(), "transport_hint"_a = "",
+        .def(
+            "transfer_submit_write",
+            [](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Hint) {
+                return self.submit_one("transfer_submit_write", target, buffer, peer, length, Direction::kWrite);
+            },
+            "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a = nb::none(), "transport_hint"_a = "",
             nb::sig("def transfer_submit_write(self, " MC_BLOCK " = None, transport_hint: str = '') -> int"),
             "Starts sending one block. Returns a batch id, or 0 on failure.");
 }
@@ -109,16 +137,11 @@ void bind_async_transfers(EngineClass& engine) {
         .def("cancel", &TransferEngine::cancel, "batch_id"_a, nb::sig("def cancel(self, batch_id: int) -> int"),
              "Stops a batch: once it returned, no byte of it moves any more. The id still wants get_batch_transfer_status() or\n"
              "transfer_check_status(). Returns 0, or -1 for an unknown id.")
-        .def("transfer_async", [](nb::handle self, nb::handle target, Any buffers, Any peers, Any lengths, Any opcode) {
-            return nb::module_::import_("mooncake._asyncio").attr("transfer")(self, target, buffers, peers, lengths, opcode);
-        }, "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a,
-            nb::sig("def transfer_async(self, " MC_BLOCKS ", opcode: TransferOpcode | int) -> Coroutine[Any, Any, int]"),
-            "To be awaited: as batch_transfer_sync(), without blocking the event loop and without a thread per call. Cancelling the task\n"
-            "stops the transfer before CancelledError arrives.")
         .def("_watch", &TransferEngine::watch, "port"_a, "batch_id"_a, "token"_a)
         .def("_is_warm", &TransferEngine::is_warm, "target_hostname"_a)
         .def("_set_warm", &TransferEngine::set_warm, "target_hostname"_a, "warm"_a)
-        .def("_set_last_error", [](const TransferEngine&, std::string text) { set_last_error(std::move(text)); }, "text"_a);
+        .def(
+            "_set_last_error", [](const TransferEngine&, std::string text) { set_last_error(std::move(text)); }, "text"_a);
 }
 
 void bind_peers(EngineClass& engine) {
@@ -129,7 +152,8 @@ void bind_peers(EngineClass& engine) {
              "0 if the peer is alive; -200 if nobody knows it, another negative number if it cannot be reached, -1 before initialize().")
         .def("warmup_efa_segment", &TransferEngine::warmup_segment, "segment_name"_a,
              "Connects to a peer ahead of the first transfer, where that helps. Returns 0.")
-        .def("get_notifies", &TransferEngine::get_notifies, "All messages that arrived since the last call. RuntimeError before initialize().");
+        .def("get_notifies", &TransferEngine::get_notifies,
+             "All messages that arrived since the last call. RuntimeError before initialize().");
 }
 
 }  // namespace mooncake::python

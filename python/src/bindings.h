@@ -10,7 +10,7 @@ namespace mooncake::python {
 
 using EngineClass = nb::class_<TransferEngine>;
 
-void bind_types(nb::module_& module);          // enum, notification, opaque classes, flags
+void bind_types(nb::module_& module);  // enum, notification, opaque classes, flags
 void bind_life(EngineClass& engine);
 void bind_memory(EngineClass& engine);
 void bind_sync_transfers(EngineClass& engine);

@@ -49,8 +49,12 @@ void close_engines() {
 
 }  // namespace
 
+void sleep_for_ever() noexcept {
+    for (;;) ::pause();
+}
+
 void stop_if_abandoned() noexcept {
-    while (abandoned.load(std::memory_order_acquire)) ::pause();
+    if (abandoned.load(std::memory_order_acquire)) sleep_for_ever();
 }
 
 void close_at_exit(const std::shared_ptr<Engine>& engine) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 
 #include <memory>
@@ -27,6 +28,18 @@ inline bool exiting() noexcept { return calls.closed(); }
 
 /// A thread that came back too late to be waited for: sleeps until the process ends.
 void stop_if_abandoned() noexcept;
+[[noreturn]] void sleep_for_ever() noexcept;
+
+/// Runs what may come to execute Python code - conversions of the caller's own types. There, too, the interpreter may try to end
+/// the thread during finalization; it sleeps instead, as newer versions of CPython do by themselves.
+template <typename Body>
+auto running_python(Body&& body) {
+    try {
+        return body();
+    } catch (const abi::__forced_unwind&) {
+        sleep_for_ever();
+    }
+}
 
 /// Runs `body` without the interpreter lock. Not in the exit phase: ask exiting() first.
 template <typename Body>

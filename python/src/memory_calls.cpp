@@ -74,8 +74,7 @@ int TransferEngine::batch_unregister_memory(nb::handle buffers) {
               [](size_t, nb::handle element) { return address_from(element, "buffer_addresses"); });
     Engine* const engine = use(kCall);
     if (engine == nullptr) return -1;
-    if (registered_objects_.empty())
-        return code_of(kCall, without_gil([&] { return engine->unregister_memory_batch(addresses); }));
+    if (registered_objects_.empty()) return code_of(kCall, without_gil([&] { return engine->unregister_memory_batch(addresses); }));
     // One by one, so that exactly the objects that are not in use any more are let go.
     Result<> first;
     for (void* const address : addresses) {

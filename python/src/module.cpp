@@ -33,17 +33,22 @@ void bind_types(nb::module_& module) {
             return nb::str("TransferNotify(name={!r}, msg={!r})").attr("format")(self.name, self.message);
         });
     nb::class_<InnerEngine>(module, "InnerTransferEngine", "The engine itself, to be shared with other modules of this package. Opaque.");
-    nb::class_<PreparedCalls>(module, "PreparedTransfer",
-                              "A transfer whose lists were read, checked and resolved once, made by TransferEngine.prepare(); may be run any\n"
-                              "number of times, from any thread.")
-        .def("write", [](PreparedCalls& self) { return self.run(Direction::kWrite); },
-             "Sends the buffers to the peer and waits. Returns 0, or -1 on failure.")
-        .def("read", [](PreparedCalls& self) { return self.run(Direction::kRead); },
-             "Fetches the buffers from the peer and waits. Returns 0, or -1 on failure.")
-        .def("submit_write", [](PreparedCalls& self) { return self.submit(Direction::kWrite); },
-             "Starts sending. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.")
-        .def("submit_read", [](PreparedCalls& self) { return self.submit(Direction::kRead); },
-             "Starts fetching. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.");
+    nb::class_<PreparedCalls>(
+        module, "PreparedTransfer",
+        "A transfer whose lists were read, checked and resolved once, made by TransferEngine.prepare(); may be run any\n"
+        "number of times, from any thread.")
+        .def(
+            "write", [](PreparedCalls& self) { return self.run(Direction::kWrite); },
+            "Sends the buffers to the peer and waits. Returns 0, or -1 on failure.")
+        .def(
+            "read", [](PreparedCalls& self) { return self.run(Direction::kRead); },
+            "Fetches the buffers from the peer and waits. Returns 0, or -1 on failure.")
+        .def(
+            "submit_write", [](PreparedCalls& self) { return self.submit(Direction::kWrite); },
+            "Starts sending. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.")
+        .def(
+            "submit_read", [](PreparedCalls& self) { return self.submit(Direction::kRead); },
+            "Starts fetching. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.");
     nb::class_<CompletionPort>(module, "_CompletionPort", "Where an event loop hears of finished batches.")
         .def(nb::init<>())
         .def("fileno", &CompletionPort::fileno)
@@ -61,22 +66,28 @@ void bind_life(EngineClass& engine) {
              "metadata_server: \"P2PHANDSHAKE\", or the address of a directory: \"http://...\", \"etcd://...\", \"redis://...\".\n"
              "protocol: the transport preferred between hosts; what this machine does not have falls back to tcp.\n"
              "device_name: comma-separated network devices to use; \"\" or \"auto-discovery\" for all.")
-        .def("initialize_ext", &TransferEngine::initialize_ext, "local_hostname"_a, "metadata_server"_a, "protocol"_a, "device_name"_a.none(),
-             "metadata_type"_a, "As initialize(), with the scheme of the directory (\"http\", \"etcd\", \"redis\") in metadata_type.")
+        .def("initialize_ext", &TransferEngine::initialize_ext, "local_hostname"_a, "metadata_server"_a, "protocol"_a,
+             "device_name"_a.none(), "metadata_type"_a,
+             "As initialize(), with the scheme of the directory (\"http\", \"etcd\", \"redis\") in metadata_type.")
         .def("close", &TransferEngine::close,
              "Ends everything that runs, forgets all registrations and joins the engine's threads. Later calls fail.")
         .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
-        .def("__exit__", [](TransferEngine& self, nb::handle, nb::handle, nb::handle) { self.close(); },
-             "exc_type"_a.none(), "exc_value"_a.none(), "traceback"_a.none())
+        .def(
+            "__exit__", [](TransferEngine& self, nb::handle, nb::handle, nb::handle) { self.close(); }, "exc_type"_a.none(),
+            "exc_value"_a.none(), "traceback"_a.none())
         .def("get_rpc_port", &TransferEngine::get_rpc_port,
              "The port of this engine: f\"{host}:{port}\" is the name peers pass as target_hostname. RuntimeError before initialize().")
-        .def("get_engine", &TransferEngine::get_engine, "The engine itself, for other modules of this package. RuntimeError before initialize().")
+        .def("get_engine", &TransferEngine::get_engine,
+             "The engine itself, for other modules of this package. RuntimeError before initialize().")
         .def("get_engine_ptr", &TransferEngine::get_engine_ptr, "The address of the native engine. RuntimeError before initialize().")
         .def("get_local_topology", &TransferEngine::get_local_topology, "device_name"_a = nb::none(),
              "Which network devices are near which memory, as JSON: {\"cpu:0\": [[preferred], [others]], ...}. Works before initialize().")
-        .def("get_metrics", &TransferEngine::get_metrics, "Counters and latencies in the Prometheus text format. RuntimeError before initialize().")
-        .def("last_error", [](const TransferEngine&) { return last_error(); },
-             "What went wrong in the last failed call of this thread, of any engine: peer, path, stage and system error. \"\" if nothing did.");
+        .def("get_metrics", &TransferEngine::get_metrics,
+             "Counters and latencies in the Prometheus text format. RuntimeError before initialize().")
+        .def(
+            "last_error", [](const TransferEngine&) { return last_error(); },
+            "What went wrong in the last failed call of this thread, of any engine: peer, path, stage and system error. \"\" if nothing "
+            "did.");
 }
 
 }  // namespace mooncake::python
@@ -87,13 +98,15 @@ NB_MODULE(engine, module) {
     nb::set_leak_warnings(false);
     module.doc() = "Moves bytes between registered memory of any two processes.";
     bind_types(module);
-    EngineClass engine(module, "TransferEngine", nb::is_weak_referenceable(),
-                       "One end of transfers: registers memory that peers may read and write, and reads and writes theirs. Everything may be\n"
-                       "called from any thread. Addresses are ints; buffers may also be objects with the buffer protocol or DLPack.");
+    EngineClass engine(
+        module, "TransferEngine", nb::is_weak_referenceable(),
+        "One end of transfers: registers memory that peers may read and write, and reads and writes theirs. Everything may be\n"
+        "called from any thread. Addresses are ints; buffers may also be objects with the buffer protocol or DLPack.");
     bind_life(engine);
     bind_memory(engine);
     bind_sync_transfers(engine);
     bind_async_transfers(engine);
     bind_peers(engine);
     engine.attr("TransferOpcode") = module.attr("TransferOpcode");
+    engine.attr("transfer_async") = nb::module_::import_("mooncake._methods").attr("transfer_async");
 }

@@ -33,25 +33,22 @@ int TransferEngine::run(const char* call, const Text& target, Direction directio
     if (engine == nullptr) return -1;
     if (list.blocks().empty() && notify == nullptr) return 0;
     if (direction == Direction::kRead) list.require_writable();
-    const Result<uint64_t> moved = without_gil([&] {
-        return engine->transfer(target, direction, list.blocks(), engine->transfer_deadline(list.bytes()), notify);
-    });
+    const Result<uint64_t> moved = without_gil(
+        [&] { return engine->transfer(target, direction, list.blocks(), engine->transfer_deadline(list.bytes()), notify); });
     return moved ? 0 : failed(call, moved.error());
 }
 
 int TransferEngine::transfer_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
                                  Direction direction, const Notification* notify) {
     BlockList list;
-    list.assign(LocalMemory::from(buffer, length, "buffer", "length"),
-                number_from(peer_address, "peer_buffer_address"));
+    list.assign(LocalMemory::from(buffer, length, "buffer", "length"), number_from(peer_address, "peer_buffer_address"));
     return run(call, target, direction, list, notify);
 }
 
-int TransferEngine::transfer_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses,
-                                   nb::handle lengths, Direction direction, const Notification* notify) {
+int TransferEngine::transfer_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths,
+                                   Direction direction, const Notification* notify) {
     BlockList list;
-    if (!list.parse(buffers, peer_addresses, lengths))
-        return failed(call, error(Code::kInvalidArgument, "the lists are not equally long"));
+    if (!list.parse(buffers, peer_addresses, lengths)) return failed(call, error(Code::kInvalidArgument, "the lists are not equally long"));
     return run(call, target, direction, list, notify);
 }
 
@@ -59,9 +56,8 @@ BatchId TransferEngine::submit(const char* call, const Text& target, Direction d
     Engine* const engine = use(call);
     if (engine == nullptr) return 0;
     if (direction == Direction::kRead) list.require_writable();
-    const Result<BatchId> batch = without_gil([&] {
-        return list.blocks().empty() ? engine->allocate_batch(1) : engine->submit(target, direction, list.blocks());
-    });
+    const Result<BatchId> batch = without_gil(
+        [&] { return list.blocks().empty() ? engine->allocate_batch(1) : engine->submit(target, direction, list.blocks()); });
     if (!batch) {
         record_failure(call, batch.error());
         return 0;
@@ -73,8 +69,7 @@ BatchId TransferEngine::submit(const char* call, const Text& target, Direction d
 BatchId TransferEngine::submit_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
                                    Direction direction) {
     BlockList list;
-    list.assign(LocalMemory::from(buffer, length, "buffer", "length"),
-                number_from(peer_address, "peer_buffer_address"));
+    list.assign(LocalMemory::from(buffer, length, "buffer", "length"), number_from(peer_address, "peer_buffer_address"));
     return submit(call, target, direction, list);
 }
 
@@ -154,8 +149,18 @@ PreparedCalls::~PreparedCalls() {
     } else if (exiting()) {
         prepared_.reset();
     } else {
-        without_gil([this] { return prepared_.reset(), 0; });
+        without_gil([this] {
+            for (const BatchId batch : submitted_) (void)engine_->wait_batch(batch);  // before the objects go
+            return prepared_.reset(), 0;
+        });
     }
+}
+
+void PreparedCalls::prune() {
+    std::erase_if(submitted_, [this](BatchId batch) {
+        const Result<TransferStatus> status = engine_->batch_status(batch);
+        return !status || is_terminal(status->state);
+    });
 }
 
 bool PreparedCalls::usable(const char* call) const {
@@ -183,8 +188,14 @@ BatchId PreparedCalls::submit(Direction direction) {
     require_writable(direction);
     if (!usable(call)) return 0;
     const Result<BatchId> batch = without_gil([&] { return prepared_->submit(direction); });
-    if (!batch) record_failure(call, batch.error());
-    return batch ? *batch : 0;
+    if (!batch) {
+        record_failure(call, batch.error());
+        return 0;
+    }
+    constexpr size_t kPruneAt = 64;
+    if (submitted_.size() >= kPruneAt) prune();
+    if (!objects_.empty()) submitted_.push_back(*batch);
+    return *batch;
 }
 
 }  // namespace mooncake::python

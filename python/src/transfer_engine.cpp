@@ -90,8 +90,9 @@ int TransferEngine::start(const char* call, EngineConfig config) {
         engine_->close();  // it has done nothing yet, so this is quick
         return failed(call, why_not());
     }
-    managed_ = std::make_unique<ManagedBuffers>(MemorySource{.allocate = [this](uint64_t length) { return engine_->allocate_memory(length); },
-                                                             .free = [this](void* address) { return engine_->free_memory(address); }});
+    managed_ = std::make_unique<ManagedBuffers>(
+        MemorySource{.allocate = [this](uint64_t length) { return engine_->allocate_memory(length); },
+                     .free = [this](void* address) { return engine_->free_memory(address); }});
     state_ = State::kReady;
     return 0;
 }
@@ -112,7 +113,8 @@ Error TransferEngine::why_not() const {
 }
 
 Engine* TransferEngine::use(const char* call) {
-    if (state_ == State::kReady && engine_.ours() && !exiting()) [[likely]] return engine_.get();
+    if (state_ == State::kReady && engine_.ours() && !exiting()) [[likely]]
+        return engine_.get();
     record_failure(call, why_not());
     return nullptr;
 }
@@ -161,8 +163,7 @@ uint64_t TransferEngine::get_first_buffer_address(const Text& segment_name) {
     constexpr const char* kCall = "get_first_buffer_address";
     Engine* const engine = use(kCall);
     if (engine == nullptr) return 0;
-    const auto found = without_gil(
-        [&] { return engine->describe(segment_name, 1, Deadline::after(engine->options().connect_timeout)); });
+    const auto found = without_gil([&] { return engine->describe(segment_name, 1, Deadline::after(engine->options().connect_timeout)); });
     if (!found) record_failure(kCall, found.error());
     return found && !found->buffers.empty() ? found->buffers.front().address : 0;
 }
@@ -171,8 +172,7 @@ int TransferEngine::send_probe(const Text& peer_server_name) {
     constexpr const char* kCall = "send_probe";
     Engine* const engine = use(kCall);
     if (engine == nullptr) return -1;
-    const Result<> alive =
-        without_gil([&] { return engine->probe(peer_server_name, Deadline::after(engine->options().connect_timeout)); });
+    const Result<> alive = without_gil([&] { return engine->probe(peer_server_name, Deadline::after(engine->options().connect_timeout)); });
     if (!alive) record_failure(kCall, alive.error());
     return public_code(alive);
 }

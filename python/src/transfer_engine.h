@@ -42,8 +42,8 @@ public:
     // ---- life
     using Text = std::string;
     int initialize(const Text& local_hostname, const Text& metadata_server, const Text& protocol, const std::optional<Text>& device_name);
-    int initialize_ext(const Text& local_hostname, const Text& metadata_server, const Text& protocol, const std::optional<Text>& device_name,
-                       const Text& metadata_type);
+    int initialize_ext(const Text& local_hostname, const Text& metadata_server, const Text& protocol,
+                       const std::optional<Text>& device_name, const Text& metadata_type);
     void close();
 
     // ---- identity
@@ -100,13 +100,13 @@ private:
     int run(const char* call, const Text& target, Direction direction, const BlockList& list, const Notification* notify);
     BatchId submit(const char* call, const Text& target, Direction direction, BlockList& list);
 
-    const Duration transfer_timeout_;              // as the environment said when the object was made
+    const Duration transfer_timeout_;  // as the environment said when the object was made
     State state_ = State::kNew;
-    EngineRef engine_;                             // empty before kReady; closed in kClosed
-    std::unique_ptr<ManagedBuffers> managed_;      // thread-safe by itself
+    EngineRef engine_;                                                          // empty before kReady; closed in kClosed
+    std::unique_ptr<ManagedBuffers> managed_;                                   // thread-safe by itself
     std::unordered_map<uint64_t, std::vector<BufferView>> registered_objects_;  // by address
     std::unordered_map<BatchId, std::vector<BufferView>> batch_objects_;
-    std::unordered_set<Text> warm_targets_;        // peers that answered last time: submitting to them will hardly block
+    std::unordered_set<Text> warm_targets_;  // peers that answered last time: submitting to them will hardly block
 };
 
 /// The Python class PreparedTransfer: a PreparedTransfer with what must outlive it.
@@ -121,8 +121,11 @@ public:
 private:
     bool usable(const char* call) const;
     void require_writable(Direction direction) const;
+    /// Forgets the batches that are over.
+    void prune();
 
     std::vector<BufferView> objects_;
+    std::vector<BatchId> submitted_;  // batches that may still need objects_; empty if there are none
     EngineRef engine_;
     std::unique_ptr<PreparedTransfer> prepared_;
 };

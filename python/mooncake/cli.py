@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console scripts that are native programs: each becomes the program of the same name in mooncake/bin."""
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+
+def _become(program: str) -> NoReturn:
+    path = Path(__file__).resolve().parent / "bin" / program
+    if not os.access(path, os.X_OK):
+        sys.exit(f"{program}: {path} is missing from this installation")
+    os.execv(path, [program, *sys.argv[1:]])
+
+
+def transfer_engine_bench() -> NoReturn:
+    _become("transfer_engine_bench")
+
+
+def transfer_engine_topology_dump() -> NoReturn:
+    _become("transfer_engine_topology_dump")

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves bytes between registered memory of any two processes."""
+
+import enum
+from types import TracebackType
+from typing import Any, Coroutine, Sequence
+
+from typing_extensions import Buffer, Self, SupportsIndex
+
+__all__ = [
+    "READ", "Read", "SUPPORT_CUDA", "SUPPORT_EFA", "SUPPORT_HIP", "SUPPORT_INTRA_NVLINK", "SUPPORT_MNNVL", "SUPPORT_MUSA", "WRITE", "Write",
+    "InnerTransferEngine", "PreparedTransfer", "TransferEngine", "TransferNotify", "TransferOpcode",
+]
+
+SUPPORT_CUDA: bool
+SUPPORT_EFA: bool
+SUPPORT_HIP: bool
+SUPPORT_INTRA_NVLINK: bool
+SUPPORT_MNNVL: bool
+SUPPORT_MUSA: bool
+
+Address = SupportsIndex
+"""An address, a length or an id: an int from 0 to 2**64 - 1, or anything with __index__."""
+
+Memory = Address | Buffer | Any
+"""An address, or an object with the buffer protocol or DLPack (`__dlpack__`) whose memory is contiguous and on the host."""
+
+class TransferOpcode(enum.IntEnum):
+    """Which way the bytes go: Read fetches from the peer, Write sends."""
+
+    Read = 0
+    Write = 1
+    READ = 0
+    WRITE = 1
+
+Read = TransferOpcode.Read
+Write = TransferOpcode.Write
+READ = TransferOpcode.Read
+WRITE = TransferOpcode.Write
+
+class TransferNotify:
+    """A message for the peer, delivered after the data of its transfer is in place."""
+
+    name: str
+    msg: str
+    def __init__(self, name: str = "", msg: str = "") -> None: ...
+
+class InnerTransferEngine:
+    """The engine itself, to be shared with other modules of this package. Opaque."""
+
+class PreparedTransfer:
+    """A transfer whose lists were read, checked and resolved once, made by TransferEngine.prepare(); may be run any number of times,
+    from any thread."""
+
+    def write(self) -> int:
+        """Sends the buffers to the peer and waits. Returns 0, or -1 on failure."""
+    def read(self) -> int:
+        """Fetches the buffers from the peer and waits. Returns 0, or -1 on failure."""
+    def submit_write(self) -> int:
+        """Starts sending. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
+    def submit_read(self) -> int:
+        """Starts fetching. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
+
+class TransferEngine:
+    """One end of transfers: registers memory that peers may read and write, and reads and writes theirs. Everything may be called
+    from any thread. Addresses are ints; buffers may also be objects with the buffer protocol or DLPack.
+
+    Before initialize(), after close() and in a forked child every call fails: -1, 0 where an id or an address is asked for, or
+    RuntimeError. last_error() tells why."""
+
+    TransferOpcode = TransferOpcode
+
+    def __init__(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None) -> None: ...
+
+    # ---- life
+
+    def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str | None) -> int:
+        """Starts the engine. Returns 0, or -1 (see last_error()), after which it may be called again.
+
+        local_hostname: the name peers reach us by, "10.0.0.1" or "10.0.0.1:12345".
+        metadata_server: "P2PHANDSHAKE", or the address of a directory: "http://...", "etcd://...", "redis://...".
+        protocol: the transport preferred between hosts; what this machine does not have falls back to tcp.
+        device_name: comma-separated network devices to use; "" or "auto-discovery" for all.
+        """
+    def initialize_ext(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str | None, metadata_type: str) -> int:
+        """As initialize(), with the scheme of the directory ("http", "etcd", "redis") in metadata_type."""
+    def close(self) -> None:
+        """Ends everything that runs, forgets all registrations and joins the engine's threads. Later calls fail."""
+
+    # ---- identity
+
+    def get_rpc_port(self) -> int:
+        """The port of this engine: f"{host}:{port}" is the name peers pass as target_hostname. RuntimeError before initialize()."""
+    def get_engine(self) -> InnerTransferEngine:
+        """The engine itself, for other modules of this package. RuntimeError before initialize()."""
+    def get_engine_ptr(self) -> int:
+        """The address of the native engine. RuntimeError before initialize()."""
+    def get_local_topology(self, device_name: str | None = None) -> str:
+        """Which network devices are near which memory, as JSON: {"cpu:0": [[preferred], [others]], ...}. Works before initialize()."""
+    def get_metrics(self) -> str:
+        """Counters and latencies in the Prometheus text format. RuntimeError before initialize()."""
+    def last_error(self) -> str:
+        """What went wrong in the last failed call of this thread, of any engine: peer, path, stage and system error. "" if nothing did."""
+
+    # ---- memory
+
+    def register_memory(self, buffer_addr: Memory, capacity: Address | None = None, location: str = "*") -> int:
+        """Lets peers read and write memory. Returns 0, -7 when it overlaps other registered memory, -1 or another negative number.
+
+        buffer_addr: an address, or an object with the buffer protocol or DLPack, which is kept alive until unregistered.
+        capacity: the length in bytes; that of the object if left out.
+        location: where the memory is, "cpu:0"; "*" finds out.
+        """
+    def unregister_memory(self, buffer_addr: Memory) -> int:
+        """Takes the memory back: once it returned 0, no peer touches it any more. -3 if it is not registered."""
+    def batch_register_memory(self, buffer_addresses: Sequence[Memory], capacities: Sequence[Address] | None = None, location: str = "*") -> int:
+        """Registers several ranges, all or none. Returns 0 or a negative number."""
+    def batch_unregister_memory(self, buffer_addresses: Sequence[Memory]) -> int:
+        """Takes several ranges back; goes on after a failure and returns the first, else 0."""
+    def allocate_managed_buffer(self, length: Address) -> int:
+        """Registered memory of at least `length` bytes, fast to reach for peers on this host. Returns its address, or 0."""
+    def free_managed_buffer(self, buffer_addr: Address, length: Address) -> int:
+        """Gives back what allocate_managed_buffer(length) returned. Returns 0, -3 for an unknown address, -1 for another length."""
+    def write_bytes_to_buffer(self, dest_address: Address, src: bytes | str | Buffer, length: Address | None = None) -> int:
+        """Copies the first `length` bytes of src (all if left out) to an address of this process. Returns 0, or -1 where no memory is."""
+    def read_bytes_from_buffer(self, source_address: Address, length: Address) -> bytes:
+        """The `length` bytes at an address of this process. ValueError where no memory is."""
+
+    # ---- transfers that block
+
+    def transfer_sync_write(
+        self, target_hostname: str, buffer: Memory, peer_buffer_address: Address, length: Address | None = None, transport_hint: str = ""
+    ) -> int:
+        """Sends `length` bytes at `buffer` to the peer's address and waits until they are there. Returns 0, or -1 on failure."""
+    def transfer_sync_read(
+        self, target_hostname: str, buffer: Memory, peer_buffer_address: Address, length: Address | None = None, transport_hint: str = ""
+    ) -> int:
+        """Fetches `length` bytes at the peer's address into `buffer` and waits. Returns 0, or -1 on failure."""
+    def transfer_sync(
+        self, target_hostname: str, buffer: Memory, peer_buffer_address: Address, length: Address | None, opcode: TransferOpcode | int,
+        notify: TransferNotify | None = None, transport_hint: str = "",
+    ) -> int:
+        """transfer_sync_write() or transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data."""
+    def batch_transfer_sync_write(
+        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address],
+        lengths: Sequence[Address] | None = None, transport_hint: str = "",
+    ) -> int:
+        """Sends many blocks to one peer and waits for all. The lists must be equally long; int64 and uint64 arrays are read without a
+        Python object per entry. Returns 0, or -1 on failure: then no byte moves any more."""
+    def batch_transfer_sync_read(
+        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address],
+        lengths: Sequence[Address] | None = None, transport_hint: str = "",
+    ) -> int:
+        """Fetches many blocks from one peer and waits for all. As batch_transfer_sync_write(), the local addresses first."""
+    def batch_transfer_sync(
+        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address], lengths: Sequence[Address] | None,
+        opcode: TransferOpcode | int, notify: TransferNotify | None = None, transport_hint: str = "",
+    ) -> int:
+        """batch_transfer_sync_write() or batch_transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data."""
+    def prepare(
+        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address], lengths: Sequence[Address] | None = None
+    ) -> PreparedTransfer:
+        """Reads, checks and resolves the lists once, for transfers that are repeated. ValueError for lists of different lengths,
+        RuntimeError when the engine refuses them."""
+
+    # ---- transfers that are only started
+
+    def batch_transfer_async_write(
+        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address],
+        lengths: Sequence[Address] | None = None, transport_hint: str = "",
+    ) -> int:
+        """Starts sending many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
+    def batch_transfer_async_read(
+        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address],
+        lengths: Sequence[Address] | None = None, transport_hint: str = "",
+    ) -> int:
+        """Starts fetching many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
+    def batch_transfer_async(
+        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address], lengths: Sequence[Address] | None,
+        opcode: TransferOpcode | int, transport_hint: str = "",
+    ) -> int:
+        """batch_transfer_async_write() or batch_transfer_async_read() by opcode."""
+    def transfer_submit_write(
+        self, target_hostname: str, buffer: Memory, peer_buffer_address: Address, length: Address | None = None, transport_hint: str = ""
+    ) -> int:
+        """Starts sending one block. Returns a batch id, or 0 on failure."""
+    def get_batch_transfer_status(self, batch_ids: Sequence[Address]) -> int:
+        """Waits until all the batches are over and frees them. Returns 0 if all succeeded, else -1."""
+    def transfer_check_status(self, batch_id: Address) -> int:
+        """Without waiting: 1 done, 0 running, -1 failed or unknown, -2 timed out. 1 and -1 free the batch; -2 does not."""
+    def cancel(self, batch_id: Address) -> int:
+        """Stops a batch: once it returned, no byte of it moves any more. The id still wants get_batch_transfer_status() or
+        transfer_check_status(). Returns 0, or -1 for an unknown id."""
+    def transfer_async(
+        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address], lengths: Sequence[Address] | None,
+        opcode: TransferOpcode | int,
+    ) -> Coroutine[Any, Any, int]:
+        """To be awaited: as batch_transfer_sync(), without blocking the event loop and without a thread per call. Cancelling the task
+        stops the transfer before CancelledError arrives."""
+
+    # ---- peers
+
+    def get_first_buffer_address(self, segment_name: str) -> int:
+        """The address of the first memory a peer (or this engine) registered; 0 if there is none or it cannot be reached."""
+    def send_probe(self, peer_server_name: str) -> int:
+        """0 if the peer is alive; -200 if nobody knows it, another negative number if it cannot be reached, -1 before initialize()."""
+    def warmup_efa_segment(self, segment_name: str) -> int:
+        """Connects to a peer ahead of the first transfer, where that helps. Returns 0."""
+    def get_notifies(self) -> list[TransferNotify]:
+        """All messages that arrived since the last call. RuntimeError before initialize()."""
+
+    # ---- for mooncake._asyncio
+
+    def _watch(self, port: _CompletionPort, batch_id: int, token: int) -> bool: ...
+    def _is_warm(self, target_hostname: str) -> bool: ...
+    def _set_warm(self, target_hostname: str, warm: bool) -> None: ...
+    def _set_last_error(self, text: str) -> None: ...
+
+class _CompletionPort:
+    def fileno(self) -> int: ...
+    def take(self) -> list[int]: ...
