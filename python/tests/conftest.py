@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from helpers import PATHS, Peer
+from mooncake.engine import TransferEngine
+
+
+class Local:
+    """An engine of this process with one registered buffer."""
+
+    def __init__(self, size: int = 1 << 20, host: str = "127.0.0.1", metadata: str = "P2PHANDSHAKE") -> None:
+        self.engine = TransferEngine()
+        assert self.engine.initialize(host, metadata, "rdma", "") == 0, self.engine.last_error()
+        self.memory = np.zeros(size, np.uint8)
+        self.address = self.memory.ctypes.data
+        assert self.engine.register_memory(self.address, size) == 0
+        self.name = f"{host}:{self.engine.get_rpc_port()}"
+
+
+@pytest.fixture
+def make_local() -> Iterator[Callable[..., Local]]:
+    made: list[Local] = []
+
+    def make(*arguments, **options) -> Local:
+        made.append(Local(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for local in made:
+        local.engine.close()
+
+
+@pytest.fixture
+def local(make_local) -> Local:
+    return make_local()
+
+
+def has_transports() -> bool:
+    """Until both have landed."""
+    import os
+
+    os.environ["MC_TRANSPORTS"] = "shm,tcp"
+    try:
+        with TransferEngine() as engine:
+            return engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    finally:
+        del os.environ["MC_TRANSPORTS"]
+
+
+needs_transports = pytest.mark.skipif(not has_transports(), reason="this build has no transports between processes yet")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if {"make_peer", "peer", "pair", "stalling_pair"} & set(item.fixturenames) or "programs_test" in item.nodeid or "stalled" in item.name:
+            item.add_marker(needs_transports)
+
+
+@pytest.fixture
+def make_peer() -> Iterator[Callable[..., Peer]]:
+    made: list[Peer] = []
+
+    def make(*arguments, **options) -> Peer:
+        made.append(Peer(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for peer in made:
+        peer.close()
+
+
+@pytest.fixture
+def peer(make_peer) -> Peer:
+    return make_peer()
+
+
+class Pair:
+    def __init__(self, local: Local, peer: Peer) -> None:
+        self.local, self.peer, self.engine = local, peer, local.engine
+
+
+@pytest.fixture(params=list(PATHS))
+def pair(request, monkeypatch, make_local, make_peer) -> Pair:
+    """Both ends, over every path there is between two processes of one host."""
+    env, managed = PATHS[request.param]
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    return Pair(make_local(), make_peer(managed=managed, env=env))
+
+
+@pytest.fixture
+def stalling_pair(monkeypatch, make_local, make_peer) -> Pair:
+    """Over a path on which a paused peer stops everything."""
+    env, managed = PATHS["tcp"]
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    return Pair(make_local(8 << 20), make_peer(8 << 20, managed=managed, env=env))
+
+
+@pytest.fixture
+def pattern() -> Callable[[int, int], np.ndarray]:
+    """Bytes that are different everywhere and for every seed."""
+    return lambda length, seed=1: np.random.default_rng(seed).integers(0, 256, length, np.uint8)

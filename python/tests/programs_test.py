@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration, the examples and the console scripts run as users run them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mooncake
+from mooncake import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=110)
+
+
+def test_demonstration_verifies_every_path_without_a_terminal():
+    done = run(sys.executable, "-m", "mooncake.demo", "--once")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b" not in done.stdout
+    for path in ["own process", "shared memory, mapped", "shared memory, foreign", "tcp"]:
+        line = next(line for line in done.stdout.splitlines() if line.startswith(path + " "))
+        assert line.split()[-1] == "0", done.stdout
+
+
+@pytest.mark.parametrize("example, says", [("write_to_peer.py", "received: hello"), ("prepared_and_asyncio.py", "8 layers sent and verified")])
+def test_example_runs(example, says):
+    done = run(sys.executable, str(ROOT / "examples" / example))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert says in done.stdout
+
+
+@pytest.mark.parametrize("program", ["transfer_engine_bench", "transfer_engine_topology_dump"])
+def test_console_script_becomes_the_native_program(program):
+    script = f"import sys; sys.argv = ['{program}', '--help']; from mooncake import cli; cli.{program}()"
+    done = run(sys.executable, "-c", script)
+    assert re.search(program, done.stdout + done.stderr), done
+
+
+def test_missing_program_is_reported(monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cli.py"))
+    with pytest.raises(SystemExit, match="missing from this installation"):
+        cli.transfer_engine_bench()
+
+
+def test_stub_knows_every_name_of_the_native_module():
+    """And nothing else: types and documentation stay true."""
+    import ast
+
+    from mooncake import engine
+
+    tree = ast.parse((Path(mooncake.__file__).parent / "engine.pyi").read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for name, node in classes.items():
+        if name == "TransferOpcode":
+            continue
+        described = {item.name for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("__")}
+        native = {key for key, value in vars(getattr(engine, name)).items() if not key.startswith("__") and callable(value)}
+        assert described == native - {"TransferOpcode"}, name
+    assert {name for name in dir(engine) if not name.startswith("_")} <= set(classes) | {
+        target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)} | {
+        node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
+    assert (Path(mooncake.__file__).parent / "py.typed").exists()
