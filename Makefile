@@ -4,8 +4,9 @@ JOBS ?= $(shell nproc)
 ARGS ?=
 FUZZ_SECONDS ?= 30
 PYTHON := .venv/bin/python
-# Warnings are errors in both builds, so that the wheel finds the objects of the dev build in the compile cache.
-PIP_BUILD := --no-build-isolation --no-deps --disable-pip-version-check --config-settings=cmake.define.MC_WERROR=ON
+# The wheel is built with the compilers (by name) and flags of the dev build, so that it finds its objects in the compile cache.
+PIP := CC=$${CC:-cc} CXX=$${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PYTHON) -m pip
+PIP_BUILD := --quiet --no-build-isolation --no-deps --disable-pip-version-check --config-settings=cmake.define.MC_WERROR=ON
 
 .PHONY: help setup setup-lint build install run test bench bench-peers lint format wheel asan tsan fuzz clean
 
@@ -23,7 +24,7 @@ build: setup  ## compile everything (build/dev)
 	cmake --build build/dev -j $(JOBS)
 
 install: setup  ## build the Python package and install it into .venv
-	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PYTHON) -m pip install --quiet $(PIP_BUILD) .
+	@$(PIP) install $(PIP_BUILD) .
 
 run: install  ## the demonstration; arguments in ARGS="..."
 	$(PYTHON) -m mooncake.demo $(ARGS)
@@ -44,7 +45,7 @@ bench-peers: install  ## measure against other software; arguments in ARGS="..."
 	$(PYTHON) bench/peers.py $(ARGS)
 
 wheel: setup  ## dist/*.whl
-	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PYTHON) -m pip wheel --quiet $(PIP_BUILD) -w dist .
+	@$(PIP) wheel $(PIP_BUILD) -w dist .
 	@ls -l dist/*.whl
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.c')
