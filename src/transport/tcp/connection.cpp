@@ -12,7 +12,8 @@
 namespace mooncake::tcp {
 
 Connection::Connection(Server& server, IoThread& io, net::Socket socket)
-    : server_(server), io_(io), socket_(std::move(socket)), accepted_at_(Clock::now()), received_at_(accepted_at_), sent_at_(accepted_at_) {}
+    : server_(server), io_(io), socket_(std::move(socket)), accepted_at_(Clock::now()), received_at_(accepted_at_), sent_at_(accepted_at_) {
+}
 
 Result<> Connection::start() {
     Lock lock(mutex_);  // the first event waits for us
@@ -192,7 +193,8 @@ void Connection::begin_write(const Header& header) {
         incoming_.discard();
         return;
     }
-    for (const AddressRange& range : ranges_) incoming_.into().append(reinterpret_cast<std::byte*>(range.address), range.length);
+    for (const AddressRange& range : moved_ranges(header))
+        incoming_.into().append(reinterpret_cast<std::byte*>(range.address), range.length);
 }
 
 /// Inside a Section. Stops the write if memory it has yet to touch was revoked meanwhile.
@@ -246,7 +248,8 @@ void Connection::begin_read(const Header& header) {
     answer.out.start(checked_);
     answer.checked_version = version;
     append_head({.kind = Kind::kData, .payload_bytes = header.payload_bytes, .id = header.id}, {}, checked_, answer.out.head());
-    for (const AddressRange& range : ranges_) answer.out.payload().append(reinterpret_cast<std::byte*>(range.address), range.length);
+    for (const AddressRange& range : moved_ranges(header))
+        answer.out.payload().append(reinterpret_cast<std::byte*>(range.address), range.length);
     reply_descriptors_ += answer.out.payload().rest().size();
 }
 
@@ -289,7 +292,9 @@ bool Connection::recheck_reads() {
             reply_descriptors_ -= answer.out.payload().rest().size();
             answer.out.start(false);
             const std::string text = refusal_text(range);
-            append_head({.kind = Kind::kError, .status = Status::kNotRegistered, .payload_bytes = static_cast<uint32_t>(text.size()), .id = id}, {}, checked_, answer.out.head());
+            append_head(
+                {.kind = Kind::kError, .status = Status::kNotRegistered, .payload_bytes = static_cast<uint32_t>(text.size()), .id = id}, {},
+                checked_, answer.out.head());
             const auto bytes = std::as_bytes(std::span(text));
             answer.out.head().insert(answer.out.head().end(), bytes.begin(), bytes.end());
             break;

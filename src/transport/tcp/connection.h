@@ -50,6 +50,9 @@ private:
     bool receive(size_t& moved) MC_REQUIRES(mutex_);
     bool handle_inbox() MC_REQUIRES(mutex_);
     bool handle_head(bool& complete) MC_REQUIRES(mutex_);
+    std::span<const AddressRange> moved_ranges(const Header& header) const MC_REQUIRES(mutex_) {
+        return std::span(ranges_).subspan(header.part ? 1 : 0);
+    }
     void begin_write(const Header& header) MC_REQUIRES(mutex_);
     void begin_read(const Header& header) MC_REQUIRES(mutex_);
     bool receive_payload(size_t& moved) MC_REQUIRES(mutex_);
@@ -77,16 +80,16 @@ private:
     Mutex mutex_;  // held by the I/O thread while it works; shut() waits for it
     net::Socket socket_ MC_GUARDED_BY(mutex_);
     Phase phase_ MC_GUARDED_BY(mutex_) = Phase::kHello;
-    bool checked_ MC_GUARDED_BY(mutex_) = false;     // checksums were agreed
-    uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;    // epoll events
+    bool checked_ MC_GUARDED_BY(mutex_) = false;   // checksums were agreed
+    uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;  // epoll events
     bool ticking_ MC_GUARDED_BY(mutex_) = false;
     Time accepted_at_ MC_GUARDED_BY(mutex_);
-    Time received_at_ MC_GUARDED_BY(mutex_);         // when bytes last came in
-    Time sent_at_ MC_GUARDED_BY(mutex_);             // when bytes last went out, or an answer began to wait
+    Time received_at_ MC_GUARDED_BY(mutex_);  // when bytes last came in
+    Time sent_at_ MC_GUARDED_BY(mutex_);      // when bytes last went out, or an answer began to wait
 
     // The message being received
     Inbox inbox_ MC_GUARDED_BY(mutex_);
-    bool writing_ MC_GUARDED_BY(mutex_) = false;     // its payload is coming in
+    bool writing_ MC_GUARDED_BY(mutex_) = false;  // its payload is coming in
     Incoming incoming_ MC_GUARDED_BY(mutex_);
     uint64_t write_id_ MC_GUARDED_BY(mutex_) = 0;
     uint64_t checked_version_ MC_GUARDED_BY(mutex_) = 0;

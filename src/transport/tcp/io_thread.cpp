@@ -19,7 +19,8 @@ Result<std::unique_ptr<IoThread>> IoThread::create(const std::string& name) {
     net::Socket wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake) return fail_errno(Code::kUnavailable, errno, "cannot create an eventfd");
     epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
-    if (::epoll_ctl(epoll.fd(), EPOLL_CTL_ADD, wake.fd(), &event) != 0) return fail_errno(Code::kUnavailable, errno, "cannot watch an eventfd");
+    if (::epoll_ctl(epoll.fd(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
+        return fail_errno(Code::kUnavailable, errno, "cannot watch an eventfd");
     std::unique_ptr<IoThread> io(new IoThread(std::move(epoll), std::move(wake)));
     io->thread_ = start_thread(name, [raw = io.get()](const std::stop_token& stop) { raw->run(stop); });
     return io;

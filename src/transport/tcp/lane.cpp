@@ -14,6 +14,9 @@ Unexpected connection_error(const char* stage, int error) {
     return fail_errno(Code::kUnavailable, error, "{}: the connection failed", stage);
 }
 
+/// Sent in place of memory that is not there.
+std::array<std::byte, 64 << 10> kNothing{};
+
 }  // namespace
 
 short Lane::wants() const noexcept {
@@ -27,7 +30,8 @@ void Lane::pull(WorkQueue& queue) {
         if (!queue.pull(next, checked_)) return;
         next.id = next_id_++;
         const bool write = next.direction == Direction::kWrite;
-        append_head({.kind = write ? Kind::kWrite : Kind::kRead, .payload_bytes = next.bytes, .id = next.id}, next.remote, checked_, next.out.head());
+        append_head({.kind = write ? Kind::kWrite : Kind::kRead, .payload_bytes = next.bytes, .id = next.id, .part = next.part},
+                    next.remote, checked_, next.out.head());
         ++count_;
         bytes_ += next.bytes;
         unsent_bytes_ += next.out.left();
@@ -42,8 +46,10 @@ Result<size_t> Lane::send() {
         if (!flight(i).out.gather(list)) break;
     const IoResult result = list.send(fd());
     if (result.error == EFAULT) {
-        culprit_ = flight(sent_).completion;
-        return fail(Code::kUnavailable, "send: local memory of a transfer is not readable");
+        // The target expects the rest, so it gets some, for a write that fails in the end.
+        flight(sent_).faulted = true;
+        flight(sent_).out.replace_payload(kNothing);
+        return 1;
     }
     if (result.error != 0) return connection_error("send", result.error);
     unsent_bytes_ -= result.bytes;
@@ -111,10 +117,11 @@ Result<> Lane::begin_answer(const Header& header) {
 void Lane::end_answer(FinishedList& finished) {
     Flight& front = flight(0);
     if (front.faulted) {
-        finished.fail(front.completion, front.operations, error(Code::kNotRegistered, "tcp: local memory of the read is not writable"));
+        finished.fail(front.completion, front.operations, error(Code::kNotRegistered, "tcp: local memory is not accessible"));
     } else if (answer_ != Status::kOk) {
         const std::string_view text(reinterpret_cast<const char*>(text_.data()), text_.size());
-        finished.fail(front.completion, front.operations, error(code_of(answer_), "tcp: the peer refused: {}", text.substr(0, text.find('\0'))));
+        finished.fail(front.completion, front.operations,
+                      error(code_of(answer_), "tcp: the peer refused: {}", text.substr(0, text.find('\0'))));
     } else if (!incoming_.intact()) {
         finished.fail(front.completion, front.operations, error(Code::kCorrupt, "tcp: the checksum of what was read is wrong"));
     } else {

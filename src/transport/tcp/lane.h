@@ -29,8 +29,6 @@ public:
     };
     /// What the peer may have heard of this completion (of any: null).
     InFlight in_flight(const Completion* completion) const noexcept;
-    /// After an error of progress(): the completion whose local memory could not be read, if that was the cause.
-    const Completion* culprit() const noexcept { return culprit_; }
     /// Fails everything and closes the connection hard.
     void abandon(const Verdict& verdict, FinishedList& finished);
 
@@ -53,16 +51,15 @@ private:
     std::array<Flight, kFlightsMax> flights_;  // a ring: those awaiting their answer, then those not yet sent
     size_t first_ = 0;
     size_t count_ = 0;
-    size_t sent_ = 0;             // of count_
-    uint64_t bytes_ = 0;          // payload of all of them
-    uint64_t unsent_bytes_ = 0;   // to be handed to the kernel
-    size_t unmapped_ = 0;         // reads among them into memory we must not touch ourselves
+    size_t sent_ = 0;            // of count_
+    uint64_t bytes_ = 0;         // payload of all of them
+    uint64_t unsent_bytes_ = 0;  // to be handed to the kernel
+    size_t unmapped_ = 0;        // reads among them into memory we must not touch ourselves
 
     Inbox inbox_;
-    Incoming incoming_;           // the payload of the answer to flight(0)
-    bool answering_ = false;      // incoming_ is in use
+    Incoming incoming_;       // the payload of the answer to flight(0)
+    bool answering_ = false;  // incoming_ is in use
     Status answer_ = Status::kOk;
-    const Completion* culprit_ = nullptr;
     std::array<std::byte, kTextBytesMax> text_{};
 };
 

@@ -43,15 +43,16 @@ Result<std::unique_ptr<TcpPeer>> TcpPeer::connect(Initiator& initiator, Target t
 }
 
 Result<> TcpPeer::open(uint64_t session, Deadline deadline) {
-    kick_ = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!kick_) return fail_errno(Code::kUnavailable, errno, "{}: cannot create an eventfd", target_.to_string());
+    bell_->event = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!bell_->event) return fail_errno(Code::kUnavailable, errno, "{}: cannot create an eventfd", target_.to_string());
     std::vector<net::Socket> sockets;
     for (int i = 0; i < std::clamp(initiator_.options.tcp_lanes, 1, kLanesMax); ++i) {
         MC_ASSIGN_OR_RETURN(auto socket, send_hello(target_, initiator_.hello(target_, session, static_cast<uint16_t>(i)), deadline));
         sockets.push_back(std::move(socket));
     }
     for (size_t i = 0; i < sockets.size(); ++i) {
-        MC_ASSIGN_OR_RETURN(auto greeted, receive_hello_reply(target_, std::move(sockets[i]), initiator_.hello(target_, session, static_cast<uint16_t>(i)), deadline));
+        MC_ASSIGN_OR_RETURN(auto greeted, receive_hello_reply(target_, std::move(sockets[i]),
+                                                              initiator_.hello(target_, session, static_cast<uint16_t>(i)), deadline));
         auto& threads = initiator_.io_threads;
         IoThread& io = *threads[initiator_.next_io_thread.fetch_add(1, std::memory_order_relaxed) % threads.size()];
         auto slot = std::make_unique<Slot>(*this, io, std::move(greeted.socket), (greeted.features & kFeatureChecksum) != 0);
@@ -115,16 +116,16 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
             const Error error = std::move(result).error().with_context(target_.to_string());
             // A stream that makes no sense is as lost as one that broke: others may be retried on a new connection.
             verdict.error = Error(Code::kUnavailable, error.message(), error.system_errno());
-            verdict.special = slot.lane.culprit();
-            verdict.reason = Error(Code::kNotRegistered, error.message());
         }
     }
     slot.mutex.unlock();
-    if (!finished.empty()) {
-        finished.deliver();
-        kick();
-    }
     if (failed) break_off(verdict);
+    if (!finished.empty()) {
+        const auto bell = bell_;
+        finished.deliver();
+        // On an I/O thread `this` may be gone now.
+        bell->ring();
+    }
     return moved;
 }
 
@@ -138,7 +139,8 @@ void TcpPeer::on_lane_ready(Slot& slot, uint32_t) {
         const int error = errno;
         if (got >= 0 || error != EAGAIN) {
             slot.mutex.unlock();
-            break_off({.error = Error(Code::kUnavailable, format_text("{}: idle: the peer closed the connection", target_.to_string()), got < 0 ? error : 0)});
+            break_off({.error = Error(Code::kUnavailable, format_text("{}: idle: the peer closed the connection", target_.to_string()),
+                                      got < 0 ? error : 0)});
             return;
         }
     }
@@ -165,7 +167,7 @@ void TcpPeer::submit(Direction direction, std::span<const Slice> slices, Submit 
     }
     if (how == Submit::kWait) {
         drive();
-        if (!queue_.empty()) kick();
+        if (!queue_.empty()) bell_->ring();
         return;
     }
     bool stepped = false;
@@ -179,7 +181,7 @@ void TcpPeer::submit(Direction direction, std::span<const Slice> slices, Submit 
         slots_.front()->mutex.lock();
         step(*slots_.front(), kLeaveBytes, Attention::kSomebody);
     }
-    kick();
+    bell_->ring();
 }
 
 // ---- waiting
@@ -244,26 +246,27 @@ TcpPeer::Driven TcpPeer::drive_until(const Completion& completion, Deadline dead
 }
 
 bool TcpPeer::sleep(const Completion& completion, Deadline deadline) {
-    if (sleeping_.exchange(true, std::memory_order_seq_cst)) return false;
-    // Who finishes our completion or leaves work in the queue after this point kicks us.
+    if (bell_->sleeping.exchange(true, std::memory_order_seq_cst)) return false;
+    // Who finishes our completion or leaves work in the queue after this point rings.
     if (!completion.done() && (queue_.empty() || !drive())) {
         std::array<pollfd, 1 + kLanesMax> polled{};
         size_t count = 0;
-        polled[count++] = {.fd = kick_.fd(), .events = POLLIN, .revents = 0};
+        polled[count++] = {.fd = bell_->event.fd(), .events = POLLIN, .revents = 0};
         for (const auto& slot : slots_)
-            if (const short wants = slot->wants.load(std::memory_order_seq_cst); wants != 0) polled[count++] = {.fd = slot->fd, .events = wants, .revents = 0};
+            if (const short wants = slot->wants.load(std::memory_order_seq_cst); wants != 0)
+                polled[count++] = {.fd = slot->fd, .events = wants, .revents = 0};
         ::poll(polled.data(), count, Deadline::after(kSleepMax).earlier(deadline).left_ms());
         uint64_t kicks = 0;
-        if (polled[0].revents != 0) (void)!::read(kick_.fd(), &kicks, sizeof kicks);
+        if (polled[0].revents != 0) (void)!::read(bell_->event.fd(), &kicks, sizeof kicks);
     }
-    sleeping_.store(false, std::memory_order_seq_cst);
+    bell_->sleeping.store(false, std::memory_order_seq_cst);
     return true;
 }
 
-void TcpPeer::kick() noexcept {
-    if (!sleeping_.load(std::memory_order_seq_cst)) return;
+void TcpPeer::Bell::ring() const noexcept {
+    if (!sleeping.load(std::memory_order_seq_cst)) return;
     const uint64_t one = 1;
-    (void)!::write(kick_.fd(), &one, sizeof one);
+    (void)!::write(event.fd(), &one, sizeof one);
 }
 
 // ---- ending
@@ -289,7 +292,7 @@ void TcpPeer::break_off(const Verdict& verdict) {
         slot->wants.store(0, std::memory_order_seq_cst);
     }
     finished.deliver();
-    kick();
+    bell_->ring();
 }
 
 bool TcpPeer::fence(Deadline deadline) {
@@ -302,6 +305,7 @@ bool TcpPeer::fence(Deadline deadline) {
 
 Stopped TcpPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
     if (const uint32_t removed = queue_.remove(completion); removed > 0) completion.fail(reason, removed);
+    if (wait(completion, Deadline::after(kDrainTime).earlier(deadline)) && usable()) return Stopped::kEverywhere;
     Lane::InFlight found;
     for (const auto& slot : slots_) {
         Lock lock(slot->mutex);
@@ -309,9 +313,10 @@ Stopped TcpPeer::cancel(Completion& completion, const Error& reason, Deadline de
         found = {.any = found.any || here.any, .write = found.write || here.write};
     }
     if (found.any) {
-        break_off({.error = Error(Code::kUnavailable, format_text("{}: the connection was closed to stop another transfer", target_.to_string())),
-                   .special = &completion,
-                   .reason = reason});
+        break_off(
+            {.error = Error(Code::kUnavailable, format_text("{}: the connection was closed to stop another transfer", target_.to_string())),
+             .special = &completion,
+             .reason = reason});
     }
     completion.wait(Deadline::never());  // who took the last answers may still be on the way to tell it
     // What was read never left a trace over there. Had the peer broken earlier, we cannot tell any more what was under way.

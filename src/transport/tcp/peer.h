@@ -21,7 +21,7 @@ struct Initiator {
     Incarnation incarnation;
     const EngineOptions& options;
     std::vector<std::unique_ptr<IoThread>>& io_threads;
-    int drivers_max = 1;                        // waiting threads that work on one peer at the same time
+    int drivers_max = 1;  // waiting threads that work on one peer at the same time
     std::atomic<uint64_t> next_session{1};
     std::atomic<uint32_t> next_io_thread{0};
 
@@ -41,23 +41,33 @@ public:
 
     void submit(Direction direction, std::span<const Slice> slices, Submit how) override;
     bool wait(Completion& completion, Deadline deadline) override;
+    /// What is not yet sent is taken back; what is under way is given a moment to end by itself, which on a healthy connection it
+    /// does. Otherwise the connection is broken off and the target asked to fence it.
     Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override;
     void close(const Error& reason) override { break_off({.error = reason}); }
     bool usable() const noexcept override { return !broken_.load(std::memory_order_acquire); }
 
 private:
     struct Slot final : IoHandler {
-        Slot(TcpPeer& owner, IoThread& io_thread, net::Socket socket, bool checked) : peer(owner), io(io_thread), lane(std::move(socket), checked) {}
+        Slot(TcpPeer& owner, IoThread& io_thread, net::Socket socket, bool checked)
+            : peer(owner), io(io_thread), lane(std::move(socket), checked) {}
         void on_ready(uint32_t events) override { peer.on_lane_ready(*this, events); }
 
         TcpPeer& peer;
         IoThread& io;
         IoThread::Token token = 0;
-        int fd = -1;                        // constant once added to `io`
-        std::atomic<short> wants{0};        // as Lane::wants() when the mutex was last released
+        int fd = -1;                  // constant once added to `io`
+        std::atomic<short> wants{0};  // as Lane::wants() when the mutex was last released
         Mutex mutex;
         Lane lane MC_GUARDED_BY(mutex);
         uint32_t armed MC_GUARDED_BY(mutex) = 0;  // epoll events asked for; 0 after one was delivered
+    };
+    /// Ends the poll() of the driver that sleeps. Outlives the peer in the hands of a thread that finishes completions, for the
+    /// owner of the last one may then destroy the peer.
+    struct Bell {
+        net::Socket event;                  // eventfd
+        std::atomic<bool> sleeping{false};  // one driver is in poll(), or about to be
+        void ring() const noexcept;
     };
     enum class Driven : uint8_t { kDone, kTimedOut, kCrowded };
     enum class Attention : uint8_t { kSomebody, kMe };  // who looks after the lane when we leave it; kMe: we promise to
@@ -72,7 +82,6 @@ private:
     bool drive();
     Driven drive_until(const Completion& completion, Deadline deadline);
     bool sleep(const Completion& completion, Deadline deadline);
-    void kick() noexcept;
     bool start_driving() noexcept;
     void stop_driving();
 
@@ -83,17 +92,16 @@ private:
     Initiator& initiator_;
     const Target target_;
     const uint32_t birth_ = fork_generation();
-    net::Socket kick_;  // eventfd: ends the poll() of the sleeping driver
+    const std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
     SpinPolicy spin_{kWaitSpin};
 
     WorkQueue queue_;
     std::vector<std::unique_ptr<Slot>> slots_;  // constant after open()
     std::atomic<int> drivers_{0};
-    std::atomic<bool> sleeping_{false};         // one driver is in poll(), or about to be
     std::atomic<bool> broken_{false};
-    std::atomic<bool> in_doubt_{false};         // broke while writes were under way: the target may still apply them
+    std::atomic<bool> in_doubt_{false};  // broke while writes were under way: the target may still apply them
 
-    std::atomic<uint64_t> fence_session_{0};    // set when it breaks
+    std::atomic<uint64_t> fence_session_{0};  // set when it breaks
 
     mutable Mutex failure_mutex_;
     Error failure_ MC_GUARDED_BY(failure_mutex_);

@@ -14,7 +14,8 @@
 namespace mooncake::tcp {
 
 Result<std::unique_ptr<Server>> Server::create(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads) {
-    MC_ASSIGN_OR_RETURN(auto listener, net::listen_in_range(context.options.port_min, context.options.port_max, context.options.listen_backlog));
+    MC_ASSIGN_OR_RETURN(auto listener,
+                        net::listen_in_range(context.options.port_min, context.options.port_max, context.options.listen_backlog));
     std::unique_ptr<Server> server(new Server(context, io_threads, std::move(listener)));
     MC_ASSIGN_OR_RETURN(server->token_, io_threads.front()->add(server->listener_.socket.fd(), *server, EPOLLIN));
     return server;
@@ -100,9 +101,11 @@ bool Server::complain(const Connection& connection, std::string_view what) {
 
 HelloReply Server::greet(Connection& connection, const Hello& hello) {
     if (hello.version != kVersion)
-        return {.status = Status::kRefused, .text = format_text("you speak version {} of the tcp transport, we speak {}", hello.version, kVersion)};
+        return {.status = Status::kRefused,
+                .text = format_text("you speak version {} of the tcp transport, we speak {}", hello.version, kVersion)};
     if (hello.target != context_.incarnation)
-        return {.status = Status::kStale, .text = format_text("this is engine {}, not {}", context_.incarnation.to_string(), hello.target.to_string())};
+        return {.status = Status::kStale,
+                .text = format_text("this is engine {}, not {}", context_.incarnation.to_string(), hello.target.to_string())};
     Lock lock(mutex_);
     Session& session = sessions_[hello.initiator.value];
     if (hello.session < session.newest)

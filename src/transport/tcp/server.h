@@ -42,8 +42,8 @@ public:
 private:
     struct Session {
         uint64_t newest = 0;
-        std::vector<Connection*> connections;            // of the newest session
-        std::list<uint64_t>::iterator idle_position;     // in idle_, when there are none
+        std::vector<Connection*> connections;         // of the newest session
+        std::list<uint64_t>::iterator idle_position;  // in idle_, when there are none
         bool idle = false;
     };
 
@@ -57,8 +57,8 @@ private:
     std::vector<std::unique_ptr<IoThread>>& io_threads_;
     net::Listener listener_;
     IoThread::Token token_ = 0;
-    bool listening_ = true;         // only the I/O thread of the listener
-    size_t next_io_thread_ = 0;     // likewise
+    bool listening_ = true;      // only the I/O thread of the listener
+    size_t next_io_thread_ = 0;  // likewise
 
     mutable Mutex mutex_;  // taken before that of a connection
     std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_ MC_GUARDED_BY(mutex_);

@@ -171,6 +171,13 @@ void Outgoing::start(bool trailer) {
     trailer_left_ = trailer ? kTrailerBytes : 0;
 }
 
+void Outgoing::replace_payload(std::span<std::byte> filler) {
+    uint64_t left = payload_.left();
+    payload_.clear();
+    for (; left > 0; left -= std::min<uint64_t>(left, filler.size()))
+        payload_.append(filler.data(), static_cast<size_t>(std::min<uint64_t>(left, filler.size())));
+}
+
 bool Outgoing::gather(IovList& list) noexcept {
     if (list.full()) return false;
     if (head_sent_ < head_.size()) list.add(head_.data() + head_sent_, head_.size() - head_sent_);

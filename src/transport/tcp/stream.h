@@ -92,6 +92,9 @@ public:
     Pieces& payload() noexcept { return payload_; }
     const Pieces& payload() const noexcept { return payload_; }
 
+    /// Goes on with these bytes, again and again, instead of the rest of the payload.
+    void replace_payload(std::span<std::byte> filler);
+
     bool started() const noexcept { return head_sent_ > 0; }
     /// Nothing but a head, so another message without payload may follow in it.
     bool head_only() const noexcept { return payload_.rest().empty() && trailer_left_ == 0; }

@@ -22,8 +22,10 @@ int cores() noexcept { return std::max(1, static_cast<int>(std::thread::hardware
 class TcpTransport final : public Transport {
 public:
     explicit TcpTransport(const TransportContext& context)
-        : context_(context),
-          initiator_{.incarnation = context.incarnation, .options = context.options, .io_threads = io_threads_, .drivers_max = std::max(1, cores() / 2)} {}
+        : context_(context), initiator_{.incarnation = context.incarnation,
+                                        .options = context.options,
+                                        .io_threads = io_threads_,
+                                        .drivers_max = std::max(1, cores() / 2)} {}
 
     ~TcpTransport() override {
         if (fork_generation() != birth_) {
@@ -57,7 +59,8 @@ public:
         const auto endpoint = descriptor.endpoints.find(std::string(kCapabilities.name));
         if (endpoint == descriptor.endpoints.end()) return fail(Code::kNotSupported, "{} offers no tcp transport", descriptor.name);
         MC_ASSIGN_OR_RETURN(const uint16_t port, parse_endpoint(endpoint->second));
-        return TcpPeer::connect(initiator_, {.name = descriptor.name, .host = descriptor.host, .port = port, .incarnation = descriptor.incarnation}, deadline);
+        return TcpPeer::connect(
+            initiator_, {.name = descriptor.name, .host = descriptor.host, .port = port, .incarnation = descriptor.incarnation}, deadline);
     }
 
 private:

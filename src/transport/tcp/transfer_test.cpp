@@ -34,7 +34,7 @@ std::vector<Cut> random_cuts(size_t total, size_t longest, std::mt19937_64& rand
     std::vector<Cut> cuts(lengths.size());
     std::vector<size_t> order(lengths.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    for (size_t Cut::* side : {&Cut::local, &Cut::remote}) {
+    for (size_t Cut::*side : {&Cut::local, &Cut::remote}) {
         std::shuffle(order.begin(), order.end(), random);
         size_t at = 0;
         for (const size_t i : order) {
@@ -72,7 +72,8 @@ TEST(TcpTransfer, MovesBlocksOfAllSizesBothWays) {
     for (const size_t longest : {1, 16, 300, 5000, 70'000, 3'000'000}) {
         const size_t total = std::min<size_t>(8 << 20, longest * 5000);
         for (const Direction direction : {Direction::kWrite, Direction::kRead})
-            for (const Submit how : {Submit::kWait, Submit::kLeave}) move_and_verify(here, there, *peer, direction, random_cuts(total, longest, random), how);
+            for (const Submit how : {Submit::kWait, Submit::kLeave})
+                move_and_verify(here, there, *peer, direction, random_cuts(total, longest, random), how);
     }
 }
 
@@ -132,7 +133,8 @@ TEST(TcpTransfer, ServesEightThreadsAtOnce) {
                 for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
                     Completion completion;
                     std::vector<Slice> slices;
-                    for (const Cut& cut : cuts) slices.push_back(here.slice(t * kPart + cut.local, there.address(t * kPart + cut.remote), cut.length, completion));
+                    for (const Cut& cut : cuts)
+                        slices.push_back(here.slice(t * kPart + cut.local, there.address(t * kPart + cut.remote), cut.length, completion));
                     if (!run(*peer, direction, slices, completion, random() % 2 ? Submit::kWait : Submit::kLeave)) ++wrong;
                     if (direction == Direction::kWrite)
                         for (const Cut& cut : cuts) std::memset(mine + cut.local, 0, cut.length);
@@ -170,7 +172,8 @@ TEST(TcpTransfer, BothSidesMayInitiateAtOnce) {
 }
 
 TEST(TcpTransfer, WorksWithOneLaneAndManyIoThreadsAndChecksums) {
-    for (const auto& [lanes, threads, checksum] : std::vector<std::tuple<int, int, bool>>{{1, 1, false}, {16, 4, false}, {4, 2, true}, {1, 1, true}}) {
+    for (const auto& [lanes, threads, checksum] :
+         std::vector<std::tuple<int, int, bool>>{{1, 1, false}, {16, 4, false}, {4, 2, true}, {1, 1, true}}) {
         EngineOptions options;
         options.tcp_lanes = lanes;
         options.tcp_io_threads = threads;
@@ -180,7 +183,8 @@ TEST(TcpTransfer, WorksWithOneLaneAndManyIoThreadsAndChecksums) {
         std::mt19937_64 random(11);
         for (const size_t longest : {4000, 900'000})
             for (const Direction direction : {Direction::kWrite, Direction::kRead})
-                for (const Submit how : {Submit::kWait, Submit::kLeave}) move_and_verify(here, there, *peer, direction, random_cuts(6 << 20, longest, random), how);
+                for (const Submit how : {Submit::kWait, Submit::kLeave})
+                    move_and_verify(here, there, *peer, direction, random_cuts(6 << 20, longest, random), how);
     }
 }
 
@@ -201,8 +205,9 @@ TEST(TcpTransfer, FailsWithoutCrashingWhenLocalMemoryIsNotThere) {
         for (const uint64_t length : {uint64_t{100}, uint64_t{1} << 20}) {
             if (!peer->usable()) peer = here.connect(there);
             Completion completion;
-            const Slice slices[] = {here.slice(0, there.address(), 50, completion),
-                                    {.local = static_cast<std::byte*>(hole), .remote = there.address(), .length = length, .completion = &completion}};
+            const Slice slices[] = {
+                here.slice(0, there.address(), 50, completion),
+                {.local = static_cast<std::byte*>(hole), .remote = there.address(), .length = length, .completion = &completion}};
             const auto result = run(*peer, direction, slices, completion);
             ASSERT_FALSE(result);
             EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();

@@ -14,6 +14,8 @@ static_assert(std::endian::native == std::endian::little, "descriptors and field
 static_assert(sizeof(AddressRange) == kDescriptorBytes);
 
 constexpr size_t kHeadCheckAt = 16;
+constexpr size_t kFlagsAt = 20;
+constexpr uint32_t kFlagPart = 1;
 
 template <typename T>
 void put(std::byte* at, T value) noexcept {
@@ -41,14 +43,13 @@ bool fields_allowed(const Header& header) noexcept {
         case Kind::kWrite:
         case Kind::kRead:
             return header.status == Status::kOk && header.descriptors > 0 && header.descriptors <= kDescriptorsMax &&
-                   header.payload_bytes > 0 && header.payload_bytes <= kPayloadBytesMax;
-        case Kind::kWritten:
-            return header.status == Status::kOk && header.descriptors == 0 && header.payload_bytes == 0;
+                   (!header.part || header.descriptors == 2) && header.payload_bytes > 0 && header.payload_bytes <= kPayloadBytesMax;
+        case Kind::kWritten: return !header.part && header.status == Status::kOk && header.descriptors == 0 && header.payload_bytes == 0;
         case Kind::kData:
-            return header.status == Status::kOk && header.descriptors == 0 && header.payload_bytes > 0 &&
+            return !header.part && header.status == Status::kOk && header.descriptors == 0 && header.payload_bytes > 0 &&
                    header.payload_bytes <= kPayloadBytesMax;
         case Kind::kError:
-            return header.status != Status::kOk && header.status <= Status::kNoSpace && header.descriptors == 0 &&
+            return !header.part && header.status != Status::kOk && header.status <= Status::kNoSpace && header.descriptors == 0 &&
                    header.payload_bytes <= kTextBytesMax;
     }
     return false;
@@ -110,7 +111,10 @@ Result<HelloReply> decode_hello_reply(std::span<const std::byte, kHelloReplyByte
     text_bytes = get<uint32_t>(in.data() + 16);
     if (status > static_cast<uint16_t>(Status::kNoSpace) || text_bytes > kTextBytesMax)
         return fail(Code::kCorrupt, "the answer makes no sense");
-    return HelloReply{.version = get<uint16_t>(in.data() + 8), .status = static_cast<Status>(status), .features = get<uint32_t>(in.data() + 12), .text = {}};
+    return HelloReply{.version = get<uint16_t>(in.data() + 8),
+                      .status = static_cast<Status>(status),
+                      .features = get<uint32_t>(in.data() + 12),
+                      .text = {}};
 }
 
 void append_head(const Header& header, std::span<const AddressRange> descriptors, bool checked, std::vector<std::byte>& out) {
@@ -122,7 +126,8 @@ void append_head(const Header& header, std::span<const AddressRange> descriptors
     put(at + 2, static_cast<uint16_t>(descriptors.size()));
     put(at + 4, header.payload_bytes);
     put(at + 8, header.id);
-    put<uint64_t>(at + kHeadCheckAt, 0);  // checksum and reserved bytes
+    put<uint32_t>(at + kHeadCheckAt, 0);
+    put(at + kFlagsAt, header.part ? kFlagPart : 0);
     if (!descriptors.empty()) std::memcpy(at + kHeaderBytes, descriptors.data(), descriptors.size_bytes());
     if (checked) put(at + kHeadCheckAt, check_of_head({at, kHeaderBytes + descriptors.size_bytes()}));
 }
@@ -132,16 +137,15 @@ Result<Header> decode_header(std::span<const std::byte, kHeaderBytes> in) {
                         .status = static_cast<Status>(get<uint8_t>(in.data() + 1)),
                         .descriptors = get<uint16_t>(in.data() + 2),
                         .payload_bytes = get<uint32_t>(in.data() + 4),
-                        .id = get<uint64_t>(in.data() + 8)};
-    if (!fields_allowed(header))
+                        .id = get<uint64_t>(in.data() + 8),
+                        .part = get<uint32_t>(in.data() + kFlagsAt) == kFlagPart};
+    if (!fields_allowed(header) || get<uint32_t>(in.data() + kFlagsAt) > kFlagPart)
         return fail(Code::kCorrupt, "header of kind {} with {} descriptors and {} bytes makes no sense", static_cast<int>(header.kind),
                     header.descriptors, header.payload_bytes);
     return header;
 }
 
-bool head_intact(std::span<const std::byte> head) noexcept {
-    return get<uint32_t>(head.data() + kHeadCheckAt) == check_of_head(head);
-}
+bool head_intact(std::span<const std::byte> head) noexcept { return get<uint32_t>(head.data() + kHeadCheckAt) == check_of_head(head); }
 
 Result<> decode_descriptors(const Header& header, std::span<const std::byte> head, bool checked, std::vector<AddressRange>& out) {
     if (head.size() != head_bytes(header)) return fail(Code::kCorrupt, "descriptors are cut off");
@@ -149,8 +153,8 @@ Result<> decode_descriptors(const Header& header, std::span<const std::byte> hea
     out.resize(header.descriptors);
     std::memcpy(out.data(), head.data() + kHeaderBytes, head.size() - kHeaderBytes);
     uint64_t left = header.payload_bytes;
-    for (const AddressRange& range : out) {
-        if (range.length == 0 || range.length > left || range.address + range.length < range.address)
+    for (const AddressRange& range : std::span(out).subspan(header.part ? 1 : 0)) {
+        if (range.length == 0 || range.length > left)
             return fail(Code::kCorrupt, "descriptor of {} bytes at {:#x} makes no sense", range.length, range.address);
         left -= range.length;
     }

@@ -76,6 +76,7 @@ struct Header {
     uint16_t descriptors = 0;
     uint32_t payload_bytes = 0;  // of a kRead: what it asks for
     uint64_t id = 0;             // chosen by the initiator, repeated in the answer
+    bool part = false;           // of something larger: the first of two descriptors is the whole, the second what is moved here
 
     friend bool operator==(const Header&, const Header&) = default;
 };
@@ -90,8 +91,8 @@ void append_head(const Header& header, std::span<const AddressRange> descriptors
 
 /// kCorrupt when a field breaks the rules of its kind.
 Result<Header> decode_header(std::span<const std::byte, kHeaderBytes> in);
-/// `head` is header and descriptors. Checks that the descriptors are whole, that none wraps around, and that together they
-/// are as long as the header says.
+/// `head` is header and descriptors. Checks that none is empty and that together they are as long as the header says; where they
+/// lie is for the AccessTable to judge.
 Result<> decode_descriptors(const Header& header, std::span<const std::byte> head, bool checked, std::vector<AddressRange>& out);
 /// True when header and descriptors carry the checksum of themselves.
 bool head_intact(std::span<const std::byte> head) noexcept;

@@ -42,39 +42,45 @@ bool WorkQueue::push(Direction direction, std::span<const Slice> slices) {
     return true;
 }
 
-void WorkQueue::cut(Entry& entry, Flight& flight) {
-    flight.direction = entry.direction;
-    flight.completion = entry.slices.front().completion;
-    flight.operations = 0;
-    flight.bytes = 0;
-    flight.mapped = true;
-    flight.faulted = false;
-    flight.local.clear();
-    flight.remote.clear();
+void WorkQueue::take_whole_slices(Entry& entry, Flight& flight) {
     Pieces& local = entry.direction == Direction::kWrite ? flight.out.payload() : flight.local;
-
-    while (!entry.slices.empty() && flight.bytes < kMessageBytes && flight.operations < kDescriptorsMax) {
-        const Slice& slice = entry.slices.front();
-        if (slice.completion != flight.completion) break;
-        const uint64_t left = slice.length - entry.offset;
-        const auto room = kMessageBytes - flight.bytes;
-        if (left > room && left <= kWholeSliceBytes && flight.bytes > 0) break;
-        const auto taken = static_cast<uint32_t>(std::min<uint64_t>(left, room));
-        const uint64_t remote = slice.remote + entry.offset;
-        local.append(slice.local + entry.offset, taken);
-        if (!flight.remote.empty() && flight.remote.back().address + flight.remote.back().length == remote) flight.remote.back().length += taken;
-        else flight.remote.push_back({.address = remote, .length = taken});
+    size_t taken = 0;
+    for (; taken < entry.slices.size() && taken < kDescriptorsMax; ++taken) {
+        const Slice& slice = entry.slices[taken];
+        if (slice.completion != flight.completion || slice.length > kMessageBytes - flight.bytes) break;
+        local.append(slice.local, slice.length);
+        if (!flight.remote.empty() && flight.remote.back().address + flight.remote.back().length == slice.remote)
+            flight.remote.back().length += slice.length;
+        else flight.remote.push_back({.address = slice.remote, .length = slice.length});
         flight.mapped = flight.mapped && slice.region != nullptr;
-        flight.bytes += taken;
-        ++flight.operations;
-        if (taken < left) {
-            // This chunk becomes an operation of its own; the slice itself still stands for the rest.
-            slice.completion->add(1);
-            entry.offset += taken;
-        } else {
-            entry.slices = entry.slices.subspan(1);
-            entry.offset = 0;
-        }
+        flight.bytes += static_cast<uint32_t>(slice.length);
+    }
+    flight.operations = static_cast<uint32_t>(taken);
+    entry.slices = entry.slices.subspan(taken);
+}
+
+void WorkQueue::take_part(Entry& entry, Flight& flight) {
+    // Parts of about the same size, on page borders: a short one at the end would cost as much as a long one.
+    const Slice& slice = entry.slices.front();
+    const uint64_t left = slice.length - entry.offset;
+    const uint64_t parts = (left + kMessageBytes - 1) / kMessageBytes;
+    const uint64_t even = ((left + parts - 1) / parts + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const auto taken = static_cast<uint32_t>(std::min({left, even, uint64_t{kMessageBytes}}));
+    Pieces& local = entry.direction == Direction::kWrite ? flight.out.payload() : flight.local;
+    local.append(slice.local + entry.offset, taken);
+    // The peer judges the slice, not the part: it refuses all of it or nothing.
+    flight.part = true;
+    flight.remote = {{.address = slice.remote, .length = slice.length}, {.address = slice.remote + entry.offset, .length = taken}};
+    flight.mapped = slice.region != nullptr;
+    flight.bytes = taken;
+    flight.operations = 1;
+    if (taken < left) {
+        // The part becomes an operation of its own; the slice itself still stands for the rest.
+        slice.completion->add(1);
+        entry.offset += taken;
+    } else {
+        entry.slices = entry.slices.subspan(1);
+        entry.offset = 0;
     }
 }
 
@@ -84,7 +90,16 @@ bool WorkQueue::pull(Flight& flight, bool checked) {
     if (entries_.empty()) return false;
     Entry& entry = entries_.front();
     flight.out.start(checked && entry.direction == Direction::kWrite);
-    cut(entry, flight);
+    flight.direction = entry.direction;
+    flight.completion = entry.slices.front().completion;
+    flight.bytes = 0;
+    flight.mapped = true;
+    flight.faulted = false;
+    flight.part = false;
+    flight.local.clear();
+    flight.remote.clear();
+    if (entry.slices.front().length > kMessageBytes) take_part(entry, flight);
+    else take_whole_slices(entry, flight);
     if (entry.slices.empty()) {
         entries_.pop_front();
         count_.store(entries_.size(), std::memory_order_seq_cst);
@@ -106,7 +121,10 @@ uint32_t WorkQueue::remove(const Completion& completion) {
             size_t end = begin;
             while (end < entry.slices.size() && (entry.slices[end].completion == &completion) == mine) ++end;
             if (mine) removed += static_cast<uint32_t>(end - begin);
-            else kept.push_back({.direction = entry.direction, .slices = entry.slices.subspan(begin, end - begin), .offset = begin == 0 ? entry.offset : 0});
+            else
+                kept.push_back({.direction = entry.direction,
+                                .slices = entry.slices.subspan(begin, end - begin),
+                                .offset = begin == 0 ? entry.offset : 0});
             begin = end;
         }
     }

@@ -52,7 +52,8 @@ struct Flight {
     uint32_t operations = 0;
     uint32_t bytes = 0;
     bool mapped = false;               // every piece of local memory is registered: we may touch it ourselves
-    bool faulted = false;              // kRead: local memory turned out not to be there
+    bool faulted = false;              // local memory turned out not to be there
+    bool part = false;                 // of one slice; then `remote` is the slice, and the part
     Outgoing out;                      // the request
     Pieces local;                      // kRead: where the answer goes
     std::vector<AddressRange> remote;  // used while building the request
@@ -82,7 +83,8 @@ private:
         uint64_t offset = 0;            // of the first slice, what is already cut off
     };
 
-    static void cut(Entry& entry, Flight& flight);
+    static void take_whole_slices(Entry& entry, Flight& flight);
+    static void take_part(Entry& entry, Flight& flight);
 
     mutable Mutex mutex_;
     std::deque<Entry> entries_ MC_GUARDED_BY(mutex_);

@@ -16,7 +16,8 @@ namespace mooncake::tcp::testing {
 
 /// One engine's worth of the transport: options, permissions, the transport itself and some registered memory.
 struct Side {
-    explicit Side(size_t bytes, EngineOptions given = {}, std::string host_name = "127.0.0.1") : options(std::move(given)), host(std::move(host_name)), memory(bytes) {
+    explicit Side(size_t bytes, EngineOptions given = {}, std::string host_name = "127.0.0.1")
+        : options(std::move(given)), host(std::move(host_name)), memory(bytes) {
         auto made = make_tcp_transport({.incarnation = incarnation, .options = options, .access = access});
         MC_CHECK(made.has_value());
         transport = std::move(*made);
@@ -63,8 +64,8 @@ inline void fill(std::span<std::byte> bytes, uint64_t seed) {
 }
 
 /// Submits and waits, as a synchronous call does. The slices' completion must be `completion`.
-inline Result<uint64_t> run(Peer& peer, Direction direction, std::span<const Slice> slices, Completion& completion, Submit how = Submit::kWait,
-                            Duration limit = 60s) {
+inline Result<uint64_t> run(Peer& peer, Direction direction, std::span<const Slice> slices, Completion& completion,
+                            Submit how = Submit::kWait, Duration limit = 60s) {
     completion.add(static_cast<uint32_t>(slices.size()));
     peer.submit(direction, slices, how);
     const bool done = how == Submit::kWait ? peer.wait(completion, Deadline::after(limit)) : completion.wait(Deadline::after(limit));

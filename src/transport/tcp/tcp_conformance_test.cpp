@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/tcp.h"
+#include "transport/testing/conformance.h"
+
+namespace mooncake::testing {
+
+MC_INSTANTIATE_CONFORMANCE(Tcp, TransportCase{.name = "tcp", .make = tcp::make_tcp_transport});
+
+}  // namespace mooncake::testing
