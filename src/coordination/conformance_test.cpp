@@ -79,7 +79,8 @@ TEST_P(DirectoryConformance, CarriesAnyValue) {
     wait_usable(*directory);
     std::string large;
     while (large.size() < 1 << 20) large += all_bytes();
-    for (const std::string& value : {std::string(), std::string("{\"name\": \"a\", \"list\": [1, null]}"), std::string("gr\xc3\xbc\xc3\x9f \xe9\x8d\xb5"), all_bytes(), large}) {
+    const std::string json = "{\"name\": \"a\", \"list\": [1, null]}", utf8 = "gr\xc3\xbc\xc3\x9f \xe9\x8d\xb5";
+    for (const std::string& value : {std::string(), json, utf8, all_bytes(), large}) {
         ASSERT_TRUE(directory->put("value", value, soon()));
         const auto got = directory->get("value", soon());
         ASSERT_TRUE(got) << got.error().to_string();

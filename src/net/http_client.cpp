@@ -4,27 +4,20 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <boost/asio/buffer.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <cerrno>
 #include <sstream>
+#include <vector>
+
+#include "net/http_answer.h"
 
 namespace mooncake::net {
 
 namespace {
 
-namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-constexpr uint32_t kHeaderBytesMax = 64 * 1024;
 constexpr size_t kReadBytes = 64 * 1024;
-
-/// How far an exchange came, and whether the connection can carry another one.
-struct Outcome {
-    bool answer_began = false;
-    bool reusable = false;
-};
 
 std::string serialise(const HttpUrl& url, const HttpRequest& request) {
     http::request<http::string_body> message;
@@ -54,75 +47,24 @@ Result<size_t> receive_some(int fd, void* data, size_t size, Deadline deadline) 
     }
 }
 
-/// Reads one message after another until one is no interim (1xx) answer.
-class AnswerReader {
-public:
-    AnswerReader(int fd, uint64_t bytes_max, bool head) : fd_(fd), bytes_max_(bytes_max), head_(head) {}
-
-    Result<HttpResponse> read(Deadline deadline, Outcome& outcome) {
-        for (;;) {
-            http::response_parser<http::string_body> parser;
-            parser.body_limit(bytes_max_);
-            parser.header_limit(kHeaderBytesMax);
-            parser.eager(true);
-            parser.skip(head_);
-            MC_RETURN_IF_ERROR(read_message(parser, deadline, outcome));
-            if (parser.get().result_int() / 100 == 1) continue;
-            outcome.reusable = parser.keep_alive() && buffer_.size() == 0;
-            http::response<http::string_body> message = parser.release();
-            return HttpResponse{.status = static_cast<int>(message.result_int()),
-                                .body = std::move(message.body()),
-                                .content_type = std::string(message[http::field::content_type])};
-        }
+Result<> receive_answer(int fd, HttpAnswerParser& parser, Deadline deadline) {
+    std::vector<char> bytes(kReadBytes);
+    for (;;) {
+        MC_ASSIGN_OR_RETURN(const size_t got, receive_some(fd, bytes.data(), bytes.size(), deadline));
+        if (got == 0) return parser.finish();
+        MC_ASSIGN_OR_RETURN(const bool complete, parser.feed({bytes.data(), got}));
+        if (complete) return {};
     }
+}
 
-private:
-    Result<> read_message(http::response_parser<http::string_body>& parser, Deadline deadline, Outcome& outcome) {
-        beast::error_code status;
-        for (;;) {
-            while (buffer_.size() > 0 && !parser.is_done()) {
-                const size_t used = parser.put(buffer_.data(), status);
-                buffer_.consume(used);
-                if (status == http::error::need_more) break;
-                if (status) return parse_error(status);
-            }
-            if (parser.is_done()) return {};
-            const auto space = buffer_.prepare(kReadBytes);
-            MC_ASSIGN_OR_RETURN(const size_t got, receive_some(fd_, space.data(), space.size(), deadline));
-            buffer_.commit(got);
-            if (got > 0) {
-                outcome.answer_began = true;
-                continue;
-            }
-            if (!outcome.answer_began) return fail(Code::kUnavailable, "the server closed the connection");
-            parser.put_eof(status);
-            if (status) return fail(Code::kUnavailable, "the server closed the connection in the middle of its answer");
-            return {};
-        }
-    }
-
-    Result<> parse_error(const beast::error_code& status) const {
-        if (status == http::error::body_limit) return fail(Code::kNoSpace, "the answer is larger than {} bytes", bytes_max_);
-        return fail(Code::kCorrupt, "the answer is not HTTP: {}", status.message());
-    }
-
-    const int fd_;
-    const uint64_t bytes_max_;
-    const bool head_;
-    beast::flat_buffer buffer_;
-};
-
-Result<HttpResponse> exchange(int fd, const std::string& request, AnswerReader reader, Deadline deadline, Outcome& outcome) {
+Result<> exchange(int fd, const std::string& request, HttpAnswerParser& parser, Deadline deadline) {
     auto sent = send_all(fd, request.data(), request.size(), deadline);
     if (!sent && sent.error().code() == Code::kTimedOut) return Unexpected(std::move(sent).error().with_context("sending the request"));
     // A server that refuses a large request may answer and close before it has read all of it.
-    auto answer = reader.read(deadline, outcome);
-    if (answer) {
-        if (!sent) outcome.reusable = false;
-        return answer;
-    }
+    auto received = receive_answer(fd, parser, deadline);
+    if (received) return {};
     if (!sent) return Unexpected(std::move(sent).error().with_context("sending the request"));
-    return Unexpected(std::move(answer).error().with_context("waiting for the answer"));
+    return Unexpected(std::move(received).error().with_context("waiting for the answer"));
 }
 
 bool is_repeatable(const HttpRequest& request) {
@@ -157,14 +99,15 @@ Result<HttpResponse> HttpClient::send_to(const HttpUrl& url, const HttpRequest& 
     const std::string text = serialise(url, request);
     for (bool fresh = false;; fresh = true) {
         MC_ASSIGN_OR_RETURN(Connection connection, take(url, fresh, deadline));
-        Outcome outcome;
-        const AnswerReader reader(connection.socket.fd(), options_.response_bytes_max, request.method == "HEAD");
-        auto response = exchange(connection.socket.fd(), text, reader, deadline, outcome);
+        HttpAnswerParser parser({.body_bytes_max = options_.response_bytes_max, .head = request.method == "HEAD"});
+        auto exchanged = exchange(connection.socket.fd(), text, parser, deadline);
+        if (exchanged) {
+            if (parser.reusable()) keep(url.host_port(), std::move(connection));
+            return parser.take();
+        }
         // The server may have closed a kept connection just when we sent on it; that says nothing about the server.
-        const bool was_stale = !response && response.error().code() == Code::kUnavailable && connection.reused && !outcome.answer_began;
-        if (was_stale && is_repeatable(request)) continue;
-        if (outcome.reusable) keep(url.host_port(), std::move(connection));
-        return response;
+        const bool was_stale = connection.reused && !parser.began() && exchanged.error().code() == Code::kUnavailable;
+        if (!was_stale || !is_repeatable(request)) return Unexpected(std::move(exchanged).error());
     }
 }
 

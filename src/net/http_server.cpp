@@ -65,8 +65,9 @@ public:
         return found;
     }
     bool wait_empty(Deadline deadline) {
-        std::unique_lock lock(mutex_);
-        return empty_.wait_until(lock, deadline.at(), [this]() MC_NO_THREAD_ANALYSIS { return sessions_.empty(); });
+        Lock lock(mutex_);
+        while (!sessions_.empty() && !deadline.passed()) empty_.wait_until(mutex_, deadline.at());
+        return sessions_.empty();
     }
 
 private:

@@ -113,8 +113,11 @@ Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t por
     Lock lock(answer->mutex);
     while (!answer->addresses) {
         if (deadline.passed()) return fail(Code::kTimedOut, "cannot resolve '{}' in time", host);
-        if (deadline.is_never()) answer->arrived.wait(answer->mutex);
-        else answer->arrived.wait_until(answer->mutex, deadline.at());
+        if (deadline.is_never()) {
+            answer->arrived.wait(answer->mutex);
+        } else {
+            answer->arrived.wait_until(answer->mutex, deadline.at());
+        }
     }
     return std::move(*answer->addresses);
 }

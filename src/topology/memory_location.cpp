@@ -82,9 +82,7 @@ std::string detect_location(const void* address, uint64_t length) {
         const uint64_t index = samples == 1 ? 0 : i * (page_count - 1) / (samples - 1);
         pages[i] = reinterpret_cast<void*>(first + index * page_bytes());
     }
-    int node = -1;
-    if (query_pages({pages.data(), samples}, nodes)) node = detail::majority_node(nodes);
-    else node = only_node();
+    const int node = query_pages({pages.data(), samples}, nodes) ? detail::majority_node(nodes) : only_node();
     return node < 0 ? "*" : format_text("cpu:{}", node);
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "coordination/etcd/base64.h"
+#include "coordination/etcd/etcd_answer.h"
 #include "net/address.h"
 #include "net/http_client.h"
 
@@ -19,42 +20,16 @@ constexpr Duration kCallTimeout = 3s;  // of one request to one endpoint
 constexpr uint16_t kDefaultPort = 2379;
 constexpr std::array<const char*, 2> kPrefixes = {"/v3", "/v3beta"};  // etcd 3.3 knows only the latter
 
-/// An answer that parsed; fails with kCorrupt otherwise.
-Result<Json> parse_answer(const std::string& body) {
-    Json json = Json::parse(body, nullptr, false);
-    if (!json.is_object()) return fail(Code::kCorrupt, "the answer is no JSON object");
-    return json;
-}
-
-/// The text of {"error": ..., "code": ...}, or the beginning of whatever came.
-std::string error_text(const std::string& body) {
-    const Json json = Json::parse(body, nullptr, false);
-    if (json.is_object()) {
-        for (const char* name : {"error", "message"})
-            if (const auto found = json.find(name); found != json.end() && found->is_string()) return found->get<std::string>().substr(0, 200);
-    }
-    return body.substr(0, 200);
-}
-
-/// The first value of a range answer; an empty value is left out of the JSON.
-Result<std::string> first_value(const Json& answer) {
-    const auto kvs = answer.find("kvs");
-    if (kvs == answer.end()) return fail(Code::kNotFound, "no such key");
-    if (!kvs->is_array() || kvs->size() != 1 || !(*kvs)[0].is_object()) return fail(Code::kCorrupt, "the answer has no list of one entry");
-    const auto value = (*kvs)[0].find("value");
-    if (value == (*kvs)[0].end()) return std::string();
-    if (!value->is_string()) return fail(Code::kCorrupt, "the value in the answer is no text");
-    return base64_decode(value->get_ref<const std::string&>());
-}
-
 class EtcdDirectory final : public Directory {
 public:
     explicit EtcdDirectory(std::vector<std::string> endpoints) : endpoints_(std::move(endpoints)) {}
 
     Result<std::string> get(const std::string& key, Deadline deadline) override {
         auto answer = call("/kv/range", {{"key", base64_encode(key)}}, deadline);
-        auto value = answer ? first_value(*answer) : Result<std::string>(Unexpected(std::move(answer).error()));
-        if (!value) return in_context("get", key, std::move(value).error());
+        if (!answer) return in_context("get", key, std::move(answer).error());
+        auto value = parse_range_answer(*answer);
+        const std::string& server = endpoints_[preferred_.load(std::memory_order_relaxed)];
+        if (!value) return in_context("get", key, std::move(value).error().with_context(server));
         return value;
     }
     Result<> put(const std::string& key, const std::string& value, Deadline deadline) override {
@@ -74,7 +49,7 @@ private:
     }
 
     /// Asks one endpoint after the other; each gets its share of the time, so that a hung one does not use up all of it.
-    Result<Json> call(const std::string& path, const Json& request, Deadline deadline) {
+    Result<std::string> call(const std::string& path, const Json& request, Deadline deadline) {
         const std::string body = request.dump();
         const size_t first = preferred_.load(std::memory_order_relaxed);
         Error last;
@@ -89,20 +64,20 @@ private:
         return Unexpected(std::move(last));
     }
 
-    Result<Json> call_endpoint(const std::string& endpoint, const std::string& path, const std::string& body, Deadline deadline) {
-        for (size_t prefix = prefix_.load(std::memory_order_relaxed);; ++prefix) {
+    Result<std::string> call_endpoint(const std::string& endpoint, const std::string& path, const std::string& body, Deadline deadline) {
+        const size_t first = prefix_.load(std::memory_order_relaxed);
+        for (size_t i = 0;; ++i) {
+            const size_t prefix = (first + i) % kPrefixes.size();
             const std::string url = endpoint + kPrefixes[prefix] + path;
-            MC_ASSIGN_OR_RETURN(const net::HttpResponse answer,
+            MC_ASSIGN_OR_RETURN(net::HttpResponse answer,
                                 client_.send({.method = "POST", .url = url, .body = body, .content_type = "application/json", .repeatable = true}, deadline));
-            if (answer.status == 404 && prefix + 1 < kPrefixes.size()) continue;
+            if (answer.status == 404 && i + 1 < kPrefixes.size()) continue;
             if (answer.status != 200) {
                 const Code code = answer.status >= 500 ? Code::kUnavailable : Code::kRefused;
-                return fail(code, "{} answered {}: {}", url, answer.status, error_text(answer.body));
+                return fail(code, "{} answered {}: {}", url, answer.status, etcd_error_text(answer.body));
             }
             prefix_.store(prefix, std::memory_order_relaxed);
-            auto json = parse_answer(answer.body);
-            if (!json) return Unexpected(std::move(json).error().with_context(url));
-            return json;
+            return std::move(answer.body);
         }
     }
 

@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 Deadline soon() { return Deadline::after(20s); }
 
 TEST(Base64, FollowsTheStandard) {
-    const std::pair<const char*, const char*> examples[] = {{"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}, {"\xff\xfe\xfd", "//79"}};
+    const std::pair<const char*, const char*> examples[] = {{"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="},
+                                                            {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}, {"\xff\xfe\xfd", "//79"}};
     for (const auto& [bytes, text] : examples) {
         EXPECT_EQ(base64_encode(bytes), text);
         EXPECT_EQ(base64_decode(text).value(), bytes);
@@ -40,8 +41,8 @@ TEST(Base64, RefusesWhatItWouldNotWrite) {
 }
 
 /// A gateway that answers every request in the same way.
-std::unique_ptr<net::HttpServer> make_gateway(const std::string& path, const net::HttpResponse& answer) {
-    auto server = net::HttpServer::create({.host = "127.0.0.1"}).value();
+std::unique_ptr<net::HttpServer> make_gateway(const std::string& path, const net::HttpResponse& answer, uint16_t port = 0) {
+    auto server = net::HttpServer::create({.host = "127.0.0.1", .port = port}).value();
     server->handle("POST", path, [answer](const net::HttpServerRequest&) { return answer; });
     server->start();
     return server;
@@ -50,8 +51,14 @@ std::unique_ptr<net::HttpServer> make_gateway(const std::string& path, const net
 Result<std::string> get_from(const net::HttpServer& server) { return make_etcd_directory(format_text("127.0.0.1:{}", server.port())).value()->get("k", soon()); }
 
 TEST(EtcdDirectory, UsesTheOlderPathWhereTheNewOneIsUnknown) {
-    const auto server = make_gateway("/v3beta/kv/range", {.body = R"({"kvs": [{"key": "aw==", "value": "dg=="}]})"});
-    EXPECT_EQ(get_from(*server).value(), "v");
+    const net::HttpResponse answer{.body = R"({"kvs": [{"key": "aw==", "value": "dg=="}]})"};
+    auto server = make_gateway("/v3beta/kv/range", answer);
+    const uint16_t port = server->port();
+    const auto directory = make_etcd_directory(format_text("127.0.0.1:{}", port)).value();
+    EXPECT_EQ(directory->get("k", soon()).value(), "v");
+    server.reset();
+    server = make_gateway("/v3/kv/range", answer, port);  // upgraded
+    EXPECT_EQ(directory->get("k", soon()).value(), "v");
 }
 
 TEST(EtcdDirectory, ReadsEmptyValuesAndMissingKeys) {
@@ -71,7 +78,8 @@ TEST(EtcdDirectory, PassesOnWhatTheServerSays) {
     const auto unavailable = make_gateway("/v3/kv/range", {.status = 503, .body = R"({"error": "etcdserver: no leader", "code": 14})"});
     const auto got = get_from(*unavailable);
     EXPECT_EQ(got.error().code(), Code::kUnavailable);
-    EXPECT_THAT(got.error().message(), AllOf(HasSubstr("etcd get 'k'"), HasSubstr(format_text("127.0.0.1:{}", unavailable->port())), HasSubstr("503"), HasSubstr("no leader")));
+    const std::string address = format_text("127.0.0.1:{}", unavailable->port());
+    EXPECT_THAT(got.error().message(), AllOf(HasSubstr("etcd get 'k'"), HasSubstr(address), HasSubstr("503"), HasSubstr("no leader")));
     const auto refused = get_from(*make_gateway("/v3/kv/range", {.status = 401, .body = R"({"message": "user name is empty"})"}));
     EXPECT_EQ(refused.error().code(), Code::kRefused);
     EXPECT_THAT(refused.error().message(), HasSubstr("user name is empty"));

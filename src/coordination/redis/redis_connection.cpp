@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordination/redis/redis_connection.h"
 
-#include <hiredis/hiredis.h>
 #include <poll.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <vector>
 
 #include "net/address.h"
@@ -17,65 +16,6 @@ namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
 constexpr size_t kReplyBytesMax = 64 << 20;
-
-/// What hiredis' reader builds for us. It owns its objects until redisReaderGetReply() hands one out.
-struct ParsedReply {
-    RedisReply reply;
-    bool is_error = false;
-};
-
-void* create_text(const redisReadTask* task, char* text, size_t length) {
-    auto* parsed = new ParsedReply;
-    parsed->reply = {.kind = RedisReply::Kind::kText, .text = std::string(text, length)};
-    parsed->is_error = task->type == REDIS_REPLY_ERROR;
-    return parsed;
-}
-
-void* create_integer(const redisReadTask*, long long number) {
-    auto* parsed = new ParsedReply;
-    parsed->reply = {.kind = RedisReply::Kind::kInteger, .text = {}, .number = number};
-    return parsed;
-}
-
-void* create_nil(const redisReadTask*) { return new ParsedReply; }
-
-redisReplyObjectFunctions make_functions() {
-    redisReplyObjectFunctions functions{};
-    functions.createString = create_text;
-    // None of our commands is answered by a list; to the reader this looks like lack of memory, and it stops.
-    functions.createArray = [](const redisReadTask*, auto) -> void* { return nullptr; };
-    functions.createInteger = create_integer;
-    functions.createNil = create_nil;
-    functions.freeObject = [](void* object) { delete static_cast<ParsedReply*>(object); };
-    return functions;
-}
-
-redisReader* create_reader() {
-    static redisReplyObjectFunctions functions = make_functions();
-    return ::redisReaderCreateWithFunctions(&functions);
-}
-
-Result<std::string> format_command(std::span<const std::string_view> arguments) {
-    std::vector<const char*> texts;
-    std::vector<size_t> lengths;
-    for (const std::string_view argument : arguments) {
-        texts.push_back(argument.data() != nullptr ? argument.data() : "");
-        lengths.push_back(argument.size());
-    }
-    char* text = nullptr;
-    const auto length = ::redisFormatCommandArgv(&text, static_cast<int>(texts.size()), texts.data(), lengths.data());
-    if (length < 0) return fail(Code::kInternal, "redis: cannot format a command");
-    std::string command(text, static_cast<size_t>(length));
-    std::free(text);
-    return command;
-}
-
-/// "ERR wrong number of arguments": the first word tells what kind it is.
-Unexpected server_error(const std::string& text) {
-    for (const std::string_view word : {"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"})
-        if (text.starts_with(word)) return fail(Code::kUnavailable, "the server says: {}", text);
-    return fail(Code::kRefused, "the server says: {}", text);
-}
 
 Result<int> parse_database(std::string_view text) {
     int number = 0;
@@ -111,10 +51,6 @@ Result<RedisServer> RedisServer::parse(std::string_view text, RedisServer defaul
 
 std::string RedisServer::to_string() const { return net::join_host_port(host, port); }
 
-void RedisConnection::ReaderDeleter::operator()(redisReader* reader) const noexcept { ::redisReaderFree(reader); }
-
-RedisConnection::RedisConnection(net::Socket socket) : socket_(std::move(socket)), reader_(create_reader()) { MC_CHECK(reader_ != nullptr); }
-
 Result<RedisConnection> RedisConnection::open(const RedisServer& server, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(net::Socket socket, net::connect_to(server.host, server.port, deadline));
     RedisConnection connection(std::move(socket));
@@ -136,25 +72,16 @@ Result<RedisConnection> RedisConnection::open(const RedisServer& server, Deadlin
 }
 
 Result<RedisReply> RedisConnection::call(std::span<const std::string_view> arguments, Deadline deadline) {
-    MC_ASSIGN_OR_RETURN(const std::string command, format_command(arguments));
+    const std::string command = encode_redis_command(arguments);
     MC_RETURN_IF_ERROR(net::send_all(socket_.fd(), command.data(), command.size(), deadline));
-    return receive(deadline);
-}
-
-Result<RedisReply> RedisConnection::receive(Deadline deadline) {
     std::vector<char> bytes(kReadBytes);
     for (size_t total = 0;;) {
-        void* object = nullptr;
-        if (::redisReaderGetReply(reader_.get(), &object) != REDIS_OK) return fail(Code::kCorrupt, "the answer is not of redis: {}", reader_->errstr);
-        if (object != nullptr) {
-            const std::unique_ptr<ParsedReply> parsed(static_cast<ParsedReply*>(object));
-            if (parsed->is_error) return server_error(parsed->reply.text);
-            return std::move(parsed->reply);
-        }
+        MC_ASSIGN_OR_RETURN(auto reply, decoder_.next());
+        if (reply) return std::move(*reply);
         if (total > kReplyBytesMax) return fail(Code::kNoSpace, "the answer is larger than {} bytes", kReplyBytesMax);
         const ssize_t got = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);
         if (got > 0) {
-            ::redisReaderFeed(reader_.get(), bytes.data(), static_cast<size_t>(got));
+            decoder_.feed({bytes.data(), static_cast<size_t>(got)});
             total += static_cast<size_t>(got);
         } else if (got == 0) {
             return fail(Code::kUnavailable, "the server closed the connection");

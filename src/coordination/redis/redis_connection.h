@@ -2,16 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/time.h"
+#include "coordination/redis/redis_protocol.h"
 #include "net/socket.h"
-
-struct redisReader;
 
 namespace mooncake {
 
@@ -27,13 +25,6 @@ struct RedisServer {
     std::string to_string() const;
 };
 
-struct RedisReply {
-    enum class Kind : uint8_t { kNil, kText, kInteger };
-    Kind kind = Kind::kNil;
-    std::string text;
-    int64_t number = 0;
-};
-
 /// One connection to a redis server: our socket, hiredis' protocol code. hiredis' own blocking calls bound each read but not
 /// the whole call, and their sockets would survive a fork. Not thread-safe.
 class RedisConnection {
@@ -46,15 +37,10 @@ public:
     Result<RedisReply> call(std::span<const std::string_view> arguments, Deadline deadline);
 
 private:
-    struct ReaderDeleter {
-        void operator()(redisReader* reader) const noexcept;
-    };
-
-    explicit RedisConnection(net::Socket socket);
-    Result<RedisReply> receive(Deadline deadline);
+    explicit RedisConnection(net::Socket socket) : socket_(std::move(socket)) {}
 
     net::Socket socket_;
-    std::unique_ptr<redisReader, ReaderDeleter> reader_;
+    RedisDecoder decoder_;
 };
 
 }  // namespace mooncake

@@ -15,26 +15,28 @@ namespace {
 class Turns {
 public:
     bool take(Deadline deadline) {
-        std::unique_lock lock(mutex_);
-        const auto is_free = [this] { return !taken_; };
-        if (deadline.is_never()) {
-            free_.wait(lock, is_free);
-        } else if (!free_.wait_until(lock, deadline.at(), is_free)) {
-            return false;
+        Lock lock(mutex_);
+        while (taken_) {
+            if (deadline.passed()) return false;
+            if (deadline.is_never()) {
+                free_.wait(mutex_);
+            } else {
+                free_.wait_until(mutex_, deadline.at());
+            }
         }
         taken_ = true;
         return true;
     }
     void give_back() {
-        std::lock_guard lock(mutex_);
+        Lock lock(mutex_);
         taken_ = false;
         free_.notify_one();
     }
 
 private:
-    std::mutex mutex_;
-    std::condition_variable free_;
-    bool taken_ = false;
+    Mutex mutex_;
+    std::condition_variable_any free_;
+    bool taken_ MC_GUARDED_BY(mutex_) = false;
 };
 
 class RedisDirectory final : public Directory {

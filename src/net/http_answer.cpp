@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/http_answer.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <optional>
+
+namespace mooncake::net {
+
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+constexpr uint32_t kHeaderBytesMax = 64 * 1024;
+
+Unexpected parse_error(const beast::error_code& status, uint64_t body_bytes_max) {
+    if (status == http::error::body_limit) return fail(Code::kNoSpace, "the answer is larger than {} bytes", body_bytes_max);
+    return fail(Code::kCorrupt, "the answer is not HTTP: {}", status.message());
+}
+
+}  // namespace
+
+struct HttpAnswerParser::Parser {
+    beast::flat_buffer unread;
+    std::optional<http::response_parser<http::string_body>> message;
+
+    void begin(const Limits& limits) {
+        message.emplace();
+        message->body_limit(limits.body_bytes_max);
+        message->header_limit(kHeaderBytesMax);
+        message->eager(true);
+        message->skip(limits.head);
+    }
+    bool is_interim() const { return message->get().result_int() / 100 == 1; }
+};
+
+HttpAnswerParser::HttpAnswerParser(Limits limits) : limits_(limits), parser_(std::make_unique<Parser>()) { parser_->begin(limits_); }
+HttpAnswerParser::~HttpAnswerParser() = default;
+
+Result<bool> HttpAnswerParser::feed(std::string_view bytes) {
+    if (bytes.empty()) return false;
+    began_ = true;
+    beast::flat_buffer& unread = parser_->unread;
+    unread.commit(asio::buffer_copy(unread.prepare(bytes.size()), asio::buffer(bytes)));
+    while (unread.size() > 0) {
+        beast::error_code status;
+        unread.consume(parser_->message->put(unread.data(), status));
+        if (status == http::error::need_more) return false;
+        if (status) return parse_error(status, limits_.body_bytes_max);
+        if (!parser_->message->is_done()) continue;
+        if (!parser_->is_interim()) return true;
+        parser_->begin(limits_);
+    }
+    return false;
+}
+
+Result<> HttpAnswerParser::finish() {
+    if (!began_) return fail(Code::kUnavailable, "the server closed the connection");
+    beast::error_code status;
+    parser_->message->put_eof(status);
+    if (status || !parser_->message->is_done()) return fail(Code::kUnavailable, "the server closed the connection in the middle of its answer");
+    return {};
+}
+
+bool HttpAnswerParser::reusable() const { return parser_->message->keep_alive() && parser_->unread.size() == 0; }
+
+HttpResponse HttpAnswerParser::take() {
+    http::response<http::string_body> message = parser_->message->release();
+    return {.status = static_cast<int>(message.result_int()), .body = std::move(message.body()), .content_type = std::string(message[http::field::content_type])};
+}
+
+}  // namespace mooncake::net
