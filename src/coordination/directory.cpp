@@ -35,7 +35,8 @@ Result<std::unique_ptr<Directory>> open_directory(const std::string& connection,
     if (scheme == "etcd") return make_etcd_directory(rest);
     if (scheme == "redis") return make_redis_directory(rest, options);
     if (scheme == "memory") return make_memory_directory(rest);
-    return fail(Code::kInvalidArgument, "metadata server '{}': unknown scheme '{}'; known are http, etcd, redis and memory", connection, scheme);
+    return fail(Code::kInvalidArgument, "metadata server '{}': unknown scheme '{}'; known are http, etcd, redis and memory", connection,
+                scheme);
 }
 
 std::string descriptor_key(const std::string& cluster_id, const std::string& segment_name) {
@@ -43,6 +44,8 @@ std::string descriptor_key(const std::string& cluster_id, const std::string& seg
     return key_prefix(cluster_id) + (has_folder ? "" : "ram/") + segment_name;
 }
 
-std::string rpc_meta_key(const std::string& cluster_id, const std::string& server_name) { return key_prefix(cluster_id) + "rpc_meta/" + server_name; }
+std::string rpc_meta_key(const std::string& cluster_id, const std::string& server_name) {
+    return key_prefix(cluster_id) + "rpc_meta/" + server_name;
+}
 
 }  // namespace mooncake

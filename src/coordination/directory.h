@@ -15,9 +15,9 @@ namespace mooncake {
 class Directory {
 public:
     virtual ~Directory() = default;
-    virtual Result<std::string> get(const std::string& key, Deadline deadline) = 0;               // kNotFound, kUnavailable
+    virtual Result<std::string> get(const std::string& key, Deadline deadline) = 0;                 // kNotFound, kUnavailable
     virtual Result<> put(const std::string& key, const std::string& value, Deadline deadline) = 0;  // replaces what was there
-    virtual Result<> remove(const std::string& key, Deadline deadline) = 0;                        // kNotFound is success
+    virtual Result<> remove(const std::string& key, Deadline deadline) = 0;                         // kNotFound is success
 };
 
 /// `connection`: "http://host:port/path", "https://...", "etcd://host:port[,...]", "redis://host:port", a bare "host:port"

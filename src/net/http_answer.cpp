@@ -61,7 +61,8 @@ Result<> HttpAnswerParser::finish() {
     if (!began_) return fail(Code::kUnavailable, "the server closed the connection");
     beast::error_code status;
     parser_->message->put_eof(status);
-    if (status || !parser_->message->is_done()) return fail(Code::kUnavailable, "the server closed the connection in the middle of its answer");
+    if (status || !parser_->message->is_done())
+        return fail(Code::kUnavailable, "the server closed the connection in the middle of its answer");
     return {};
 }
 
@@ -69,7 +70,9 @@ bool HttpAnswerParser::reusable() const { return parser_->message->keep_alive() 
 
 HttpResponse HttpAnswerParser::take() {
     http::response<http::string_body> message = parser_->message->release();
-    return {.status = static_cast<int>(message.result_int()), .body = std::move(message.body()), .content_type = std::string(message[http::field::content_type])};
+    return {.status = static_cast<int>(message.result_int()),
+            .body = std::move(message.body()),
+            .content_type = std::string(message[http::field::content_type])};
 }
 
 }  // namespace mooncake::net

@@ -68,7 +68,8 @@ Result<> exchange(int fd, const std::string& request, HttpAnswerParser& parser, 
 }
 
 bool is_repeatable(const HttpRequest& request) {
-    return request.repeatable || request.method == "GET" || request.method == "HEAD" || request.method == "PUT" || request.method == "DELETE";
+    return request.repeatable || request.method == "GET" || request.method == "HEAD" || request.method == "PUT" ||
+           request.method == "DELETE";
 }
 
 bool is_token(std::string_view text) {
@@ -84,11 +85,14 @@ bool looks_alive(int fd) noexcept {
 }  // namespace
 
 Result<HttpResponse> HttpClient::send(const HttpRequest& request, Deadline deadline) {
-    const auto context = [&](Error error) { return Unexpected(std::move(error).with_context(format_text("{} {}", request.method, request.url))); };
+    const auto context = [&](Error error) {
+        return Unexpected(std::move(error).with_context(format_text("{} {}", request.method, request.url)));
+    };
     auto url = HttpUrl::parse(request.url);
     if (!url) return Unexpected(std::move(url).error());
     if (!is_token(request.method)) return fail(Code::kInvalidArgument, "'{}' is not an HTTP method", request.method);
-    if (request.content_type.find_first_of("\r\n") != std::string::npos) return fail(Code::kInvalidArgument, "a content type with line breaks");
+    if (request.content_type.find_first_of("\r\n") != std::string::npos)
+        return fail(Code::kInvalidArgument, "a content type with line breaks");
     if (url->tls) return context(error(Code::kNotSupported, "https is not supported by this build; use http"));
     auto response = send_to(*url, request, deadline);
     if (!response) return context(std::move(response).error());

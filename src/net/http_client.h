@@ -26,7 +26,7 @@ struct HttpRequest {
 struct HttpClientOptions {
     Duration connect_timeout = 1500ms;
     uint64_t response_bytes_max = 64 << 20;
-    size_t idle_connections_max = 4;     // over all servers; the longest unused is closed for another
+    size_t idle_connections_max = 4;  // over all servers; the longest unused is closed for another
     Duration idle_timeout = 30s;
 };
 

@@ -86,7 +86,8 @@ struct Shared {
 /// One connection: reads a request, answers it, again. Kept alive by its pending operation; everything runs on its strand.
 class Session : public std::enable_shared_from_this<Session> {
 public:
-    Session(Shared& shared, uint64_t id, Tcp::socket socket) : shared_(shared), id_(id), socket_(std::move(socket)), timer_(socket_.get_executor()) {
+    Session(Shared& shared, uint64_t id, Tcp::socket socket)
+        : shared_(shared), id_(id), socket_(std::move(socket)), timer_(socket_.get_executor()) {
         close_in_child(socket_.native_handle());
         ::fcntl(socket_.native_handle(), F_SETFD, FD_CLOEXEC);
         tune(socket_.native_handle());
@@ -253,7 +254,8 @@ Result<Bound> listen_at(const SocketAddress& address) {
 
 Result<Bound> listen_for(const HttpServerOptions& options) {
     Error last(Code::kUnavailable, format_text("'{}' has no address", options.host));
-    const std::vector<std::string> hosts = options.host.empty() ? std::vector<std::string>{"::", "0.0.0.0"} : std::vector<std::string>{options.host};
+    const std::vector<std::string> hosts = options.host.empty() ? std::vector<std::string>{"::", "0.0.0.0"}
+                                                                : std::vector<std::string>{options.host};
     for (const std::string& host : hosts) {
         auto addresses = resolve(host, options.port);
         if (!addresses) {
@@ -271,7 +273,8 @@ Result<Bound> listen_for(const HttpServerOptions& options) {
 
 class BeastServer final : public HttpServer {
 public:
-    BeastServer(const HttpServerOptions& options, Bound bound) : port_(bound.port), shared_{.options = options, .routes = {}, .sessions = {}} {
+    BeastServer(const HttpServerOptions& options, Bound bound)
+        : port_(bound.port), shared_{.options = options, .routes = {}, .sessions = {}} {
         asio_ = std::make_unique<Asio>();
         close_in_child(bound.fd.get());
         asio_->acceptor.assign(bound.family == AF_INET6 ? Tcp::v6() : Tcp::v4(), bound.fd.release());

@@ -15,14 +15,14 @@
 namespace mooncake::net {
 
 struct HttpServerOptions {
-    std::string host;                     // empty: all addresses of both families
-    uint16_t port = 0;                    // 0: any free one
+    std::string host;   // empty: all addresses of both families
+    uint16_t port = 0;  // 0: any free one
     int threads = 1;
-    size_t connections_max = 256;         // further ones are closed, with a 503 if that can still be read
-    uint64_t body_bytes_max = 16 << 20;   // larger ones are answered 413
-    Duration idle_timeout = 30s;          // from the last answer (or accept) to the end of the next request's header
-    Duration request_timeout = 10s;       // to receive a body, and again to send an answer
-    Duration stop_timeout = 2s;           // how long stop() lets answers under way finish
+    size_t connections_max = 256;        // further ones are closed, with a 503 if that can still be read
+    uint64_t body_bytes_max = 16 << 20;  // larger ones are answered 413
+    Duration idle_timeout = 30s;         // from the last answer (or accept) to the end of the next request's header
+    Duration request_timeout = 10s;      // to receive a body, and again to send an answer
+    Duration stop_timeout = 2s;          // how long stop() lets answers under way finish
 };
 
 /// A request whose path and query are decoded.

@@ -29,7 +29,8 @@ std::unique_ptr<HttpServer> make_server(HttpServerOptions options = {}) {
     (*server)->handle("GET", "/hello", [](const HttpServerRequest&) { return HttpResponse{.body = "world"}; });
     (*server)->handle("*", "/echo", [](const HttpServerRequest& request) {
         const std::string* key = request.parameter("key");
-        return HttpResponse{.status = 201, .body = request.method + "|" + (key ? *key : "-") + "|" + request.body, .content_type = request.content_type};
+        return HttpResponse{
+            .status = 201, .body = request.method + "|" + (key ? *key : "-") + "|" + request.body, .content_type = request.content_type};
     });
     return std::move(*server);
 }
@@ -98,7 +99,9 @@ TEST(Http, AnswersUnknownPathsMethodsAndBadQueries) {
     auto server = make_server();
     server->start();
     HttpClient client;
-    const auto status = [&](const char* method, const char* target) { return client.send({.method = method, .url = url_of(server->port(), target)}, soon())->status; };
+    const auto status = [&](const char* method, const char* target) {
+        return client.send({.method = method, .url = url_of(server->port(), target)}, soon())->status;
+    };
     EXPECT_EQ(status("GET", "/nothing"), 404);
     EXPECT_EQ(status("POST", "/hello"), 405);
     EXPECT_EQ(status("GET", "/echo?key=%f"), 400);
@@ -140,7 +143,8 @@ TEST(HttpServer, RefusesLargeBodiesWith413) {
     const auto answer = http_request({.method = "PUT", .url = url_of(server->port(), "/echo"), .body = std::string(300'000, 'x')}, soon());
     ASSERT_TRUE(answer) << answer.error().to_string();
     EXPECT_EQ(answer->status, 413);
-    const std::string chunked = "PUT /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'x') + "\r\n0\r\n\r\n";
+    const std::string chunked = "PUT /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'x') +
+                                "\r\n0\r\n\r\n";
     EXPECT_THAT(talk(server->port(), chunked), StartsWith("HTTP/1.1 413"));
 }
 
@@ -253,7 +257,8 @@ TEST(HttpServer, ServesManyThreadsAtOnce) {
         for (int i = 0; i < 8; ++i)
             threads.push_back(start_thread("caller", [&, i] {
                 for (int round = 0; round < 50; ++round) {
-                    const auto answer = client.send({.method = "PUT", .url = url_of(server->port(), format_text("/echo?key={}-{}", i, round)), .body = "b"}, soon());
+                    const auto answer = client.send(
+                        {.method = "PUT", .url = url_of(server->port(), format_text("/echo?key={}-{}", i, round)), .body = "b"}, soon());
                     if (answer && answer->body == format_text("PUT|{}-{}|b", i, round)) ++good;
                 }
             }));
@@ -269,7 +274,8 @@ TEST(HttpClient, KeepsItsConnectionForTheNextCall) {
     });
     const Socket connection = server.accept();
     for (int i = 0; i < 2; ++i) {
-        EXPECT_THAT(RawServer::read_header(connection), AllOf(StartsWith("GET / HTTP/1.1\r\n"), HasSubstr(format_text("Host: 127.0.0.1:{}", server.port()))));
+        EXPECT_THAT(RawServer::read_header(connection),
+                    AllOf(StartsWith("GET / HTTP/1.1\r\n"), HasSubstr(format_text("Host: 127.0.0.1:{}", server.port()))));
         RawServer::write(connection, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     }
     calls.get();
@@ -338,12 +344,15 @@ TEST(HttpClient, ReportsBrokenAnswers) {
         EXPECT_EQ(answer.error().code(), code) << answer.error().to_string();
         return answer.error().message();
     };
-    EXPECT_THAT(problem("", Code::kUnavailable), AllOf(HasSubstr("GET http://127.0.0.1:"), HasSubstr("waiting for the answer"), HasSubstr("closed")));
+    EXPECT_THAT(problem("", Code::kUnavailable),
+                AllOf(HasSubstr("GET http://127.0.0.1:"), HasSubstr("waiting for the answer"), HasSubstr("closed")));
     EXPECT_THAT(problem("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", Code::kUnavailable), HasSubstr("middle"));
     EXPECT_THAT(problem("HTTP/1.1 200", Code::kUnavailable), HasSubstr("middle"));
     EXPECT_THAT(problem("SSH-2.0-OpenSSH\r\n\r\n", Code::kCorrupt), HasSubstr("not HTTP"));
-    EXPECT_THAT(problem("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n" + std::string(99, 'x'), Code::kNoSpace, {.response_bytes_max = 50}), HasSubstr("larger than 50"));
-    EXPECT_THAT(problem("HTTP/1.1 200 OK\r\n\r\n" + std::string(99, 'x'), Code::kNoSpace, {.response_bytes_max = 50}), HasSubstr("larger than 50"));
+    EXPECT_THAT(problem("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n" + std::string(99, 'x'), Code::kNoSpace, {.response_bytes_max = 50}),
+                HasSubstr("larger than 50"));
+    EXPECT_THAT(problem("HTTP/1.1 200 OK\r\n\r\n" + std::string(99, 'x'), Code::kNoSpace, {.response_bytes_max = 50}),
+                HasSubstr("larger than 50"));
     problem("HTTP/1.1 200 OK\r\nX: " + std::string(100'000, 'x'), Code::kCorrupt);
 }
 
@@ -357,7 +366,8 @@ TEST(HttpClient, EndsAtItsDeadlineWhenTheServerIsSilent) {
 
 TEST(HttpClient, EndsAtItsDeadlineWhenTheServerTakesNothing) {
     RawServer server;
-    const auto answer = http_request({.method = "PUT", .url = url_of(server.port(), "/x"), .body = std::string(64 << 20, 'x')}, Deadline::after(200ms));
+    const auto answer = http_request({.method = "PUT", .url = url_of(server.port(), "/x"), .body = std::string(64 << 20, 'x')},
+                                     Deadline::after(200ms));
     ASSERT_FALSE(answer);
     EXPECT_EQ(answer.error().code(), Code::kTimedOut);
     EXPECT_THAT(answer.error().message(), HasSubstr("sending the request"));

@@ -13,10 +13,10 @@ namespace mooncake::net {
 
 /// The parts of "http://host:port/path?query" that a client needs.
 struct HttpUrl {
-    bool tls = false;     // https
-    std::string host;     // without brackets
+    bool tls = false;  // https
+    std::string host;  // without brackets
     uint16_t port = 80;
-    std::string target;   // path and query, at least "/"
+    std::string target;  // path and query, at least "/"
 
     /// kInvalidArgument: no http or https URL, credentials in it, blanks or control characters. A fragment is dropped.
     static Result<HttpUrl> parse(std::string_view text);

@@ -35,8 +35,9 @@ TEST(HttpUrl, TakesIpv6InBrackets) {
 }
 
 TEST(HttpUrl, RefusesWhatIsNoHttpUrl) {
-    for (const char* text : {"", "http", "http:/a", "http://", "http:///path", "http://:80", "ftp://a", "a:80", "http://a:99999", "http://a:x", "http://u:p@a/",
-                             "http://a/b c", "http://a/\r\nX: y", "http://[::1", "http://a:1:npu_0/", "http://[zz]/"}) {
+    for (const char* text :
+         {"", "http", "http:/a", "http://", "http:///path", "http://:80", "ftp://a", "a:80", "http://a:99999", "http://a:x",
+          "http://u:p@a/", "http://a/b c", "http://a/\r\nX: y", "http://[::1", "http://a:1:npu_0/", "http://[zz]/"}) {
         const auto url = HttpUrl::parse(text);
         ASSERT_FALSE(url) << text;
         EXPECT_EQ(url.error().code(), Code::kInvalidArgument);

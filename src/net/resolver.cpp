@@ -94,7 +94,8 @@ bool is_numeric_host(const std::string& host) {
 }
 
 void resolve_in_background(std::string host, uint16_t port, Resolved done) {
-    if (!resolver().ask({.host = host, .port = port, .done = done})) done(fail(Code::kUnavailable, "cannot resolve '{}': too many names are being asked for", host));
+    if (!resolver().ask({.host = host, .port = port, .done = done}))
+        done(fail(Code::kUnavailable, "cannot resolve '{}': too many names are being asked for", host));
 }
 
 Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t port, Deadline deadline) {

@@ -45,7 +45,7 @@ TEST(BoundedResolve, DISABLED_InASilentNetwork) {
     const auto connection = connect_to("host.test", 80, Deadline::after(200ms));
     ASSERT_FALSE(connection);
     EXPECT_EQ(connection.error().code(), Code::kTimedOut) << connection.error().to_string();
-    EXPECT_LT(Clock::now() - begin, 4s);  // the resolver itself would wait for 10 s
+    EXPECT_LT(Clock::now() - begin, 4s);                          // the resolver itself would wait for 10 s
     EXPECT_TRUE(resolve("localhost", 80, Deadline::after(20s)));  // others are not held up
     ::close(server);
 }

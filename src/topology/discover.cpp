@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr long kDisplayClass = 0x03;      // PCI base class: VGA (0300), 3D (0302) and other display controllers
+constexpr long kDisplayClass = 0x03;  // PCI base class: VGA (0300), 3D (0302) and other display controllers
 constexpr long kNvidiaVendor = 0x10de;
 constexpr uintmax_t kFileBytesMax = 1 << 20;
 
@@ -137,9 +137,8 @@ std::vector<Gpu> Machine::gpus() const {
         if (sysfs::read_number(folder / address / "class").value_or(0) >> 16 == kDisplayClass) addresses.push_back(address);
     }
     // Addresses are hexadecimal of fixed width, except that a large domain number takes more digits.
-    std::sort(addresses.begin(), addresses.end(), [](const std::string& a, const std::string& b) {
-        return a.size() != b.size() ? a.size() < b.size() : a < b;
-    });
+    std::sort(addresses.begin(), addresses.end(),
+              [](const std::string& a, const std::string& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
     std::vector<Gpu> found;
     for (const std::string& address : addresses)
         found.push_back({.location = format_text("cuda:{}", found.size()),
@@ -174,7 +173,8 @@ Result<std::string> read_file(const std::string& path) {
     std::error_code status;
     const uintmax_t bytes = fs::file_size(path, status);
     if (status) return fail_errno(Code::kNotFound, status.value(), "cannot read topology file '{}'", path);
-    if (bytes > kFileBytesMax) return fail(Code::kInvalidArgument, "topology file '{}' has {} bytes, more than {}", path, bytes, kFileBytesMax);
+    if (bytes > kFileBytesMax)
+        return fail(Code::kInvalidArgument, "topology file '{}' has {} bytes, more than {}", path, bytes, kFileBytesMax);
     std::ifstream stream(path, std::ios::binary);
     std::ostringstream text;
     text << stream.rdbuf();
@@ -194,7 +194,8 @@ Result<> load_file(const std::string& path, const NicFilter& filter, Topology& t
     }
     std::erase_if(loaded->nics, [&](const Nic& nic) { return rejected(nic.name); });
     for (Nic& nic : loaded->nics) {
-        const auto same = std::find_if(topology.nics.begin(), topology.nics.end(), [&](const Nic& other) { return other.name == nic.name; });
+        const auto same = std::find_if(topology.nics.begin(), topology.nics.end(),
+                                       [&](const Nic& other) { return other.name == nic.name; });
         if (same != topology.nics.end()) nic = *same;
     }
     topology.locations = std::move(loaded->locations);

@@ -17,7 +17,8 @@ using ::testing::StartsWith;
 class Pages {
 public:
     explicit Pages(size_t count)
-        : bytes_(count * page_bytes()), base_(static_cast<char*>(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+        : bytes_(count * page_bytes()),
+          base_(static_cast<char*>(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
         ::madvise(base_, bytes_, MADV_NOHUGEPAGE);  // touching one page must not bring in its neighbours
     }
     ~Pages() { ::munmap(base_, bytes_); }
@@ -103,8 +104,9 @@ TEST(SegmentedLocation, GivesEachPartItsNode) {
 }
 
 TEST(SegmentedLocation, RefusesOtherTexts) {
-    for (const char* text : {"", "cpu:0", "segments", "segments:", "segments:4096", "segments:4096:", "segments::0", "segments:0:0", "segments:4096:0,",
-                             "segments:4096:,0", "segments:4096:-1", "segments:4096:a", "segments:-1:0", "segments:4096:0 ,1", "segments:99999999999999999999:0"})
+    for (const char* text : {"", "cpu:0", "segments", "segments:", "segments:4096", "segments:4096:", "segments::0", "segments:0:0",
+                             "segments:4096:0,", "segments:4096:,0", "segments:4096:-1", "segments:4096:a", "segments:-1:0",
+                             "segments:4096:0 ,1", "segments:99999999999999999999:0"})
         EXPECT_FALSE(SegmentedLocation::parse(text)) << text;
 }
 

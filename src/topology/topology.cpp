@@ -23,9 +23,7 @@ size_t component_count(std::string_view path) noexcept {
 
 }  // namespace
 
-bool NaturalOrder::operator()(const std::string& a, const std::string& b) const noexcept {
-    return ::strverscmp(a.c_str(), b.c_str()) < 0;
-}
+bool NaturalOrder::operator()(const std::string& a, const std::string& b) const noexcept { return ::strverscmp(a.c_str(), b.c_str()) < 0; }
 
 NicPriority Topology::nics_for(std::string_view location) const {
     const auto found = locations.find(std::string(location));

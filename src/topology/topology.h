@@ -14,13 +14,13 @@ namespace mooncake {
 
 /// An RDMA device with at least one active port and a device file we may open.
 struct Nic {
-    std::string name;        // "mlx5_0", "rdmap16s27"
-    int numa_node = -1;      // -1: the machine does not say
-    std::string pci_path;    // "pci0000:00/0000:00:01.0/0000:01:00.0"; empty for software devices
+    std::string name;      // "mlx5_0", "rdmap16s27"
+    int numa_node = -1;    // -1: the machine does not say
+    std::string pci_path;  // "pci0000:00/0000:00:01.0/0000:01:00.0"; empty for software devices
 };
 
 struct Gpu {
-    std::string location;    // "cuda:0"
+    std::string location;  // "cuda:0"
     int numa_node = -1;
     std::string pci_path;
 };
@@ -50,10 +50,10 @@ struct Topology {
 };
 
 struct TopologyOptions {
-    std::string root = "/";               // where sys/ and dev/ are; tests point it to a tree of their own
-    std::vector<std::string> nic_allow;   // only these; empty, "" and "auto-discovery" mean all
+    std::string root = "/";              // where sys/ and dev/ are; tests point it to a tree of their own
+    std::vector<std::string> nic_allow;  // only these; empty, "" and "auto-discovery" mean all
     std::vector<std::string> nic_deny;
-    std::string file;                     // a JSON file that replaces what discovery says about locations
+    std::string file;  // a JSON file that replaces what discovery says about locations
 };
 
 /// Reads the machine, or `options.file`. A machine without NICs or GPUs is no error. Fails only for a bad file: kNotFound,

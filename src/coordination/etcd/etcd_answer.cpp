@@ -28,7 +28,8 @@ std::string etcd_error_text(const std::string& body) {
     const Json json = Json::parse(body, nullptr, false);
     if (json.is_object()) {
         for (const char* name : {"error", "message"})
-            if (const auto found = json.find(name); found != json.end() && found->is_string()) return found->get<std::string>().substr(0, kErrorBytesMax);
+            if (const auto found = json.find(name); found != json.end() && found->is_string())
+                return found->get<std::string>().substr(0, kErrorBytesMax);
     }
     return body.substr(0, kErrorBytesMax);
 }

@@ -69,8 +69,10 @@ private:
         for (size_t i = 0;; ++i) {
             const size_t prefix = (first + i) % kPrefixes.size();
             const std::string url = endpoint + kPrefixes[prefix] + path;
-            MC_ASSIGN_OR_RETURN(net::HttpResponse answer,
-                                client_.send({.method = "POST", .url = url, .body = body, .content_type = "application/json", .repeatable = true}, deadline));
+            MC_ASSIGN_OR_RETURN(
+                net::HttpResponse answer,
+                client_.send({.method = "POST", .url = url, .body = body, .content_type = "application/json", .repeatable = true},
+                             deadline));
             if (answer.status == 404 && i + 1 < kPrefixes.size()) continue;
             if (answer.status != 200) {
                 const Code code = answer.status >= 500 ? Code::kUnavailable : Code::kRefused;
@@ -88,14 +90,16 @@ private:
 };
 
 Result<std::string> parse_endpoint(std::string text) {
-    if (text.starts_with("https://")) return fail(Code::kNotSupported, "etcd endpoint '{}': https is not supported by this build; use http", text);
+    if (text.starts_with("https://"))
+        return fail(Code::kNotSupported, "etcd endpoint '{}': https is not supported by this build; use http", text);
     if (text.starts_with("http://")) text.erase(0, 7);
     if (text.ends_with('/')) text.pop_back();
     auto address = net::HostPort::parse(text);
     if (!address || !address->suffix.empty()) return fail(Code::kInvalidArgument, "etcd endpoint '{}' is not host:port", text);
     const std::string url = "http://" + net::join_host_port(address->host, address->port != 0 ? address->port : kDefaultPort);
     const auto parsed = net::HttpUrl::parse(url);
-    if (!parsed || parsed->host != address->host || parsed->target != "/") return fail(Code::kInvalidArgument, "etcd endpoint '{}' is not host:port", text);
+    if (!parsed || parsed->host != address->host || parsed->target != "/")
+        return fail(Code::kInvalidArgument, "etcd endpoint '{}' is not host:port", text);
     return url;
 }
 

@@ -19,8 +19,14 @@ using ::testing::HasSubstr;
 Deadline soon() { return Deadline::after(20s); }
 
 TEST(Base64, FollowsTheStandard) {
-    const std::pair<const char*, const char*> examples[] = {{"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="},
-                                                            {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}, {"\xff\xfe\xfd", "//79"}};
+    const std::pair<const char*, const char*> examples[] = {{"", ""},
+                                                            {"f", "Zg=="},
+                                                            {"fo", "Zm8="},
+                                                            {"foo", "Zm9v"},
+                                                            {"foob", "Zm9vYg=="},
+                                                            {"fooba", "Zm9vYmE="},
+                                                            {"foobar", "Zm9vYmFy"},
+                                                            {"\xff\xfe\xfd", "//79"}};
     for (const auto& [bytes, text] : examples) {
         EXPECT_EQ(base64_encode(bytes), text);
         EXPECT_EQ(base64_decode(text).value(), bytes);
@@ -48,7 +54,9 @@ std::unique_ptr<net::HttpServer> make_gateway(const std::string& path, const net
     return server;
 }
 
-Result<std::string> get_from(const net::HttpServer& server) { return make_etcd_directory(format_text("127.0.0.1:{}", server.port())).value()->get("k", soon()); }
+Result<std::string> get_from(const net::HttpServer& server) {
+    return make_etcd_directory(format_text("127.0.0.1:{}", server.port())).value()->get("k", soon());
+}
 
 TEST(EtcdDirectory, UsesTheOlderPathWhereTheNewOneIsUnknown) {
     const net::HttpResponse answer{.body = R"({"kvs": [{"key": "aw==", "value": "dg=="}]})"};
@@ -67,7 +75,8 @@ TEST(EtcdDirectory, ReadsEmptyValuesAndMissingKeys) {
 }
 
 TEST(EtcdDirectory, ReportsAnswersThatMakeNoSense) {
-    for (const char* body : {"", "[]", "nonsense", R"({"kvs": 3})", R"({"kvs": []})", R"({"kvs": [3]})", R"({"kvs": [{"value": 3}]})", R"({"kvs": [{"value": "x"}]})"}) {
+    for (const char* body : {"", "[]", "nonsense", R"({"kvs": 3})", R"({"kvs": []})", R"({"kvs": [3]})", R"({"kvs": [{"value": 3}]})",
+                             R"({"kvs": [{"value": "x"}]})"}) {
         const auto got = get_from(*make_gateway("/v3/kv/range", {.body = body}));
         ASSERT_FALSE(got) << body;
         EXPECT_EQ(got.error().code(), Code::kCorrupt) << got.error().to_string();
@@ -100,8 +109,8 @@ TEST(EtcdDirectory, GoesOnToTheNextEndpoint) {
     const auto good = make_gateway("/v3/kv/range", {.body = R"({"kvs": [{"key": "aw==", "value": "dg=="}]})"});
     const auto leaderless = make_gateway("/v3/kv/range", {.status = 503, .body = "{}"});
     const auto silent = net::listen_on(0, 4).value();  // accepts in the kernel only
-    const auto directory = make_etcd_directory(format_text("127.0.0.1:{},127.0.0.1:{},http://127.0.0.1:{}/,127.0.0.1:{}", testing::free_port(), leaderless->port(),
-                                                           silent.port, good->port()))
+    const auto directory = make_etcd_directory(format_text("127.0.0.1:{},127.0.0.1:{},http://127.0.0.1:{}/,127.0.0.1:{}",
+                                                           testing::free_port(), leaderless->port(), silent.port, good->port()))
                                .value();
     const auto got = directory->get("k", Deadline::after(2s));  // the silent one gets half of what is left
     ASSERT_TRUE(got) << got.error().to_string();

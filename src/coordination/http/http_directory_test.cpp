@@ -20,13 +20,16 @@ Deadline soon() { return Deadline::after(20s); }
 /// A server whose answers the test scripts; it remembers the requests.
 class ScriptedServer {
 public:
-    explicit ScriptedServer(std::vector<net::HttpResponse> answers) : answers_(std::move(answers)), server_(net::HttpServer::create({.host = "127.0.0.1"}).value()) {
+    explicit ScriptedServer(std::vector<net::HttpResponse> answers)
+        : answers_(std::move(answers)), server_(net::HttpServer::create({.host = "127.0.0.1"}).value()) {
         server_->handle("*", "/metadata", [this](const net::HttpServerRequest& request) {
             const std::lock_guard lock(mutex_);
             const std::string* key = request.parameter("key");
             const std::string* other = request.parameter("cluster");
-            requests_.push_back(request.method + " " + (key ? *key : "-") + (other ? " cluster " + *other : "") + (request.body.empty() ? "" : " " + request.body));
-            return requests_.size() <= answers_.size() ? answers_[requests_.size() - 1] : net::HttpResponse{.status = 500, .body = "no answer left"};
+            requests_.push_back(request.method + " " + (key ? *key : "-") + (other ? " cluster " + *other : "") +
+                                (request.body.empty() ? "" : " " + request.body));
+            return requests_.size() <= answers_.size() ? answers_[requests_.size() - 1]
+                                                       : net::HttpResponse{.status = 500, .body = "no answer left"};
         });
         server_->start();
     }
@@ -53,14 +56,16 @@ TEST(HttpDirectory, AppendsTheKeyToTheUrl) {
 }
 
 TEST(HttpDirectory, TakesOnly200AsSuccess) {
-    ScriptedServer server({{.status = 204}, {.status = 201}, {.status = 302}, {.status = 500, .body = "broken"}, {.status = 403, .body = "no"}});
+    ScriptedServer server(
+        {{.status = 204}, {.status = 201}, {.status = 302}, {.status = 500, .body = "broken"}, {.status = 403, .body = "no"}});
     const auto directory = server.open();
     EXPECT_FALSE(directory->get("k", soon()));
     EXPECT_FALSE(directory->put("k", "v", soon()));
     EXPECT_FALSE(directory->get("k", soon()));
     const auto broken = directory->get("k", soon());
     EXPECT_EQ(broken.error().code(), Code::kUnavailable);
-    EXPECT_THAT(broken.error().message(), AllOf(HasSubstr("GET http://127.0.0.1:"), HasSubstr("?key=k"), HasSubstr("500"), HasSubstr("broken")));
+    EXPECT_THAT(broken.error().message(),
+                AllOf(HasSubstr("GET http://127.0.0.1:"), HasSubstr("?key=k"), HasSubstr("500"), HasSubstr("broken")));
     EXPECT_EQ(directory->remove("k", soon()).error().code(), Code::kRefused);
 }
 

@@ -5,7 +5,9 @@ namespace mooncake {
 
 namespace {
 
-net::HttpResponse text_answer(int status, const char* text) { return {.status = status, .body = text, .content_type = "application/json; charset=utf-8"}; }
+net::HttpResponse text_answer(int status, const char* text) {
+    return {.status = status, .body = text, .content_type = "application/json; charset=utf-8"};
+}
 
 std::string trimmed(const std::string& text) {
     const size_t first = text.find_first_not_of(" \t\r\n\v\f");

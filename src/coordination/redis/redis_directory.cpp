@@ -60,7 +60,8 @@ public:
 private:
     Result<RedisReply> call(std::span<const std::string_view> arguments, Deadline deadline) {
         const auto context = [&](Error error) {
-            return Unexpected(std::move(error).with_context(format_text("redis {}: {} '{}'", server_.to_string(), arguments[0], arguments[1])));
+            return Unexpected(
+                std::move(error).with_context(format_text("redis {}: {} '{}'", server_.to_string(), arguments[0], arguments[1])));
         };
         if (!turns_.take(deadline)) return context(error(Code::kTimedOut, "earlier calls still wait for the server"));
         auto reply = call_in_turn(arguments, deadline);
@@ -73,7 +74,8 @@ private:
         for (;;) {
             const bool reused = connection_.has_value();
             if (!reused) {
-                MC_ASSIGN_OR_RETURN(RedisConnection fresh, RedisConnection::open(server_, deadline.earlier(Deadline::after(connect_timeout_))));
+                MC_ASSIGN_OR_RETURN(RedisConnection fresh,
+                                    RedisConnection::open(server_, deadline.earlier(Deadline::after(connect_timeout_))));
                 connection_.emplace(std::move(fresh));
             }
             auto reply = connection_->call(arguments, deadline);

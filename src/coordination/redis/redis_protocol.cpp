@@ -79,7 +79,8 @@ void RedisDecoder::feed(std::string_view bytes) { ::redisReaderFeed(reader_.get(
 
 Result<std::optional<RedisReply>> RedisDecoder::next() {
     void* object = nullptr;
-    if (::redisReaderGetReply(reader_.get(), &object) != REDIS_OK) return fail(Code::kCorrupt, "the answer is not of redis: {}", reader_->errstr);
+    if (::redisReaderGetReply(reader_.get(), &object) != REDIS_OK)
+        return fail(Code::kCorrupt, "the answer is not of redis: {}", reader_->errstr);
     if (object == nullptr) return std::nullopt;
     const std::unique_ptr<ParsedReply> parsed(static_cast<ParsedReply*>(object));
     if (parsed->is_error) return server_error(parsed->reply.text);

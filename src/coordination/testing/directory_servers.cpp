@@ -64,7 +64,8 @@ private:
 class RedisProgram final : public ProgramServer {
 public:
     explicit RedisProgram(const std::string& extra_configuration) {
-        std::ofstream(folder() / "redis.conf") << "bind 127.0.0.1\nsave \"\"\nappendonly no\ndir " << folder().string() << "\n" << extra_configuration;
+        std::ofstream(folder() / "redis.conf") << "bind 127.0.0.1\nsave \"\"\nappendonly no\ndir " << folder().string() << "\n"
+                                               << extra_configuration;
     }
     std::string connection() const override { return "redis://" + address(); }
 
@@ -82,9 +83,27 @@ protected:
     std::vector<std::string> command(uint16_t port) override {
         const std::string client = format_text("http://127.0.0.1:{}", port);
         const std::string peer = format_text("http://127.0.0.1:{}", free_port());
-        return {"/usr/bin/etcd", "--name", "test", "--data-dir", (folder() / "data").string(), "--listen-client-urls", client, "--advertise-client-urls",
-                client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "test=" + peer, "--heartbeat-interval", "20",
-                "--election-timeout", "200", "--logger", "zap"};
+        return {"/usr/bin/etcd",
+                "--name",
+                "test",
+                "--data-dir",
+                (folder() / "data").string(),
+                "--listen-client-urls",
+                client,
+                "--advertise-client-urls",
+                client,
+                "--listen-peer-urls",
+                peer,
+                "--initial-advertise-peer-urls",
+                peer,
+                "--initial-cluster",
+                "test=" + peer,
+                "--heartbeat-interval",
+                "20",
+                "--election-timeout",
+                "200",
+                "--logger",
+                "zap"};
     }
 };
 
@@ -96,7 +115,9 @@ protected:
     std::vector<std::string> command(uint16_t port) override {
         const auto given = process_environment()("MC_TEST_PYTHON");
         const fs::path python = given ? fs::path(*given) : source_folder() / ".venv/bin/python";
-        return {python.string(), (source_folder() / "python/mooncake/http_metadata_server.py").string(), "--host", "127.0.0.1", "--port", format_text("{}", port)};
+        return {python.string(), (source_folder() / "python/mooncake/http_metadata_server.py").string(),
+                "--host",        "127.0.0.1",
+                "--port",        format_text("{}", port)};
     }
 };
 
@@ -156,7 +177,9 @@ void wait_usable(Directory& directory) {
     ASSERT_TRUE(answer) << answer.error().to_string();
 }
 
-std::unique_ptr<DirectoryServer> make_redis_server(const std::string& extra_configuration) { return std::make_unique<RedisProgram>(extra_configuration); }
+std::unique_ptr<DirectoryServer> make_redis_server(const std::string& extra_configuration) {
+    return std::make_unique<RedisProgram>(extra_configuration);
+}
 std::unique_ptr<DirectoryServer> make_etcd_server() { return std::make_unique<EtcdProgram>(); }
 std::unique_ptr<DirectoryServer> make_python_metadata_server() { return std::make_unique<PythonProgram>(); }
 std::unique_ptr<DirectoryServer> make_metadata_server() { return std::make_unique<ServerHere>(); }
