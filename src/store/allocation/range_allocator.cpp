@@ -63,6 +63,8 @@ RangeAllocator::Block RangeAllocator::free_block_at(uint64_t offset) const {
 }
 
 RangeAllocator::Block RangeAllocator::free_block_around(uint64_t offset, uint64_t length) const {
+    if (length == 0 || length > capacity_ || offset % alignment_ != 0 || offset > capacity_ - rounded(length)) return 0;
+    length = rounded(length);
     const auto holds = [&](Block block) {
         const Node& node = blocks_[block];
         return node.free && node.offset <= offset && offset + length <= node.offset + node.length;
@@ -74,11 +76,12 @@ RangeAllocator::Block RangeAllocator::free_block_around(uint64_t offset, uint64_
     return 0;
 }
 
+bool RangeAllocator::can_take(uint64_t offset, uint64_t length) const { return free_block_around(offset, length) != 0; }
+
 RangeAllocator::Block RangeAllocator::take(uint64_t offset, uint64_t length, uint64_t owner) {
-    if (length == 0 || length > capacity_ || offset % alignment_ != 0 || offset > capacity_ - rounded(length)) return 0;
-    length = rounded(length);
     const Block block = free_block_around(offset, length);
     if (block == 0) return 0;
+    length = rounded(length);
     leave_free(block);
     const uint64_t before = offset - blocks_[block].offset;
     const uint64_t after = blocks_[block].length - before - length;

@@ -31,6 +31,8 @@ public:
 
     /// Where a range of this length would go; nothing if no free block is found for it, or for length 0.
     std::optional<uint64_t> find(uint64_t length) const;
+    /// Whether take() would succeed; costs the same.
+    bool can_take(uint64_t offset, uint64_t length) const;
     /// Uses [offset, offset + rounded length) for `owner`; 0 if a part of it is not free, out of bounds, unaligned or empty. Constant
     /// time where the range begins a free block (as after `find`) or lies in the last one (as when taking in address order), else
     /// linear in the number of blocks.
@@ -80,7 +82,7 @@ private:
     size_t first_bin_from(size_t bin) const noexcept;   // kBins: none
     Block search_bin(size_t bin, uint64_t length, int tries) const;
     Block free_block_at(uint64_t offset) const;
-    Block free_block_around(uint64_t offset, uint64_t length) const;
+    Block free_block_around(uint64_t offset, uint64_t length) const;  // 0 also for arguments that make no sense
     Block add_block(uint64_t offset, uint64_t length, Block previous, Block next);
     void remove_block(Block block);
     void enter_free(Block block);

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// How changes to objects alter the state.
+#include <algorithm>
+
+#include "store/master/state.h"
+
+namespace mooncake::store {
+
+void MasterState::apply(const WriteStarted& change) {
+    ObjectId id = change.object;
+    if (id == 0) {
+        id = objects_.insert(change.tenant, change.key);
+        ++tenants_[change.tenant].objects;
+        if (!change.group.empty()) join_group(id, change.group);
+    }
+    const WriteId write_id = writes_.take();
+    Write& write = writes_[write_id];
+    write.object = id;
+    write.client = clients_.find(change.client);
+    MC_CHECK(write.client != 0);
+    write.request_id = change.request_id;
+    write.generation = change.generation;
+    write.length = change.length;
+    write.started = change.now;
+    write.soft_pin_ttl = change.soft_pin_ttl;
+    write.soft_pin = change.soft_pin;
+    write.data_type = change.data_type;
+    write.hard_pin = change.hard_pin;
+    write.replicas = take_ranges(change.replicas, change.length, owner_word(OwnerKind::kWrite, write_id));
+    writes_by_age_.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].age; });
+    charge(objects_[id].tenant, change.length, change.replicas.size());
+    next_generation_ = std::max(next_generation_, change.generation + 1);
+    objects_[id].write = write_id;
+    update_order(id);
+}
+
+void MasterState::apply(const WriteCommitted& change) {
+    Write& write = writes_[change.write];
+    const ObjectId id = write.object;
+    Object& object = objects_[id];
+    if (object.has_value()) {  // readers of the old value keep its bytes until their leases are over
+        refund(object.tenant, object.length, object.replicas.size());
+        for (size_t i = 0; i < object.replicas.size(); ++i) release(object.replicas[i], object.lease_end, change.now, 0);
+    } else {
+        value_arrived(id);
+    }
+    object.replicas = std::move(write.replicas);
+    give_ranges(object.replicas, owner_word(OwnerKind::kObject, id));
+    object.generation = write.generation;
+    object.length = write.length;
+    object.checksum = change.checksum;
+    object.lease_end = {};
+    object.data_type = write.data_type;
+    object.hard_pin |= write.hard_pin;
+    if (write.soft_pin == SoftPinAction::kEnable) object.soft_pin_end = change.now + write.soft_pin_ttl;
+    if (write.soft_pin == SoftPinAction::kDisable) object.soft_pin_end = {};
+    set_writer(object, write.client);
+    object.write = 0;
+    writes_by_age_.erase(change.write, [this](WriteId other) -> Links& { return writes_[other].age; });
+    writes_.give_back(change.write);
+    update_order(id);
+}
+
+void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.rest_until, change.now); }
+
+void MasterState::apply(const LeasesGranted& change) {
+    constexpr size_t kAhead = 8;  // the neighbours in the eviction order are far apart in memory
+    const std::vector<ObjectId>& ids = change.objects;
+    for (size_t i = 0; i < ids.size(); ++i) {
+        if (i + kAhead < ids.size()) {
+            const Links& links = objects_[ids[i + kAhead]].order;
+            __builtin_prefetch(&objects_[links.previous].order, 1);
+            __builtin_prefetch(&objects_[links.next].order, 1);
+        }
+        Object& object = objects_[ids[i]];
+        object.lease_end = std::max(object.lease_end, change.until);
+        const ObjectId unit_id = unit(ids[i]);
+        if (objects_[unit_id].shelf != Shelf::kNone) tenants_[object.tenant].order.touch(unit_id);
+    }
+}
+
+void MasterState::apply(const PromisesGranted& change) {
+    for (const ObjectId id : change.objects) {
+        Time& end = objects_[id].promise_end;
+        end = std::max(end, change.until);
+    }
+}
+
+void MasterState::apply(const ObjectsRemoved& change) {
+    for (const ObjectId id : change.objects) drop_value(id, change.now);
+}
+
+void MasterState::apply(const ReplicaRemoved& change) {
+    Object& object = objects_[change.object];
+    const size_t position = object.replicas.find(change.segment);
+    MC_CHECK(position < object.replicas.size() && object.replicas.size() > 1);
+    refund(object.tenant, object.length, 1);
+    release(object.replicas[position], object.lease_end, change.now, 0);
+    object.replicas.erase(position);
+}
+
+}  // namespace mooncake::store

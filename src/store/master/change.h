@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/time.h"
+#include "store/master/object.h"
+#include "store/protocol/ids.h"
+#include "store/protocol/objects.h"
+#include "store/protocol/segments.h"
+
+/// Everything that can happen to the state: plain data, complete in itself, in the order in which it must be applied. They name
+/// records by number, which are the same wherever the same changes were applied from the same start.
+namespace mooncake::store {
+
+// clients -----------------------------------------------------------------------------------------------------------------
+
+struct ClientSeen {
+    ClientId client;
+    Time expires{};
+    bool attached = false;  // it told what it holds
+};
+enum class ClientEnd : uint8_t { kGoodbye, kReplaced, kSilent };
+/// Drops its unfinished writes and copies; its segments have gone before.
+struct ClientGone {
+    ClientId client;
+    ClientEnd how = ClientEnd::kGoodbye;
+    Time now{};
+};
+struct RequestClosed {
+    ClientId client;
+    uint64_t request_id = 0;
+};
+
+// segments ----------------------------------------------------------------------------------------------------------------
+
+struct SegmentMounted {
+    ClientId client;
+    SegmentSpec segment;
+    Time closed_until{};
+    Time now{};
+};
+/// With all replicas in it, and the rest of the groups that lost a member.
+struct SegmentRemoved {
+    SegmentNumber segment = 0;
+    Time now{};
+};
+struct SegmentStatusSet {
+    SegmentNumber segment = 0;
+    SegmentStatus status = SegmentStatus::kOk;
+    Time until{};
+    Time now{};
+};
+struct SegmentSuspected {
+    SegmentNumber segment = 0;
+    Duration duration{0};
+    Time now{};
+};
+/// A value, or one more replica of a known one, that a node reported.
+struct ValueAdopted {
+    SegmentNumber segment = 0;
+    std::string tenant, key, group;
+    uint64_t offset = 0, length = 0, generation = 0, checksum = 0;
+    ObjectDataType data_type = ObjectDataType::kUnknown;
+    bool hard_pin = false;
+    Time soft_pin_end{};
+    ClientId writer;
+    Time lease_end{};
+    Time now{};
+};
+/// A range that a node reported as being written under an earlier master.
+struct RangeReserved {
+    SegmentNumber segment = 0;
+    uint64_t offset = 0, length = 0;
+    ClientId writer;
+    Time until{};
+};
+
+// objects -----------------------------------------------------------------------------------------------------------------
+
+struct WriteStarted {
+    ObjectId object = 0;  // 0: a new one, with this tenant, key and group
+    TenantNumber tenant = 0;
+    std::string key, group;
+    ClientId client;
+    uint64_t request_id = 0;
+    uint64_t generation = 0;
+    uint64_t length = 0;
+    std::vector<ReplicaLocation> replicas;
+    Duration soft_pin_ttl{0};
+    SoftPinAction soft_pin = SoftPinAction::kPreserve;
+    ObjectDataType data_type = ObjectDataType::kUnknown;
+    bool hard_pin = false;
+    Time now{};
+};
+struct WriteCommitted {
+    WriteId write = 0;
+    uint64_t checksum = 0;
+    Time now{};
+};
+struct WriteDropped {
+    WriteId write = 0;
+    Time rest_until{};  // of its ranges; not above now: free at once
+    Time now{};
+};
+struct LeasesGranted {
+    Time until{};
+    std::vector<ObjectId> objects;
+};
+struct PromisesGranted {
+    Time until{};
+    std::vector<ObjectId> objects;
+};
+enum class RemovalCause : uint8_t { kAsked, kEvicted };
+struct ObjectsRemoved {
+    std::vector<ObjectId> objects;
+    RemovalCause cause = RemovalCause::kAsked;
+    Time now{};
+};
+/// Not the last one.
+struct ReplicaRemoved {
+    ObjectId object = 0;
+    SegmentNumber segment = 0;
+    Time now{};
+};
+
+// time --------------------------------------------------------------------------------------------------------------------
+
+/// The coldest entry may not be evicted before.
+struct SetAside {
+    ObjectId object = 0;
+    Shelf shelf = Shelf::kNone;
+    Time until{};
+};
+/// What was waiting for this moment happens: ranges come out of quarantine, entries back into the order, segments into the view.
+struct ClockAdvanced {
+    Time now{};
+};
+
+using Change = std::variant<ClientSeen, ClientGone, RequestClosed, SegmentMounted, SegmentRemoved, SegmentStatusSet, SegmentSuspected, ValueAdopted,
+                            RangeReserved, WriteStarted, WriteCommitted, WriteDropped, LeasesGranted, PromisesGranted, ObjectsRemoved, ReplicaRemoved,
+                            SetAside, ClockAdvanced>;
+
+}  // namespace mooncake::store

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "store/allocation/slab.h"
+#include "store/master/object.h"
+#include "store/protocol/ids.h"
+
+namespace mooncake::store {
+
+/// One life of a client. Kept after its end for as long as objects name it as their writer.
+struct Client {
+    static constexpr size_t kClosedRequests = 64;
+
+    ClientId id;
+    bool alive = false;
+    bool attached = false;  // it told us what it holds since we came up; others are asked to
+    Time expires{};
+    uint32_t objects = 0;   // whose writer it is
+    uint32_t rests = 0;     // ranges in quarantine for fear of its late bytes
+    std::vector<SegmentNumber> segments;
+    std::vector<uint64_t> closed_requests;  // the latest revoked ones: a late start of them is refused
+
+    bool closed(uint64_t request_id) const {
+        return request_id != 0 && std::find(closed_requests.begin(), closed_requests.end(), request_id) != closed_requests.end();
+    }
+};
+
+/// The clients by id and by number. Not thread-safe.
+class ClientTable {
+public:
+    ClientNumber find(const ClientId& id) const {
+        const auto found = by_id_.find(id);
+        return found == by_id_.end() ? 0 : found->second;
+    }
+    ClientNumber find_or_insert(const ClientId& id) {
+        ClientNumber& number = by_id_[id];
+        if (number == 0) {
+            number = clients_.take();
+            clients_[number].id = id;
+        }
+        return number;
+    }
+    /// Forgets it if it is dead and nothing refers to it.
+    void drop_if_unused(ClientNumber number) {
+        const Client& client = clients_[number];
+        if (client.alive || client.objects != 0 || client.rests != 0) return;
+        by_id_.erase(client.id);
+        clients_.give_back(number);
+    }
+
+    Client& operator[](ClientNumber number) { return clients_[number]; }
+    const Client& operator[](ClientNumber number) const { return clients_[number]; }
+    bool alive(ClientNumber number) const { return number != 0 && clients_[number].alive; }
+    ClientNumber limit() const noexcept { return clients_.limit(); }
+    size_t size() const noexcept { return clients_.size(); }
+
+private:
+    std::unordered_map<ClientId, ClientNumber> by_id_;
+    Slab<Client, 64> clients_;
+};
+
+}  // namespace mooncake::store

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "store/master/object_table.h"
+
+namespace mooncake::store {
+
+/// The order in which entries (objects, or one object standing for its group) may be evicted. May use `Object::order` of those it
+/// holds, and must behave the same after the same calls. Not thread-safe.
+class EvictionPolicy {
+public:
+    virtual ~EvictionPolicy() = default;
+    virtual void insert(ObjectId id) = 0;
+    virtual void insert_coldest(ObjectId id) = 0;  // back from being set aside: it was the coldest then
+    virtual void touch(ObjectId id) = 0;           // it was used
+    virtual void remove(ObjectId id) = 0;
+    virtual void replace(ObjectId id, ObjectId by) = 0;  // another member stands for the group now
+    virtual ObjectId coldest() const = 0;                // 0: empty
+    virtual ObjectId next_coldest(ObjectId id) const = 0;
+    virtual size_t size() const = 0;
+};
+
+/// For IndexList: an object is on one shelf at most.
+struct OrderLinks {
+    ObjectTable& objects;
+    Links& operator()(ObjectId id) const { return objects[id].order; }
+};
+
+/// Least recently used first.
+class LruPolicy final : public EvictionPolicy {
+public:
+    explicit LruPolicy(ObjectTable& objects) : objects_(objects) {}
+
+    void insert(ObjectId id) override { list_.push_back(id, links()); }
+    void insert_coldest(ObjectId id) override { list_.push_front(id, links()); }
+    void touch(ObjectId id) override {
+        if (list_.last() == id) return;
+        list_.erase(id, links());
+        list_.push_back(id, links());
+    }
+    void remove(ObjectId id) override { list_.erase(id, links()); }
+    void replace(ObjectId id, ObjectId by) override { list_.replace(id, by, links()); }
+    ObjectId coldest() const override { return list_.first(); }
+    ObjectId next_coldest(ObjectId id) const override { return objects_[id].order.next; }
+    size_t size() const override { return list_.size(); }
+
+private:
+    OrderLinks links() const { return {objects_}; }
+
+    ObjectTable& objects_;
+    IndexList list_;
+};
+
+/// One tenant's evictable entries: those in the policy's order, and those set aside because they may not go yet. Entries on a shelf are
+/// in the order in which they were set aside, that is, coldest first. Not thread-safe.
+class EvictionOrder {
+public:
+    explicit EvictionOrder(ObjectTable& objects) : objects_(objects), policy_(std::make_unique<LruPolicy>(objects)) {}
+
+    void insert(ObjectId id) {
+        policy_->insert(id);
+        objects_[id].shelf = Shelf::kOrder;
+    }
+    void touch(ObjectId id) {
+        if (objects_[id].shelf == Shelf::kOrder) {
+            policy_->touch(id);
+        } else {
+            remove(id);
+            insert(id);
+        }
+    }
+    void remove(ObjectId id) {
+        Shelf& shelf = objects_[id].shelf;
+        if (shelf == Shelf::kOrder) policy_->remove(id);
+        else list(shelf).erase(id, links());
+        shelf = Shelf::kNone;
+    }
+    /// Both stand for the same group; `id` must be in the policy's order.
+    void replace(ObjectId id, ObjectId by) {
+        policy_->replace(id, by);
+        objects_[by].shelf = Shelf::kOrder;
+        objects_[id].shelf = Shelf::kNone;
+    }
+    void set_aside(ObjectId id, Shelf shelf) {
+        remove(id);
+        list(shelf).push_back(id, links());
+        objects_[id].shelf = shelf;
+    }
+    void insert_coldest(ObjectId id) {
+        policy_->insert_coldest(id);
+        objects_[id].shelf = Shelf::kOrder;
+    }
+    void bring_back(ObjectId id) {
+        remove(id);
+        insert_coldest(id);
+    }
+
+    const EvictionPolicy& policy() const { return *policy_; }
+    ObjectId first_aside(Shelf shelf) const { return list(shelf).first(); }
+    size_t size() const { return policy_->size() + promised_.size() + leased_.size() + soft_pinned_.size(); }
+
+private:
+    const IndexList& list(Shelf shelf) const {
+        return shelf == Shelf::kPromised ? promised_ : shelf == Shelf::kLeased ? leased_ : soft_pinned_;
+    }
+    IndexList& list(Shelf shelf) { return const_cast<IndexList&>(std::as_const(*this).list(shelf)); }
+    OrderLinks links() const { return {objects_}; }
+
+    ObjectTable& objects_;
+    std::unique_ptr<EvictionPolicy> policy_;
+    IndexList promised_, leased_, soft_pinned_;
+};
+
+}  // namespace mooncake::store

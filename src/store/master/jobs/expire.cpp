@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/jobs/jobs.h"
+#include "store/master/ops/segment_ops.h"
+
+namespace mooncake::store {
+
+size_t expire_clients(Transaction& transaction, Time now) {
+    const ClientTable& clients = transaction.state().clients();
+    size_t ended = 0;
+    for (ClientNumber number = 1; number < clients.limit(); ++number) {
+        if (!clients[number].alive || clients[number].expires > now) continue;
+        end_client(transaction, number, ClientEnd::kSilent, now);
+        ++ended;
+    }
+    return ended;
+}
+
+size_t expire_writes(Transaction& transaction, Time now) {
+    const MasterState& state = transaction.state();
+    size_t dropped = 0;
+    for (WriteId id = state.oldest_write(); id != 0; id = state.oldest_write(), ++dropped) {
+        if (state.write(id).started + state.options().put_release_timeout > now) break;
+        transaction.apply(WriteDropped{.write = id, .rest_until = now, .now = now});
+    }
+    return dropped;
+}
+
+size_t finish_unmounts(Transaction& transaction, Time now) {
+    const SegmentTable& segments = transaction.state().segments();
+    size_t removed = 0;
+    for (SegmentNumber number = 1; number < segments.limit(); ++number) {
+        if (!segments.exists(number)) continue;
+        const Segment& segment = segments[number];
+        if (segment.status != SegmentStatus::kGracefullyUnmounting || segment.status_end > now) continue;
+        transaction.apply(SegmentRemoved{.segment = number, .now = now});
+        ++removed;
+    }
+    return removed;
+}
+
+EvictionRun run_jobs(Transaction& transaction, Time now) {
+    transaction.advance(now);
+    expire_clients(transaction, now);
+    expire_writes(transaction, now);
+    finish_unmounts(transaction, now);
+    return evict_to_watermark(transaction, now);
+}
+
+}  // namespace mooncake::store

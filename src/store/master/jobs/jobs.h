@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "store/master/transaction.h"
+
+/// What the master does by itself, one file each: called now and then by whoever owns the clock, each bounded in what it does.
+namespace mooncake::store {
+
+/// Evicts by bytes when more than the high watermark is in use, down to eviction_ratio below it. Breaks no promise. Bounded per run:
+/// call again soon while `more`.
+struct EvictionRun {
+    size_t entries = 0;
+    uint64_t bytes = 0;
+    bool more = false;
+};
+EvictionRun evict_to_watermark(Transaction& transaction, Time now);
+/// Ends clients that have not pinged for client_ttl. Returns how many.
+size_t expire_clients(Transaction& transaction, Time now);
+/// Drops writes that are older than put_release_timeout. Returns how many.
+size_t expire_writes(Transaction& transaction, Time now);
+/// Takes away segments whose grace is over. Returns how many.
+size_t finish_unmounts(Transaction& transaction, Time now);
+
+/// All of them, in a good order; every 10 ms or so.
+EvictionRun run_jobs(Transaction& transaction, Time now);
+
+}  // namespace mooncake::store

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/object_table.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr size_t kWindow = 32;  // keys whose cache misses overlap
+
+}  // namespace
+
+uint64_t ObjectTable::hash(TenantNumber tenant, std::string_view key) const {
+    return XXH3_64bits_withSeed(key.data(), key.size(), hash_seed_ + tenant);
+}
+
+bool ObjectTable::is(ObjectId id, TenantNumber tenant, std::string_view key) const {
+    const Object& object = objects_[id];
+    return object.tenant == tenant && object.key_length == key.size() && std::memcmp(object.key_bytes.get(), key.data(), key.size()) == 0;
+}
+
+ObjectId ObjectTable::find(TenantNumber tenant, std::string_view key) const {
+    return index_.find(hash(tenant, key), [&](ObjectId id) { return is(id, tenant, key); });
+}
+
+void ObjectTable::find_many(TenantNumber tenant, std::span<const std::string_view> keys, std::span<ObjectId> found) const {
+    std::array<uint64_t, kWindow> hashes;
+    for (size_t start = 0; start < keys.size(); start += kWindow) {
+        const size_t count = std::min(kWindow, keys.size() - start);
+        for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash(tenant, keys[start + i]));
+        for (size_t i = 0; i < count; ++i) {
+            found[start + i] = index_.guess(hashes[i]);
+            if (found[start + i] != 0) __builtin_prefetch(&objects_[found[start + i]], 1);
+        }
+        for (size_t i = 0; i < count; ++i)
+            if (found[start + i] != 0) __builtin_prefetch(objects_[found[start + i]].key_bytes.get());
+        for (size_t i = 0; i < count; ++i) {
+            const std::string_view key = keys[start + i];
+            ObjectId& id = found[start + i];
+            if (id != 0 && !is(id, tenant, key)) id = index_.find(hashes[i], [&](ObjectId other) { return is(other, tenant, key); });
+        }
+    }
+}
+
+void ObjectTable::prefetch_many(TenantNumber tenant, std::span<const std::string_view> keys) const {
+    std::array<uint64_t, kWindow> hashes;
+    std::array<ObjectId, kWindow> guesses;
+    for (size_t start = 0; start < keys.size(); start += kWindow) {
+        const size_t count = std::min(kWindow, keys.size() - start);
+        for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash(tenant, keys[start + i]));
+        for (size_t i = 0; i < count; ++i)
+            if ((guesses[i] = index_.guess(hashes[i])) != 0) __builtin_prefetch(&objects_[guesses[i]], 1);
+        for (size_t i = 0; i < count; ++i)
+            if (guesses[i] != 0) __builtin_prefetch(objects_[guesses[i]].key_bytes.get());
+    }
+}
+
+ObjectId ObjectTable::insert(TenantNumber tenant, std::string_view key) {
+    const ObjectId id = objects_.take();
+    Object& object = objects_[id];
+    object.key_bytes = std::make_unique_for_overwrite<char[]>(key.size());
+    std::memcpy(object.key_bytes.get(), key.data(), key.size());
+    object.key_length = static_cast<uint32_t>(key.size());
+    object.tenant = tenant;
+    index_.insert(hash(tenant, key), id);
+    return id;
+}
+
+void ObjectTable::erase(ObjectId id) {
+    index_.erase(hash(objects_[id].tenant, objects_[id].key()), id);
+    objects_.give_back(id);
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/ops/evictor.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace mooncake::store {
+
+Hold hold_of(const MasterState& state, ObjectId unit, Time now) {
+    Time leased{}, promised{}, pinned{};
+    for (const ObjectId id : state.members(unit)) {
+        const Object& object = state.objects()[id];
+        leased = std::max(leased, object.lease_end);
+        promised = std::max(promised, object.promise_end);
+        pinned = std::max(pinned, object.soft_pin_end);
+    }
+    if (leased > now) return {Shelf::kLeased, leased};
+    if (pinned > now && !state.options().evict_soft_pinned) return {Shelf::kSoftPinned, pinned};
+    if (promised > now) return {Shelf::kPromised, promised};
+    if (pinned > now) return {Shelf::kSoftPinned, pinned};
+    return {};
+}
+
+Hold Evictor::hold(ObjectId unit) const {
+    if (protect_ != 0 && state().unit(protect_) == unit) return {Shelf::kLeased, now_};  // comes back when the clock moves
+    return hold_of(state(), unit, now_);
+}
+
+ObjectId Evictor::next_plain(TenantNumber tenant) {
+    for (;;) {
+        const ObjectId unit = state().tenants()[tenant].order.policy().coldest();
+        if (unit == 0) return 0;
+        const Hold held = hold(unit);
+        if (held.shelf == Shelf::kNone) return unit;
+        if (set_aside_left_-- <= 0) return 0;
+        transaction_.apply(SetAside{.object = unit, .shelf = held.shelf, .until = held.until});
+    }
+}
+
+ObjectId Evictor::next_aside(TenantNumber tenant, Shelf shelf) {
+    for (;;) {
+        const ObjectId unit = state().tenants()[tenant].order.first_aside(shelf);
+        if (unit == 0) return 0;
+        const Hold held = hold(unit);
+        if (held.shelf == Shelf::kNone || held.shelf == shelf) return unit;
+        if (set_aside_left_-- <= 0) return 0;
+        transaction_.apply(SetAside{.object = unit, .shelf = held.shelf, .until = held.until});
+    }
+}
+
+/// one(tenant) for the given tenant, or for all, those first that use most of their share.
+template <typename Pick>
+ObjectId Evictor::pick(TenantNumber tenant, Pick&& one) {
+    const TenantTable& tenants = state().tenants();
+    if (tenant != 0) return one(tenant);
+    if (!state().options().tenants) return one(TenantTable::kDefault);
+    std::vector<std::pair<double, TenantNumber>> by_pressure;
+    for (TenantNumber number = 1; number < tenants.limit(); ++number) {
+        if (!tenants.exists(number) || tenants[number].order.size() == 0) continue;
+        const auto quota = static_cast<double>(tenants[number].effective_quota) + 1;  // without a policy: goes first
+        by_pressure.emplace_back(-static_cast<double>(tenants[number].charged_bytes) / quota, number);
+    }
+    std::sort(by_pressure.begin(), by_pressure.end());
+    for (const auto& entry : by_pressure)
+        if (const ObjectId unit = one(entry.second); unit != 0) return unit;
+    return 0;
+}
+
+ObjectId Evictor::next(TenantNumber tenant, Sacrifice most) {
+    ObjectId unit = pick(tenant, [this](TenantNumber one) { return next_plain(one); });
+    if (unit == 0 && most >= Sacrifice::kSoftPinned && state().options().evict_soft_pinned)
+        unit = pick(tenant, [this](TenantNumber one) { return next_aside(one, Shelf::kSoftPinned); });
+    if (unit == 0 && most >= Sacrifice::kPromised) unit = pick(tenant, [this](TenantNumber one) { return next_aside(one, Shelf::kPromised); });
+    return unit;
+}
+
+uint64_t Evictor::evict(ObjectId unit) {
+    const std::span<const ObjectId> members = state().members(unit);
+    uint64_t bytes = 0;
+    for (const ObjectId id : members) bytes += state().rounded(state().objects()[id].length) * state().objects()[id].replicas.size();
+    transaction_.apply(ObjectsRemoved{.objects = {members.begin(), members.end()}, .cause = RemovalCause::kEvicted, .now = now_});
+    return bytes;
+}
+
+bool Evictor::usable(SegmentNumber segment, std::span<const uint32_t> names_in_use) const {
+    const Segment& one = state().segments()[segment];
+    return one.view_position != UINT32_MAX && std::find(names_in_use.begin(), names_in_use.end(), one.name_number) == names_in_use.end();
+}
+
+std::optional<SegmentNumber> Evictor::make_room(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most) {
+    const SegmentTable& segments = state().segments();
+    std::vector<SegmentNumber> touched;
+    for (uint64_t freed = 0; freed < state().rounded(length);) {
+        const ObjectId unit = next(0, most);
+        if (unit == 0) return std::nullopt;
+        touched.clear();
+        for (const ObjectId id : state().members(unit)) {
+            const ReplicaList& replicas = state().objects()[id].replicas;
+            for (size_t i = 0; i < replicas.size(); ++i) touched.push_back(replicas[i].segment);
+        }
+        freed += evict(unit);
+        for (const SegmentNumber segment : touched)
+            if (usable(segment, names_in_use) && segments[segment].allocator.find(length)) return segment;
+    }
+    return evict_hole(length, names_in_use, most);
+}
+
+bool Evictor::may_go(ObjectId unit, Sacrifice most) {
+    if (state().objects()[unit].shelf == Shelf::kNone) return false;
+    const Hold held = hold(unit);
+    if (held.shelf == Shelf::kNone) return true;
+    if (held.shelf == Shelf::kSoftPinned && most >= Sacrifice::kSoftPinned && state().options().evict_soft_pinned) return true;
+    if (held.shelf == Shelf::kPromised && most >= Sacrifice::kPromised) return true;
+    if (held.until > now_) obstacle_end_ = std::min(obstacle_end_, held.until);
+    return false;
+}
+
+/// The entries to evict so that the range around this replica is long enough; empty if something that must stay is in the way.
+std::vector<ObjectId> Evictor::hole_around(const Replica& replica, uint64_t length, Sacrifice most) {
+    constexpr size_t kVictimsMax = 1 << 16;
+    const RangeAllocator& allocator = state().segments()[replica.segment].allocator;
+    std::vector<ObjectId> victims;
+    std::unordered_set<ObjectId> chosen;
+    uint64_t hole = 0;
+    // Returns the next block on that side, or 0 if the hole cannot grow there.
+    const auto add = [&](RangeAllocator::Block block, bool right) -> RangeAllocator::Block {
+        if (!allocator.is_free(block)) {
+            const uint64_t owner = allocator.owner(block);
+            if (owner_kind(owner) != OwnerKind::kObject) return 0;
+            const ObjectId unit = state().unit(owner_number(owner));
+            if (!chosen.contains(unit)) {
+                if (!may_go(unit, most) || victims.size() == kVictimsMax) return 0;
+                chosen.insert(unit);
+                victims.push_back(unit);
+            }
+        }
+        hole += allocator.length(block);
+        return right ? allocator.next(block) : allocator.previous(block);
+    };
+    RangeAllocator::Block left = allocator.previous(replica.block);
+    RangeAllocator::Block right = add(replica.block, true);
+    while (hole < length && (left != 0 || right != 0)) {
+        if (right != 0) right = add(right, true);
+        if (hole < length && left != 0) left = add(left, false);
+    }
+    if (hole < length) victims.clear();
+    return victims;
+}
+
+std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most) {
+    constexpr int kTries = 1024;
+    const ObjectId coldest = next(0, most);
+    if (coldest == 0) return std::nullopt;
+    const EvictionPolicy& policy = state().tenants()[state().objects()[coldest].tenant].order.policy();
+    const bool in_order = state().objects()[coldest].shelf == Shelf::kOrder;
+    int tries = kTries;
+    for (ObjectId unit = coldest; unit != 0 && tries-- > 0; unit = in_order ? policy.next_coldest(unit) : 0) {
+        if (!may_go(unit, most)) continue;
+        for (const ObjectId id : state().members(unit)) {
+            const ReplicaList& replicas = state().objects()[id].replicas;
+            for (size_t i = 0; i < replicas.size(); ++i) {
+                const SegmentNumber segment = replicas[i].segment;
+                if (!usable(segment, names_in_use)) continue;
+                const std::vector<ObjectId> victims = hole_around(replicas[i], state().rounded(length), most);
+                if (victims.empty()) continue;
+                for (const ObjectId victim : victims) evict(victim);
+                if (state().segments()[segment].allocator.find(length)) return segment;
+                return std::nullopt;
+            }
+        }
+    }
+    return std::nullopt;
+}
+
+void Evictor::condemn_leased(uint64_t length) {
+    while (state().quarantine().bytes() < state().rounded(length)) {
+        const ObjectId unit = pick(0, [this](TenantNumber one) {
+            const ObjectId first = state().tenants()[one].order.first_aside(Shelf::kLeased);
+            return first != 0 && protect_ != 0 && first == state().unit(protect_) ? 0 : first;
+        });
+        if (unit == 0) return;
+        evict(unit);
+    }
+}
+
+}  // namespace mooncake::store

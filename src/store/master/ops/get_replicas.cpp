@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/ops/object_ops.h"
+
+namespace mooncake::store {
+
+namespace {
+
+/// Replicas on segments whose data path works come first.
+void list_replicas(const MasterState& state, const ReplicaList& replicas, Time now, std::vector<ReplicaLocation>& to) {
+    if (replicas.size() == 1) {
+        to.push_back({replicas[0].segment, replicas[0].offset});
+        return;
+    }
+    for (const bool suspect : {false, true})
+        for (size_t i = 0; i < replicas.size(); ++i)
+            if ((state.segments()[replicas[i].segment].suspect_until > now) == suspect) to.push_back({replicas[i].segment, replicas[i].offset});
+}
+
+}  // namespace
+
+GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time now) {
+    const MasterState& state = transaction.state();
+    GetReply reply;
+    reply.items.resize(request.keys.size());
+    reply.replicas.reserve(request.keys.size());
+    reply.lease = state.options().lease_ttl;
+    std::vector<ObjectId> found(request.keys.size());
+    if (const TenantNumber tenant = state.tenant(request.tenant); tenant != 0) state.objects().find_many(tenant, request.keys, found);
+    LeasesGranted granted{.until = now + state.options().lease_ttl};
+    granted.objects.reserve(found.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+        GetItem& item = reply.items[i];
+        if (found[i] == 0) {
+            item.code = request.keys[i].empty() ? StoreCode::kInvalidParams : StoreCode::kObjectNotFound;
+            continue;
+        }
+        const Object& object = state.objects()[found[i]];
+        if (!state.readable(object)) {
+            item.code = StoreCode::kReplicaIsNotReady;
+            continue;
+        }
+        item.length = object.length;
+        item.checksum = object.checksum;
+        item.generation = object.generation;
+        item.data_type = object.data_type;
+        item.first_replica = static_cast<uint32_t>(reply.replicas.size());
+        item.replica_count = static_cast<uint32_t>(object.replicas.size());
+        list_replicas(state, object.replicas, now, reply.replicas);
+        granted.objects.push_back(found[i]);
+    }
+    if (!granted.objects.empty()) transaction.apply(std::move(granted));
+    return reply;
+}
+
+}  // namespace mooncake::store

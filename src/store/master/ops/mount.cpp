@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/ops/segment_ops.h"
+
+namespace mooncake::store {
+
+StoreCode check_mount(const MasterState& state, ClientNumber client, const SegmentSpec& spec, bool& mounted) {
+    mounted = false;
+    const bool sensible = spec.id && !spec.name.empty() && spec.size >= state.options().alignment && spec.size >> 56 == 0 && spec.base + spec.size >= spec.base;
+    if (!sensible) return StoreCode::kInvalidParams;
+    if (const SegmentNumber known = state.segments().find(spec.id); known != 0) {
+        const Segment& segment = state.segments()[known];
+        mounted = segment.client == client && segment.spec.base == spec.base && segment.spec.size == spec.size;
+        return mounted ? StoreCode::kOk : StoreCode::kSegmentAlreadyExists;
+    }
+    for (const SegmentNumber number : state.clients()[client].segments) {
+        const SegmentSpec& other = state.segments()[number].spec;
+        if (spec.base < other.base + other.size && other.base < spec.base + spec.size) return StoreCode::kSegmentAlreadyExists;
+    }
+    return StoreCode::kOk;
+}
+
+void replace_namesakes(Transaction& transaction, ClientNumber client, std::string_view name, Time now) {
+    const MasterState& state = transaction.state();
+    for (;;) {  // ending one changes the list
+        ClientNumber other = 0;
+        for (const SegmentNumber number : state.segments().find_name(name))
+            if (state.segments()[number].client != client) other = state.segments()[number].client;
+        if (other == 0) return;
+        end_client(transaction, other, ClientEnd::kReplaced, now);
+    }
+}
+
+StoreCode mount_segment(Transaction& transaction, const MountRequest& request, Time now) {
+    const MasterState& state = transaction.state();
+    const ClientNumber client = state.clients().find(request.client);
+    if (!state.clients().alive(client) || !state.clients()[client].attached) return StoreCode::kClientNotFound;
+    bool mounted = false;
+    const StoreCode code = check_mount(state, client, request.segment, mounted);
+    if (code != StoreCode::kOk || mounted) return code;
+    replace_namesakes(transaction, client, request.segment.name, now);
+    const Time busy_until = state.memory_busy_until(request.client, request.segment.base, request.segment.size);
+    transaction.apply(SegmentMounted{.client = request.client, .segment = request.segment, .closed_until = busy_until, .now = now});
+    return StoreCode::kOk;
+}
+
+StoreCode unmount_segment(Transaction& transaction, const UnmountRequest& request, Time now) {
+    const MasterState& state = transaction.state();
+    const SegmentNumber number = state.segments().find(request.segment);
+    if (number == 0) return StoreCode::kSegmentNotFound;
+    if (state.clients()[state.segments()[number].client].id != request.client) return StoreCode::kIllegalClient;
+    if (request.grace > Duration::zero())
+        transaction.apply(SegmentStatusSet{.segment = number, .status = SegmentStatus::kGracefullyUnmounting, .until = now + request.grace, .now = now});
+    else
+        transaction.apply(SegmentRemoved{.segment = number, .now = now});
+    return StoreCode::kOk;
+}
+
+}  // namespace mooncake::store

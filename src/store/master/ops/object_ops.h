@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "store/master/transaction.h"
+#include "store/protocol/objects.h"
+
+/// What clients ask about objects, one file each. They never fail as a whole: every item has its code. `now` never runs backwards.
+namespace mooncake::store {
+
+/// Per item: kInvalidParams (no key, no length, bad configuration), kTenantNotRegistered, kObjectAlreadyExists (a value, or a
+/// younger write), kInvalidWrite (the request was revoked before), kNoAvailableHandle, kTenantQuotaExceeded. Items of one group are
+/// started all or none.
+PutStartReply put_start(Transaction& transaction, const PutStartRequest& request, Time now);
+/// As put_start, but a value is replaced at the end, and unfinished writes of others are pre-empted at once. Also per item:
+/// kObjectHasReplicationTask, kInvalidParams where the group would change.
+PutStartReply upsert_start(Transaction& transaction, const PutStartRequest& request, Time now);
+/// Ends a put or an upsert: kOk (also when repeated), kObjectNotFound, kIllegalClient, kInvalidWrite (not the current write).
+CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time now);
+/// Gives a write up; the client has stopped writing. Codes as put_end; kInvalidWrite also for a finished one.
+CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now);
+
+/// Grants leases. Per item: kInvalidParams (no key), kObjectNotFound, kReplicaIsNotReady (it, or one of its group, is being written).
+GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time now);
+/// Grants promises.
+ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now);
+
+/// Per key: kInvalidParams, kObjectNotFound, kReplicaIsNotReady (being written), kObjectHasReplicationTask, kObjectHasLease.
+CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time now);
+/// Removes what `matches` (nothing: all), of one tenant or (nothing) of all; what remove() would refuse stays. Returns how many went.
+struct RemoveMatchingRequest {
+    std::optional<std::string_view> tenant;
+    std::function<bool(std::string_view key)> matches;
+    bool force = false;
+};
+uint64_t remove_matching(Transaction& transaction, const RemoveMatchingRequest& request, Time now);
+/// Per key: kOk (cleared), kObjectNotFound, kIllegalClient (written by another), kReplicaIsNotReady, kObjectHasReplicationTask,
+/// kObjectHasLease, kReplicaNotFound (none on that segment).
+CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& request, Time now);
+
+}  // namespace mooncake::store

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/ops/placer.h"
+
+#include <algorithm>
+
+namespace mooncake::store {
+
+Placer::Placer(Transaction& transaction, const WriteConfig& config, Time now)
+    : transaction_(transaction), config_(config), now_(now), evictor_(transaction, now) {
+    const SegmentTable& segments = state().segments();
+    for (const std::string& name : config.preferred_segments)
+        for (const SegmentNumber number : segments.find_name(name))
+            if (segments[number].view_position != UINT32_MAX) preferred_.push_back(segments[number].view_position);
+    if (config.replica_num == 1 && !config.writer_host.empty()) host_ = segments.host_number(config.writer_host);
+}
+
+uint32_t Placer::affordable(const Wanted& wanted) {
+    if (!state().options().tenants) return config_.replica_num;
+    const Tenant& tenant = state().tenants()[wanted.tenant];
+    const uint64_t each = state().rounded(wanted.length);
+    const auto room = [&] { return tenant.effective_quota > tenant.charged_bytes ? tenant.effective_quota - tenant.charged_bytes : 0; };
+    if (each > tenant.effective_quota) return 0;
+    const uint64_t needed = each * config_.replica_num;
+    while (room() < needed) {
+        const ObjectId unit = evictor_.next(wanted.tenant, room() < each ? Sacrifice::kPromised : Sacrifice::kSoftPinned);
+        if (unit == 0) break;
+        evictor_.evict(unit);
+    }
+    return static_cast<uint32_t>(std::min<uint64_t>(config_.replica_num, room() / each));
+}
+
+SegmentNumber Placer::choose(const Wanted& wanted, std::vector<uint32_t>& names_in_use, Random& random) {
+    const SegmentTable& segments = state().segments();
+    const PlacementWish wish{.strategy = config_.replica_num == 1 ? state().options().placement : PlacementStrategy::kRandom,
+                             .length = state().rounded(wanted.length), .preferred = preferred_, .names_in_use = names_in_use,
+                             .host = host_, .key_hash = wanted.key_hash};
+    const auto fits = [&](const SegmentView& view) { return segments[view.segment].allocator.find(wanted.length).has_value(); };
+    if (const auto position = choose_segment(segments.view(), wish, random, fits)) return segments.view().segments[*position].segment;
+    // Only the first replica is worth a broken promise.
+    const Sacrifice most = names_in_use.empty() ? Sacrifice::kPromised : Sacrifice::kSoftPinned;
+    return evictor_.make_room(wanted.length, names_in_use, most).value_or(0);
+}
+
+Placer::Placed Placer::place(const Wanted& wanted) {
+    const SegmentTable& segments = state().segments();
+    if (wanted.length > segments.largest_writable()) return {.code = StoreCode::kNoAvailableHandle};
+    evictor_.restart(wanted.keep);
+    const uint32_t replicas = affordable(wanted);
+    if (replicas == 0) return {.code = StoreCode::kTenantQuotaExceeded};
+
+    Random random(wanted.key_hash ^ state().next_generation());
+    std::vector<uint32_t> names_in_use;
+    Placed placed;
+    for (uint32_t i = 0; i < replicas; ++i) {
+        const SegmentNumber segment = choose(wanted, names_in_use, random);
+        if (segment == 0) break;
+        names_in_use.push_back(segments[segment].name_number);
+        placed.replicas.push_back({.segment = segment});
+    }
+    if (placed.replicas.empty()) {
+        evictor_.condemn_leased(wanted.length);
+        return {.code = StoreCode::kNoAvailableHandle};
+    }
+    // Only now: evicting for one replica may have merged the free block found for another.
+    for (ReplicaLocation& replica : placed.replicas) replica.offset = segments[replica.segment].allocator.find(wanted.length).value();
+    return placed;
+}
+
+Duration Placer::retry_after(uint64_t length) const {
+    const SegmentTable& segments = state().segments();
+    bool possible = false;
+    for (SegmentNumber number = 1; number < segments.limit(); ++number)
+        possible |= segments.exists(number) && segments[number].status == SegmentStatus::kOk && segments[number].allocator.capacity() >= length;
+    if (!possible) return Duration::zero();
+    const Time at = std::min({state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_change(), evictor_.obstacle_end()});
+    return at == Time::max() ? Duration::zero() : std::max<Duration>(at - now_, 1ms);
+}
+
+}  // namespace mooncake::store

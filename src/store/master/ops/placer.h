@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "store/master/ops/evictor.h"
+#include "store/master/transaction.h"
+#include "store/protocol/objects.h"
+
+namespace mooncake::store {
+
+/// Finds memory for new values of one batch, evicting where it must. Borrows the transaction and the configuration.
+class Placer {
+public:
+    struct Wanted {
+        TenantNumber tenant = 0;
+        uint64_t key_hash = 0;
+        uint64_t length = 0;
+        ObjectId keep = 0;  // never evict this one: its old value is what we have until the new one is there
+    };
+    struct Placed {
+        StoreCode code = StoreCode::kOk;
+        std::vector<ReplicaLocation> replicas;  // at least one if kOk; free now, not yet taken
+    };
+
+    Placer(Transaction& transaction, const WriteConfig& config, Time now);
+
+    Placed place(const Wanted& wanted);
+    /// After a kNoAvailableHandle: when it may be worth trying again, from now; zero: not by waiting.
+    Duration retry_after(uint64_t length) const;
+
+private:
+    const MasterState& state() const { return transaction_.state(); }
+    /// How many replicas the tenant can be charged for, after evicting its own things if need be.
+    uint32_t affordable(const Wanted& wanted);
+    SegmentNumber choose(const Wanted& wanted, std::vector<uint32_t>& names_in_use, Random& random);
+
+    Transaction& transaction_;
+    const WriteConfig& config_;
+    const Time now_;
+    Evictor evictor_;
+    std::vector<uint32_t> preferred_;  // positions in the view
+    uint32_t host_ = UINT32_MAX;
+};
+
+}  // namespace mooncake::store

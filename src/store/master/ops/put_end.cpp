@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/ops/object_ops.h"
+
+namespace mooncake::store {
+
+namespace {
+
+/// The write that this client may end, or why not; kOk without a write: it was ended before.
+struct Ended {
+    StoreCode code = StoreCode::kOk;
+    WriteId write = 0;
+};
+
+Ended find_write(const MasterState& state, ClientNumber client, const PutEndItem& item, ObjectId id) {
+    if (id == 0) return {StoreCode::kObjectNotFound};
+    const Object& object = state.objects()[id];
+    if (object.has_value() && object.generation == item.generation) return {StoreCode::kOk};
+    if (object.write != 0) {
+        const Write& write = state.write(object.write);
+        if (write.client != client) return {StoreCode::kIllegalClient};
+        if (item.generation != 0 && write.generation != item.generation) return {StoreCode::kInvalidWrite};
+        return {StoreCode::kOk, object.write};
+    }
+    if (object.writer != client || client == 0) return {StoreCode::kIllegalClient};
+    return {item.generation == 0 ? StoreCode::kOk : StoreCode::kInvalidWrite};
+}
+
+template <typename End>
+CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, const ClientId& client_id, std::span<const PutEndItem> items, End&& end) {
+    const MasterState& state = transaction.state();
+    CodesReply reply;
+    reply.codes.reserve(items.size());
+    const TenantNumber tenant = state.tenant(tenant_name);
+    const ClientNumber client = state.clients().find(client_id);
+    std::vector<std::string_view> keys(items.size());
+    for (size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
+    constexpr size_t kPrefetch = 32;
+    for (size_t i = 0; i < items.size(); ++i) {
+        if (tenant != 0 && i % kPrefetch == 0) state.objects().prefetch_many(tenant, std::span(keys).subspan(i, std::min(kPrefetch, keys.size() - i)));
+        if (items[i].key.empty()) {
+            reply.codes.push_back(StoreCode::kInvalidParams);
+            continue;
+        }
+        const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, items[i].key);
+        reply.codes.push_back(end(items[i], find_write(state, client, items[i], id)));
+    }
+    return reply;
+}
+
+}  // namespace
+
+CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time now) {
+    return end_writes(transaction, request.tenant, request.client, request.items, [&](const PutEndItem& item, const Ended& ended) {
+        if (ended.write != 0) transaction.apply(WriteCommitted{.write = ended.write, .checksum = item.checksum, .now = now});
+        return ended.code;
+    });
+}
+
+CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now) {
+    CodesReply reply = end_writes(transaction, request.tenant, request.client, request.items, [&](const PutEndItem&, const Ended& ended) {
+        if (ended.code != StoreCode::kOk) return ended.code;
+        if (ended.write == 0) return StoreCode::kInvalidWrite;
+        transaction.apply(WriteDropped{.write = ended.write, .rest_until = now, .now = now});
+        return StoreCode::kOk;
+    });
+    const ClientNumber client = transaction.state().clients().find(request.client);
+    if (request.request_id != 0 && transaction.state().clients().alive(client) && !transaction.state().clients()[client].closed(request.request_id))
+        transaction.apply(RequestClosed{.client = request.client, .request_id = request.request_id});
+    return reply;
+}
+
+}  // namespace mooncake::store

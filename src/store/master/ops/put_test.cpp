@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/testing/pool.h"
+
+namespace mooncake::store {
+namespace {
+
+class Put : public PoolTest {
+protected:
+    void SetUp() override { add_node(1); }
+};
+
+TEST_F(Put, MakesAnObjectReadableAtItsEndOnly) {
+    const PutStartItem started = start("k", 1000);
+    ASSERT_EQ(started.code, StoreCode::kOk);
+    EXPECT_EQ(started.replica_count, 1u);
+    EXPECT_EQ(exists("k"), 0);
+    EXPECT_EQ(get("k").code, StoreCode::kReplicaIsNotReady);
+    EXPECT_EQ(end("k", started.generation, kClient, 77), StoreCode::kOk);
+    EXPECT_EQ(exists("k"), 1);
+    const GetItem item = get("k");
+    EXPECT_EQ(item.code, StoreCode::kOk);
+    EXPECT_EQ(item.length, 1000u);
+    EXPECT_EQ(item.checksum, 77u);
+    EXPECT_EQ(item.generation, started.generation);
+    EXPECT_EQ(item.replica_count, 1u);
+}
+
+TEST_F(Put, RefusesWhatMakesNoSense) {
+    EXPECT_EQ(start("", 1).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(start("k", 0).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(start("k", 1, {.replica_num = 0}).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(start("k", 1, {.soft_pin_ttl = 1s}).code, StoreCode::kInvalidParams) << "a time without ENABLE";
+    EXPECT_EQ(start("k", 1, {.soft_pin = SoftPinAction::kDisable, .soft_pin_ttl = 1s}).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(start("k", 1, {.soft_pin = SoftPinAction::kEnable, .soft_pin_ttl = 25h}).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(start("k", 1, {.soft_pin = SoftPinAction::kEnable, .soft_pin_ttl = -1s}).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(start("k", 1, {}, ClientId{}).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(end(""), StoreCode::kInvalidParams);
+    EXPECT_EQ(state().objects().size(), 0u);
+}
+
+TEST_F(Put, OfAnExistingKeyIsRefusedAndChangesNothing) {
+    ASSERT_EQ(put("k", 100), StoreCode::kOk);
+    const uint64_t generation = get("k").generation;
+    EXPECT_EQ(start("k", 200).code, StoreCode::kObjectAlreadyExists);
+    EXPECT_EQ(get("k").generation, generation);
+    EXPECT_EQ(get("k").length, 100u);
+}
+
+TEST_F(Put, OfAKeyBeingWrittenIsRefusedUntilTheDiscardTimeout) {
+    const PutStartItem first = start("k");
+    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kObjectAlreadyExists);
+    pass(29s);
+    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kObjectAlreadyExists);
+    pass(1s);
+    const PutStartItem second = start("k", kKiB, {}, kOther);
+    ASSERT_EQ(second.code, StoreCode::kOk);
+    EXPECT_GT(second.generation, first.generation);
+    EXPECT_EQ(end("k", first.generation), StoreCode::kIllegalClient) << "the pre-empted writer";
+    EXPECT_EQ(end("k", second.generation, kOther), StoreCode::kOk);
+}
+
+TEST_F(Put, RangesOfAPreemptedWriteRestUntilTheReleaseTimeout) {
+    const Time started = now_;
+    start("k", kMiB);
+    pass(30s);
+    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kNoAvailableHandle) << "the whole pool may still be written to";
+    EXPECT_EQ(state().quarantine().bytes(), kMiB);
+    EXPECT_EQ(state().quarantine().next(), started + 600s);
+    now_ = started + 600s;
+    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kOk);
+}
+
+TEST_F(Put, IsAnsweredTheSameWhenTheRequestIsRepeated) {
+    const std::vector<PutItem> items{{.key = "a", .length = 100}, {.key = "b", .length = 200}};
+    const PutStartReply first = start(items, {}, kClient, 7);
+    const uint64_t used = state().segments().used_bytes();
+    const PutStartReply again = start(items, {}, kClient, 7);
+    EXPECT_EQ(again.replicas, first.replicas);
+    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(again.items[i].generation, first.items[i].generation);
+    EXPECT_EQ(state().segments().used_bytes(), used);
+    EXPECT_EQ(start(items, {}, kClient, 8).items[0].code, StoreCode::kObjectAlreadyExists) << "another request";
+    EXPECT_EQ(start(items, {}, kOther, 7).items[0].code, StoreCode::kObjectAlreadyExists) << "another client";
+}
+
+TEST_F(Put, CannotStartLateAfterItWasRevoked) {
+    EXPECT_EQ(revoke("k", 0, kClient, 7), StoreCode::kObjectNotFound) << "the client is not even known";
+    start("other");
+    EXPECT_EQ(revoke("k", 0, kClient, 7), StoreCode::kObjectNotFound);
+    EXPECT_EQ(start(std::vector<PutItem>{{.key = "k", .length = 1}}, {}, kClient, 7).items[0].code, StoreCode::kInvalidWrite);
+    EXPECT_EQ(start(std::vector<PutItem>{{.key = "k", .length = 1}}, {}, kClient, 8).items[0].code, StoreCode::kOk);
+}
+
+TEST_F(Put, EndIsTheStartersAloneAndMayBeRepeated) {
+    const PutStartItem started = start("k");
+    EXPECT_EQ(end("k", started.generation, kOther), StoreCode::kIllegalClient);
+    EXPECT_EQ(end("missing"), StoreCode::kObjectNotFound);
+    EXPECT_EQ(end("k", started.generation + 1), StoreCode::kInvalidWrite);
+    EXPECT_EQ(end("k"), StoreCode::kOk);
+    EXPECT_EQ(end("k"), StoreCode::kOk);
+    EXPECT_EQ(end("k", started.generation), StoreCode::kOk);
+    EXPECT_EQ(end("k", 0, kOther), StoreCode::kIllegalClient);
+    EXPECT_EQ(end("k", started.generation + 1), StoreCode::kInvalidWrite);
+}
+
+TEST_F(Put, RevokeFreesTheRangeAtOnce) {
+    const PutStartItem started = start("k", kMiB);
+    EXPECT_EQ(revoke("k", started.generation, kOther), StoreCode::kIllegalClient);
+    EXPECT_EQ(revoke("k", started.generation), StoreCode::kOk);
+    EXPECT_EQ(state().segments().used_bytes(), 0u);
+    EXPECT_EQ(revoke("k", started.generation), StoreCode::kObjectNotFound);
+    EXPECT_EQ(put("k", kMiB), StoreCode::kOk);
+    EXPECT_EQ(revoke("k"), StoreCode::kInvalidWrite) << "it is finished";
+    EXPECT_TRUE(holds("k"));
+}
+
+TEST_F(Put, BatchKeysSeeEachOther) {
+    const PutStartReply reply = start({{.key = "a", .length = kMiB / 2}, {.key = "a", .length = kMiB / 2}, {.key = "b", .length = kMiB / 2}, {.key = "c", .length = 64}});
+    EXPECT_EQ(reply.items[0].code, StoreCode::kOk);
+    EXPECT_EQ(reply.items[1].code, StoreCode::kObjectAlreadyExists);
+    EXPECT_EQ(reply.items[2].code, StoreCode::kOk);
+    EXPECT_EQ(reply.items[3].code, StoreCode::kNoAvailableHandle) << "the first two took it all";
+    EXPECT_NE(reply.replicas[0], reply.replicas[1]);
+}
+
+TEST_F(Put, PlacesReplicasOnDifferentNodesAsFarAsThereAre) {
+    add_node(2);
+    add_node(3);
+    const PutStartReply two = start({{.key = "two", .length = 100}}, {.replica_num = 2});
+    ASSERT_EQ(two.items[0].replica_count, 2u);
+    EXPECT_NE(two.replicas[0].segment, two.replicas[1].segment);
+    EXPECT_EQ(start({{.key = "nine", .length = 100}}, {.replica_num = 9}).items[0].replica_count, 3u) << "best effort";
+}
+
+TEST_F(Put, GoesToThePreferredSegment) {
+    for (uint64_t n = 2; n < 10; ++n) add_node(n);
+    for (int i = 0; i < 8; ++i) {
+        const PutStartReply reply = start({{.key = std::to_string(i), .length = 100}}, {.preferred_segments = {"unknown", "node05:1"}});
+        EXPECT_EQ(state().segments()[reply.replicas[0].segment].spec.name, "node05:1");
+    }
+}
+
+TEST_F(Put, IntoAnEmptyPoolIsRefusedWithoutAHint) {
+    auto t = transaction();
+    ASSERT_EQ(unmount_segment(t, {.client = node(1), .segment = spec(1, kMiB).id}, now_), StoreCode::kOk);
+    const PutStartReply reply = start({{.key = "k", .length = 1}});
+    EXPECT_EQ(reply.items[0].code, StoreCode::kNoAvailableHandle);
+    EXPECT_EQ(reply.retry_after, 0s);
+}
+
+TEST_F(Put, LargerThanAnySegmentIsRefusedAndEvictsNothing) {
+    fill(kMiB / 4);
+    EXPECT_EQ(start("huge", kMiB + 1).code, StoreCode::kNoAvailableHandle);
+    for (const char* key : {"0", "1", "2", "3"}) EXPECT_TRUE(holds(key));
+}
+
+TEST_F(Put, WriteOfADeadClientIsPreemptedAtOnce) {
+    start("k", kKiB, {}, kOther);
+    pass(9s);
+    beat(node(1));
+    pass(2s);
+    jobs();
+    EXPECT_EQ(start("k", kKiB).code, StoreCode::kOk);
+}
+
+class Upsert : public Put {};
+
+TEST_F(Upsert, KeepsTheOldValueReadableUntilItsEnd) {
+    ASSERT_EQ(put("k", 100), StoreCode::kOk);
+    const GetItem old = get("k");
+    const PutStartItem started = upsert("k", 100);
+    ASSERT_EQ(started.code, StoreCode::kOk);
+    EXPECT_EQ(get("k").generation, old.generation);
+    EXPECT_EQ(exists("k"), 1);
+    ASSERT_EQ(end("k", started.generation), StoreCode::kOk);
+    EXPECT_EQ(get("k").generation, started.generation);
+}
+
+TEST_F(Upsert, NeverWritesIntoTheOldRangeWhileItIsLeased) {
+    ASSERT_EQ(put("k", 100), StoreCode::kOk);
+    const ReplicaLocation old = where("k");
+    const PutStartItem started = upsert("k", 100);
+    end("k", started.generation);
+    EXPECT_NE(where("k"), old);
+    EXPECT_EQ(state().quarantine().size(), 1u);
+    for (int i = 0; i < 20; ++i) {
+        const std::string key = "x" + std::to_string(i);
+        put(key, 100);
+        EXPECT_NE(where(key), old);
+    }
+    pass(10s);
+    jobs();
+    EXPECT_EQ(state().quarantine().size(), 0u);
+}
+
+TEST_F(Upsert, OfAMissingKeyIsAPut) {
+    const PutStartItem started = upsert("k");
+    EXPECT_EQ(started.code, StoreCode::kOk);
+    EXPECT_EQ(end("k", started.generation), StoreCode::kOk);
+}
+
+TEST_F(Upsert, LosesNothingWhenThereIsNoSpace) {
+    ASSERT_EQ(put("k", kMiB / 2 + 64), StoreCode::kOk);
+    EXPECT_EQ(upsert("k", kMiB / 2 + 64).code, StoreCode::kNoAvailableHandle) << "its own old value is not a victim";
+    EXPECT_TRUE(holds("k"));
+}
+
+TEST_F(Upsert, PreemptsAnUnfinishedWriteAtOnce) {
+    const PutStartItem first = start("k");
+    const PutStartItem second = upsert("k", kKiB, {}, kOther);
+    ASSERT_EQ(second.code, StoreCode::kOk);
+    EXPECT_EQ(end("k", first.generation), StoreCode::kIllegalClient);
+    EXPECT_EQ(end("k", second.generation, kOther), StoreCode::kOk);
+    EXPECT_EQ(state().quarantine().size(), 1u);
+}
+
+TEST_F(Upsert, RevokeBringsBackTheOldValue) {
+    put("k", 100);
+    const uint64_t old = get("k").generation;
+    const PutStartItem started = upsert("k", 200);
+    EXPECT_EQ(revoke("k", started.generation), StoreCode::kOk);
+    EXPECT_EQ(get("k").generation, old);
+}
+
+TEST_F(Upsert, KeepsPinsAndRefusesAnotherGroup) {
+    ASSERT_EQ(put("k", 100, {.soft_pin = SoftPinAction::kEnable, .hard_pin = true}, "g"), StoreCode::kOk);
+    const Time pin = object("k").soft_pin_end;
+    EXPECT_EQ(pin, now_ + 30min);
+    const auto other_group = start(std::vector<PutItem>{{.key = "k", .length = 100, .group = "h"}}, {}, kClient, 0, true);
+    EXPECT_EQ(other_group.items[0].code, StoreCode::kInvalidParams);
+    pass(1s);
+    end("k", upsert("k", 100).generation);
+    EXPECT_TRUE(object("k").hard_pin);
+    EXPECT_EQ(object("k").soft_pin_end, pin) << "PRESERVE";
+    end("k", upsert("k", 100, {.soft_pin = SoftPinAction::kDisable}).generation);
+    EXPECT_EQ(object("k").soft_pin_end, Time{});
+}
+
+TEST_F(Upsert, LateEndOfAnEarlierUpsertDoesNotCommitALaterOne) {
+    put("k", 100);
+    const PutStartItem first = upsert("k", 100);
+    const PutStartItem second = upsert("k", 100);
+    EXPECT_EQ(end("k", first.generation), StoreCode::kInvalidWrite);
+    EXPECT_EQ(end("k", second.generation), StoreCode::kOk);
+}
+
+}  // namespace
+}  // namespace mooncake::store

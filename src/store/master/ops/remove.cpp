@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/ops/object_ops.h"
+#include "store/master/ops/writes.h"
+
+namespace mooncake::store {
+
+namespace {
+
+/// Whether the object may be removed now. A write that nobody waits for any more is dropped on the way; that can end the object.
+StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, Time now) {
+    const MasterState& state = transaction.state();
+    if (const WriteId write = state.objects()[id].write; write != 0) {
+        if (!preemptible(state, state.write(write), now)) return StoreCode::kReplicaIsNotReady;
+        const bool had_value = state.objects()[id].has_value();
+        preempt(transaction, write, now);
+        if (!had_value) return StoreCode::kObjectNotFound;
+    }
+    const Object& object = state.objects()[id];
+    if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
+    if (!force && !object.free_of_leases(now)) return StoreCode::kObjectHasLease;
+    return StoreCode::kOk;
+}
+
+}  // namespace
+
+CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time now) {
+    const MasterState& state = transaction.state();
+    CodesReply reply;
+    reply.codes.reserve(request.keys.size());
+    const TenantNumber tenant = state.tenant(request.tenant);
+    for (const std::string_view key : request.keys) {
+        const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
+        StoreCode code = key.empty() ? StoreCode::kInvalidParams : StoreCode::kObjectNotFound;
+        if (id != 0) code = check_removable(transaction, id, request.force, now);
+        if (code == StoreCode::kOk) transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
+        reply.codes.push_back(code);
+    }
+    return reply;
+}
+
+uint64_t remove_matching(Transaction& transaction, const RemoveMatchingRequest& request, Time now) {
+    const MasterState& state = transaction.state();
+    const TenantNumber tenant = request.tenant ? state.tenant(*request.tenant) : 0;
+    if (request.tenant && tenant == 0) return 0;
+    ObjectsRemoved removed{.cause = RemovalCause::kAsked, .now = now};
+    for (ObjectId id = 1; id < state.objects().limit(); ++id) {
+        const Object& object = state.objects()[id];
+        if (!state.objects().exists(id) || (tenant != 0 && object.tenant != tenant)) continue;
+        if (request.matches && !request.matches(object.key())) continue;
+        if (check_removable(transaction, id, request.force, now) == StoreCode::kOk) removed.objects.push_back(id);
+    }
+    const uint64_t count = removed.objects.size();
+    if (count != 0) transaction.apply(std::move(removed));
+    return count;
+}
+
+CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& request, Time now) {
+    const MasterState& state = transaction.state();
+    const TenantNumber tenant = state.tenant(request.tenant);
+    const ClientNumber client = state.clients().find(request.client);
+    const auto clear = [&](std::string_view key) {
+        if (key.empty()) return StoreCode::kInvalidParams;
+        const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, key);
+        if (id == 0) return StoreCode::kObjectNotFound;
+        const Object& object = state.objects()[id];
+        if (!object.has_value() || object.write != 0) return StoreCode::kReplicaIsNotReady;
+        if (client == 0 || object.writer != client) return StoreCode::kIllegalClient;
+        if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
+        if (!object.free_of_leases(now)) return StoreCode::kObjectHasLease;
+        std::vector<SegmentNumber> cleared;
+        for (size_t i = 0; i < object.replicas.size(); ++i) {
+            const SegmentNumber segment = object.replicas[i].segment;
+            if (request.segment_name.empty() || state.segments()[segment].spec.name == request.segment_name) cleared.push_back(segment);
+        }
+        if (cleared.empty()) return StoreCode::kReplicaNotFound;
+        if (cleared.size() == object.replicas.size()) {
+            transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
+        } else {
+            for (const SegmentNumber segment : cleared) transaction.apply(ReplicaRemoved{.object = id, .segment = segment, .now = now});
+        }
+        return StoreCode::kOk;
+    };
+    CodesReply reply;
+    reply.codes.reserve(request.keys.size());
+    for (const std::string_view key : request.keys) reply.codes.push_back(clear(key));
+    return reply;
+}
+
+}  // namespace mooncake::store

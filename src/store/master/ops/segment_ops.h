@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "store/master/transaction.h"
+#include "store/protocol/segments.h"
+
+/// How nodes lend memory and stay known, one file each. `now` never runs backwards.
+namespace mooncake::store {
+
+/// Makes the client known, and adopts what its segments hold. An earlier life under the same segment name ends at once. Per
+/// segment: kOk (also when mounted already), kInvalidParams, kSegmentAlreadyExists (another client's id, or overlapping memory).
+RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now);
+/// New, empty memory: kOk (also when repeated), kClientNotFound (remount first), kInvalidParams, kSegmentAlreadyExists.
+StoreCode mount_segment(Transaction& transaction, const MountRequest& request, Time now);
+/// kOk, kSegmentNotFound, kIllegalClient.
+StoreCode unmount_segment(Transaction& transaction, const UnmountRequest& request, Time now);
+
+PingReply ping(Transaction& transaction, const ClientId& client, Time now);
+/// The client has stopped all its transfers and leaves: kOk, kClientNotFound.
+StoreCode goodbye(Transaction& transaction, const ClientId& client, Time now);
+/// Keeps new writes away from the segments for a while: kOk, kClientNotFound. At most half of the pool is believed to be ill.
+StoreCode report_failures(Transaction& transaction, const FailureReport& report, Time now);
+
+/// Takes the client's segments away and ends it; for the operations and jobs.
+void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Time now);
+/// What is wrong with mounting this: kOk, kInvalidParams, kSegmentAlreadyExists. `mounted` tells that it is there already.
+StoreCode check_mount(const MasterState& state, ClientNumber client, const SegmentSpec& spec, bool& mounted);
+/// Ends other lives of the client that mounts under this name.
+void replace_namesakes(Transaction& transaction, ClientNumber client, std::string_view name, Time now);
+
+}  // namespace mooncake::store

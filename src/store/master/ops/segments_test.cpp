@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/testing/pool.h"
+
+namespace mooncake::store {
+namespace {
+
+class Segments : public PoolTest {
+protected:
+    StoreCode mount(const SegmentSpec& segment, const ClientId& client) {
+        auto t = transaction();
+        return mount_segment(t, {.client = client, .segment = segment}, now_);
+    }
+    StoreCode unmount(uint64_t number, Duration grace = 0s, std::optional<ClientId> client = {}) {
+        auto t = transaction();
+        return unmount_segment(t, {.client = client.value_or(node(number)), .segment = spec(number, kMiB).id, .grace = grace}, now_);
+    }
+    RemountReply::Segment adopt(uint64_t number, const std::vector<HeldObject>& objects, const std::vector<HeldWrite>& writes = {}, uint64_t size = kMiB) {
+        const HeldSegment held{.segment = spec(number, size), .objects = objects, .writes = writes};
+        auto t = transaction();
+        return remount(t, {.client = node(number), .segments = {&held, 1}}, now_).segments[0];
+    }
+    static HeldObject held(std::string_view key, uint64_t offset, uint64_t generation, uint64_t length = kKiB) {
+        return {.tenant = "default", .key = key, .offset = offset, .length = length, .generation = generation, .checksum = generation * 10};
+    }
+};
+
+TEST_F(Segments, MountIsIdempotentAndChecked) {
+    EXPECT_EQ(mount(spec(1, kMiB), node(1)), StoreCode::kClientNotFound) << "must make itself known first";
+    attach(node(1));
+    EXPECT_EQ(mount(spec(1, kMiB), node(1)), StoreCode::kOk);
+    EXPECT_EQ(mount(spec(1, kMiB), node(1)), StoreCode::kOk);
+    EXPECT_EQ(state().segments().size(), 1u);
+    EXPECT_EQ(mount(spec(1, 2 * kMiB), node(1)), StoreCode::kSegmentAlreadyExists) << "another size";
+    attach(node(2));
+    EXPECT_EQ(mount(spec(1, kMiB), node(2)), StoreCode::kSegmentAlreadyExists) << "another client";
+    SegmentSpec overlapping = spec(1, kMiB);
+    overlapping.id = {9, 9};
+    overlapping.base += kMiB - 64;
+    EXPECT_EQ(mount(overlapping, node(1)), StoreCode::kSegmentAlreadyExists);
+    overlapping.base += 64;
+    EXPECT_EQ(mount(overlapping, node(1)), StoreCode::kOk);
+}
+
+TEST_F(Segments, RefusesNonsense) {
+    attach(node(1));
+    SegmentSpec bad = spec(1, 63);
+    EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams) << "too small";
+    bad.size = UINT64_MAX - 5;
+    EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams) << "too large";
+    bad = spec(1, kMiB);
+    bad.name.clear();
+    EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams);
+    bad = spec(1, kMiB);
+    bad.id = {};
+    EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams);
+    bad = spec(1, kMiB);
+    bad.base = UINT64_MAX - 100;
+    EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams) << "past the end of all memory";
+    auto t = transaction();
+    const HeldSegment held{.segment = spec(1, kMiB)};
+    EXPECT_EQ(remount(t, {.client = {}, .segments = {&held, 1}}, now_).segments[0].code, StoreCode::kInvalidParams) << "no client";
+}
+
+TEST_F(Segments, UnmountTakesItsReplicasAlong) {
+    add_node(1);
+    add_node(2);
+    put("one", 100, {.preferred_segments = {"node01:1"}});
+    put("both", 100, {.replica_num = 2});
+    EXPECT_EQ(unmount(1, 0s, kOther), StoreCode::kIllegalClient);
+    EXPECT_EQ(unmount(1), StoreCode::kOk);
+    EXPECT_EQ(unmount(1), StoreCode::kSegmentNotFound);
+    EXPECT_EQ(get("one").code, StoreCode::kObjectNotFound);
+    EXPECT_EQ(get("both").replica_count, 1u);
+}
+
+TEST_F(Segments, UnmountTakesUnfinishedWritesAlong) {
+    add_node(1);
+    const PutStartItem started = start("k");
+    unmount(1);
+    EXPECT_EQ(end("k", started.generation), StoreCode::kObjectNotFound);
+    EXPECT_EQ(state().write_count(), 0u);
+}
+
+TEST_F(Segments, AnUpsertSurvivesTheLossOfTheOldValue) {
+    add_node(1);
+    add_node(2);
+    put("k", 100, {.preferred_segments = {"node01:1"}});
+    const PutStartItem started = upsert("k", 100, {.preferred_segments = {"node02:1"}});
+    unmount(1);
+    EXPECT_EQ(exists("k"), 0);
+    EXPECT_EQ(end("k", started.generation), StoreCode::kOk);
+    EXPECT_EQ(exists("k"), 1);
+}
+
+TEST_F(Segments, LosingAMemberLosesTheGroup) {
+    add_node(1);
+    add_node(2);
+    put("a", 100, {.preferred_segments = {"node01:1"}}, "g");
+    put("b", 100, {.preferred_segments = {"node02:1"}}, "g");
+    put("c", 100, {.preferred_segments = {"node02:1"}});
+    unmount(1);
+    EXPECT_FALSE(holds("b"));
+    EXPECT_TRUE(holds("c"));
+    EXPECT_EQ(state().groups().size(), 0u);
+}
+
+TEST_F(Segments, GracefulUnmountStaysReadableAndTakesNothingNew) {
+    add_node(1);
+    put("k");
+    EXPECT_EQ(unmount(1, 5s), StoreCode::kOk);
+    EXPECT_EQ(get("k").code, StoreCode::kOk);
+    EXPECT_EQ(start("n").code, StoreCode::kNoAvailableHandle);
+    pass(4s);
+    jobs();
+    EXPECT_TRUE(holds("k"));
+    pass(1s);
+    jobs();
+    EXPECT_FALSE(holds("k"));
+    EXPECT_EQ(state().segments().size(), 0u);
+}
+
+TEST_F(Segments, MemoryMountedAgainWaitsForLeasesOnWhatItHeld) {
+    add_node(1);
+    put("k");
+    get("k");
+    unmount(1);
+    SegmentSpec again = spec(1, kMiB);
+    again.id = {9, 9};
+    again.name = "node01:1";
+    ASSERT_EQ(mount(again, node(1)), StoreCode::kOk);
+    const PutStartReply refused = start({{.key = "n", .length = 64}});
+    EXPECT_EQ(refused.items[0].code, StoreCode::kNoAvailableHandle);
+    EXPECT_EQ(refused.retry_after, 10s);
+    pass(10s);
+    EXPECT_EQ(put("n", 64), StoreCode::kOk);
+}
+
+TEST_F(Segments, SilentClientsEnd) {
+    add_node(1);
+    put("k");
+    pass(9s);
+    EXPECT_EQ(beat(node(1)), PingStatus::kOk);
+    pass(9s);
+    jobs();
+    EXPECT_TRUE(holds("k"));
+    pass(1s);
+    jobs();
+    EXPECT_FALSE(holds("k"));
+    EXPECT_EQ(beat(node(1)), PingStatus::kNeedRemount);
+    EXPECT_EQ(beat(ClientId{77, 77}), PingStatus::kNeedRemount);
+}
+
+TEST_F(Segments, AWriterThatNeverAttachedIsAskedToWhenItPings) {
+    add_node(1);
+    start("k");
+    EXPECT_EQ(beat(kClient), PingStatus::kNeedRemount);
+    attach(kClient);
+    EXPECT_EQ(beat(kClient), PingStatus::kOk);
+    EXPECT_EQ(end("k"), StoreCode::kOk) << "it was alive all the time";
+}
+
+TEST_F(Segments, RangesOfASilentWriterRestForAWhile) {
+    add_node(1);
+    start("k", kMiB);
+    pass(10s);
+    attach(node(1));
+    jobs();
+    EXPECT_EQ(state().write_count(), 0u);
+    EXPECT_EQ(state().quarantine().next(), now_ + 30s);
+}
+
+TEST_F(Segments, GoodbyeFreesWhatTheClientWasWriting) {
+    add_node(1);
+    attach(kClient);
+    start("a", 100);
+    start("b", 100);
+    pass(9s);
+    beat(node(1));
+    beat(kClient);
+    const PutStartItem stolen = upsert("b", 100, {}, kOther);
+    EXPECT_EQ(state().quarantine().size(), 1u);
+    auto t = transaction();
+    EXPECT_EQ(goodbye(t, kClient, now_), StoreCode::kOk);
+    EXPECT_EQ(goodbye(t, kClient, now_), StoreCode::kClientNotFound);
+    EXPECT_EQ(state().quarantine().size(), 0u) << "also what rested for fear of it";
+    EXPECT_EQ(state().segments().used_bytes(), 128u);
+    EXPECT_EQ(end("b", stolen.generation, kOther), StoreCode::kOk);
+}
+
+TEST_F(Segments, ARestartedNodeReplacesItsEarlierLifeAtOnce) {
+    add_node(1);
+    put("k");
+    attach(node(51));
+    SegmentSpec successor = spec(51, kMiB);
+    successor.name = "node01:1";
+    EXPECT_EQ(mount(successor, node(51)), StoreCode::kOk);
+    EXPECT_FALSE(holds("k"));
+    EXPECT_EQ(beat(node(1)), PingStatus::kNeedRemount);
+    EXPECT_EQ(state().segments().size(), 1u);
+}
+
+TEST_F(Segments, FailureReportsKeepNewWritesAway) {
+    for (uint64_t n = 1; n <= 4; ++n) add_node(n);
+    attach(kClient);
+    const auto report = [&](uint64_t number) {
+        const SegmentId id = spec(number, kMiB).id;
+        auto t = transaction();
+        return report_failures(t, {.client = kClient, .segments = {&id, 1}}, now_);
+    };
+    const auto used_names = [&] {
+        std::set<std::string> names;
+        for (int i = 0; i < 100; ++i) {
+            const std::string key = std::to_string(state().next_generation());
+            names.insert(state().segments()[start({{.key = key, .length = 64}}).replicas.at(0).segment].spec.name);
+        }
+        return names;
+    };
+    EXPECT_EQ(report(1), StoreCode::kOk);
+    EXPECT_FALSE(used_names().contains("node01:1"));
+    pass(1s);
+    EXPECT_TRUE(used_names().contains("node01:1"));
+    report(1);
+    pass(1s);
+    EXPECT_FALSE(used_names().contains("node01:1")) << "twice as long the second time";
+    report(2);
+    report(3);
+    report(4);
+    EXPECT_EQ(used_names().size(), 2u) << "not the whole pool";
+    auto t = transaction();
+    EXPECT_EQ(report_failures(t, {.client = {8, 8}, .segments = {}}, now_), StoreCode::kClientNotFound);
+}
+
+TEST_F(Segments, ReadersSeeSuspectReplicasLast) {
+    add_node(1);
+    add_node(2);
+    attach(kClient);
+    put("k", 100, {.replica_num = 2});
+    const GetReply before = get_all({"k"});
+    const SegmentId first = state().segments()[before.replicas[0].segment].spec.id;
+    auto t = transaction();
+    report_failures(t, {.client = kClient, .segments = {&first, 1}}, now_);
+    const GetReply after = get_all({"k"});
+    EXPECT_EQ(after.replicas[0], before.replicas[1]);
+    EXPECT_EQ(after.replicas[1], before.replicas[0]);
+}
+
+class Adoption : public Segments {};
+
+TEST_F(Adoption, BringsBackWhatANodeHolds) {
+    const auto result = adopt(1, {held("a", 0, 5), held("b", 4096, 7, 2048)});
+    EXPECT_EQ(result.code, StoreCode::kOk);
+    EXPECT_EQ(result.adopted, 2u);
+    const GetItem b = get("b");
+    EXPECT_EQ(b.length, 2048u);
+    EXPECT_EQ(b.checksum, 70u);
+    EXPECT_EQ(where("b").offset, 4096u);
+    EXPECT_EQ(state().next_generation(), 8u);
+    EXPECT_EQ(beat(node(1)), PingStatus::kOk);
+}
+
+TEST_F(Adoption, HonoursLeasesOfTheMastersEarlierLife) {
+    adopt(1, {held("a", 0, 5)});
+    EXPECT_EQ(remove_key("a"), StoreCode::kObjectHasLease);
+    const PutStartReply refused = start({{.key = "n", .length = 64}});
+    EXPECT_EQ(refused.items[0].code, StoreCode::kNoAvailableHandle) << "free space may be leased, too";
+    EXPECT_EQ(refused.retry_after, 10s);
+    pass(10s);
+    EXPECT_EQ(put("n", 64), StoreCode::kOk);
+    EXPECT_EQ(remove_key("a"), StoreCode::kOk);
+}
+
+TEST_F(Adoption, OneBadEntryCostsOneKey) {
+    std::vector<HeldObject> objects;
+    std::vector<std::string> names;
+    for (int i = 0; i < 100; ++i) names.push_back(std::to_string(i));
+    for (uint64_t i = 0; i < 100; ++i) objects.push_back(held(names[i], i * 4096, i + 1, 4096));
+    objects[10].offset = 9 * 4096 + 64;       // overlaps its neighbour
+    objects[20].offset = 20 * 4096 + 1;       // unaligned
+    objects[30].offset = kMiB;                // outside
+    objects[40].length = 0;
+    objects[50].generation = 0;
+    objects[60].key = "";
+    objects[70].offset = UINT64_MAX - 63;
+    objects[80].length = UINT64_MAX;
+    objects[90].offset = 0;                   // claims everything
+    objects[90].length = kMiB;
+    const auto result = adopt(1, objects);
+    EXPECT_EQ(result.adopted, 91u);
+    EXPECT_EQ(result.refused, 9u);
+    EXPECT_TRUE(holds("91"));
+}
+
+TEST_F(Adoption, TheSameGenerationOnTwoNodesMakesTwoReplicas) {
+    adopt(1, {held("k", 0, 5)});
+    EXPECT_EQ(adopt(2, {held("k", 128, 5)}).adopted, 1u);
+    EXPECT_EQ(get("k").replica_count, 2u);
+    EXPECT_EQ(adopt(3, {held("k", 0, 5, 2 * kKiB)}).refused, 1u) << "another length";
+    EXPECT_EQ(get("k").replica_count, 2u);
+}
+
+TEST_F(Adoption, TheNewerGenerationWins) {
+    adopt(1, {held("k", 0, 5)});
+    EXPECT_EQ(adopt(2, {held("k", 0, 4)}).stale, 1u);
+    EXPECT_EQ(get("k").generation, 5u);
+    EXPECT_EQ(adopt(3, {held("k", 0, 9)}).adopted, 1u);
+    EXPECT_EQ(get("k").generation, 9u);
+    EXPECT_EQ(get("k").replica_count, 1u);
+    EXPECT_EQ(state().quarantine().size(), 1u) << "the older one may have readers";
+}
+
+TEST_F(Adoption, TwoGenerationsInOneReportLeaveTheNewer) {
+    const auto result = adopt(1, {held("k", 4096, 4), held("k", 0, 5), held("k", 8192, 6), held("k", 12288, 6)});
+    EXPECT_EQ(result.adopted, 2u);
+    EXPECT_EQ(result.stale, 1u);
+    EXPECT_EQ(result.refused, 1u) << "twice the same in one segment";
+    EXPECT_EQ(where("k").offset, 8192u);
+}
+
+TEST_F(Adoption, ReservesWhatWasBeingWritten) {
+    const auto result = adopt(1, {held("a", 0, 5), held("b", 8192, 6)}, {{.offset = 8192, .length = 64, .writer = kOther}, {.offset = 4096, .length = 64, .writer = kOther}});
+    EXPECT_EQ(result.adopted, 1u);
+    EXPECT_EQ(result.refused, 1u) << "its bytes may be written over";
+    EXPECT_EQ(state().quarantine().bytes(), 128u);
+    EXPECT_EQ(state().quarantine().next(), now_ + 600s);
+    attach(kOther);
+    auto t = transaction();
+    goodbye(t, kOther, now_);
+    EXPECT_EQ(state().quarantine().bytes(), 0u) << "the writer is known to be quiet";
+}
+
+TEST_F(Adoption, KeepsPinsGroupsAndWriters) {
+    HeldObject a = held("a", 0, 5), b = held("b", 4096, 6);
+    a.group = b.group = "g";
+    a.hard_pin = true;
+    b.soft_pin_left = 60s;
+    a.writer = kClient;
+    adopt(1, {a, b});
+    EXPECT_TRUE(object("a").hard_pin);
+    EXPECT_EQ(object("b").soft_pin_end, now_ + 60s);
+    EXPECT_EQ(state().groups()[object("b").group].members.size(), 2u);
+    EXPECT_EQ(end("a", 5), StoreCode::kOk) << "a repeated end finds its value";
+    pass(11s);
+    attach(node(1));
+    const std::string_view key = "a";
+    auto t = transaction();
+    EXPECT_EQ(replica_clear(t, {.client = kClient, .tenant = "", .keys = {&key, 1}}, now_).codes[0], StoreCode::kOk);
+}
+
+TEST_F(Adoption, AnUnfinishedPutReplacesWhatIsAdoptedMeanwhile) {
+    add_node(2);
+    const PutStartItem started = start("k");
+    adopt(1, {held("k", 0, 5)});
+    EXPECT_EQ(exists("k"), 1);
+    end("k", started.generation);
+    EXPECT_EQ(get("k").generation, started.generation);
+}
+
+TEST_F(Adoption, ARepeatedRemountChangesNothing) {
+    adopt(1, {held("a", 0, 5)});
+    pass(11s);
+    attach(node(1));
+    put("n", 64);
+    const auto result = adopt(1, {held("a", 0, 5), held("x", 4096, 6)});
+    EXPECT_EQ(result.code, StoreCode::kOk);
+    EXPECT_EQ(result.adopted, 0u);
+    EXPECT_FALSE(holds("x")) << "the master knows better by now";
+}
+
+}  // namespace
+}  // namespace mooncake::store

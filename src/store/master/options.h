@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/time.h"
+#include "store/allocation/placement.h"
+#include "store/allocation/range_allocator.h"
+
+namespace mooncake::store {
+
+/// Everything the master can be told, with its defaults. Fixed for the life of a state.
+struct MasterOptions {
+    // leases and pins
+    Duration lease_ttl = 10s;
+    Duration soft_pin_ttl = 30min;
+    Duration soft_pin_ttl_max = 24h;
+    // eviction
+    bool evict_soft_pinned = true;
+    double eviction_ratio = 0.05;
+    double high_watermark = 0.90;
+    // writes and clients
+    Duration client_ttl = 10s;
+    Duration put_discard_timeout = 30s;   // an unfinished write may be pre-empted from then on
+    Duration put_release_timeout = 600s;  // and its memory reused from then on, whatever its writer does
+    Duration silent_writer_rest = 30s;    // the same for a writer that stopped pinging, from its end
+    // placement
+    PlacementStrategy placement = PlacementStrategy::kRandom;
+    uint64_t alignment = RangeAllocator::kDefaultAlignment;
+    Duration suspect_min = 1s, suspect_max = 60s;  // no new writes to a segment reported failing; doubles while reports go on
+    // tenants
+    bool tenants = false;  // off: all names mean the default tenant
+    // tasks
+    size_t pending_tasks_max = 10'000, processing_tasks_max = 10'000, finished_tasks_max = 10'000;
+    Duration pending_task_timeout = 300s, processing_task_timeout = 300s;  // 0: none
+    int drain_attempts = 3;
+    // Must be above every generation given out by earlier masters of the same nodes: the wall clock in nanoseconds will do.
+    uint64_t first_generation = 1;
+    uint64_t hash_seed = 0;
+};
+
+}  // namespace mooncake::store

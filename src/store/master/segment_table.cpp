@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/segment_table.h"
+
+#include <algorithm>
+
+namespace mooncake::store {
+
+std::span<const SegmentNumber> SegmentTable::find_name(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) return {};
+    return found->second;
+}
+
+SegmentNumber SegmentTable::insert(SegmentSpec spec, ClientNumber client, uint64_t alignment) {
+    auto number = static_cast<SegmentNumber>(segments_.size());
+    if (free_.empty()) {
+        segments_.emplace_back();
+    } else {
+        number = free_.back();
+        free_.pop_back();
+    }
+    by_id_.emplace(spec.id, number);
+    by_name_[spec.name].push_back(number);
+    segments_[number] = std::make_unique<Segment>(std::move(spec), client, alignment);
+    capacity_ += segments_[number]->allocator.capacity();
+    return number;
+}
+
+void SegmentTable::erase(SegmentNumber number) {
+    const Segment& segment = *segments_[number];
+    capacity_ -= segment.allocator.capacity();
+    used_bytes_ -= segment.allocator.used_bytes();
+    by_id_.erase(segment.spec.id);
+    const auto name = by_name_.find(segment.spec.name);
+    std::erase(name->second, number);
+    if (name->second.empty()) by_name_.erase(name);
+    segments_[number].reset();
+    free_.push_back(number);
+}
+
+RangeAllocator::Block SegmentTable::take(SegmentNumber number, uint64_t offset, uint64_t length, uint64_t owner) {
+    Segment& segment = *segments_[number];
+    const RangeAllocator::Block block = segment.allocator.take(offset, length, owner);
+    if (block == 0) return 0;
+    used_bytes_ += segment.allocator.length(block);
+    if (segment.view_position != UINT32_MAX) view_[segment.view_position].free = segment.allocator.free_bytes();
+    return block;
+}
+
+void SegmentTable::free(SegmentNumber number, RangeAllocator::Block block) {
+    Segment& segment = *segments_[number];
+    used_bytes_ -= segment.allocator.length(block);
+    segment.allocator.free(block);
+    if (segment.view_position != UINT32_MAX) view_[segment.view_position].free = segment.allocator.free_bytes();
+}
+
+uint32_t SegmentTable::host_number(std::string_view host) const {
+    const auto found = std::lower_bound(hosts_.begin(), hosts_.end(), host);
+    return found == hosts_.end() || *found != host ? UINT32_MAX : static_cast<uint32_t>(found - hosts_.begin());
+}
+
+void SegmentTable::rebuild_view(Time now) {
+    view_.clear();
+    capacity_sums_.clear();
+    hosts_.clear();
+    next_change_ = Time::max();
+    uint32_t name_number = 0;
+    std::vector<std::pair<std::string_view, SegmentNumber>> open;  // by host; by_name_ gives the order within
+    for (const auto& [name, numbers] : by_name_) {
+        ++name_number;
+        for (const SegmentNumber number : numbers) {
+            Segment& segment = *segments_[number];
+            segment.name_number = name_number;
+            segment.view_position = UINT32_MAX;
+            if (segment.closed_until > now) next_change_ = std::min(next_change_, segment.closed_until);
+            if (segment.suspect_until > now) next_change_ = std::min(next_change_, segment.suspect_until);
+            const bool writable = segment.status == SegmentStatus::kOk && segment.closed_until <= now && segment.allocator.capacity() != 0;
+            if (writable) open.emplace_back(host_of(name), number);
+        }
+    }
+    std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    uint64_t sum = 0;
+    largest_writable_ = 0;
+    for (const auto& [host, number] : open) {
+        Segment& segment = *segments_[number];
+        if (hosts_.empty() || hosts_.back() != host) hosts_.emplace_back(host);
+        segment.view_position = static_cast<uint32_t>(view_.size());
+        view_.push_back({.segment = number, .name = segment.name_number, .host = static_cast<uint32_t>(hosts_.size() - 1),
+                         .suspect = segment.suspect_until > now, .capacity = segment.allocator.capacity(), .free = segment.allocator.free_bytes()});
+        capacity_sums_.push_back(sum += segment.allocator.capacity());
+        largest_writable_ = std::max(largest_writable_, segment.allocator.capacity());
+    }
+}
+
+}  // namespace mooncake::store

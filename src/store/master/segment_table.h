@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/time.h"
+#include "store/allocation/placement.h"
+#include "store/allocation/range_allocator.h"
+#include "store/master/object.h"
+#include "store/protocol/segments.h"
+
+namespace mooncake::store {
+
+struct Segment {
+    Segment(SegmentSpec segment_spec, ClientNumber client_number, uint64_t alignment)
+        : spec(std::move(segment_spec)), client(client_number), allocator(spec.size, alignment) {}
+
+    SegmentSpec spec;
+    ClientNumber client;
+    SegmentStatus status = SegmentStatus::kOk;
+    Time status_end{};     // of kGracefullyUnmounting
+    Time closed_until{};   // no new ranges before: earlier leases on this memory may run
+    Time suspect_until{};  // its data path was reported failing
+    Duration suspect_for{0};
+    uint32_t name_number = 0;
+    uint32_t view_position = UINT32_MAX;  // UINT32_MAX: not in the view
+    uint64_t resting_bytes = 0;
+    RangeAllocator allocator;
+};
+
+/// The mounted segments by id, name and number, and the view of those that may be written to. All taking and freeing of ranges goes
+/// through it, so that its totals and the view stay exact. Not thread-safe.
+class SegmentTable {
+public:
+    SegmentNumber find(const SegmentId& id) const {
+        const auto found = by_id_.find(id);
+        return found == by_id_.end() ? 0 : found->second;
+    }
+    /// All segments of that name.
+    std::span<const SegmentNumber> find_name(std::string_view name) const;
+
+    SegmentNumber insert(SegmentSpec spec, ClientNumber client, uint64_t alignment);
+    void erase(SegmentNumber number);
+
+    RangeAllocator::Block take(SegmentNumber number, uint64_t offset, uint64_t length, uint64_t owner);
+    void free(SegmentNumber number, RangeAllocator::Block block);
+
+    /// After a segment came, went, or changed what it is good for.
+    void rebuild_view(Time now);
+    PlacementView view() const { return {view_, capacity_sums_}; }
+    uint32_t host_number(std::string_view host) const;  // in the view; UINT32_MAX: none
+    /// The capacity of the largest segment in the view.
+    uint64_t largest_writable() const noexcept { return largest_writable_; }
+    /// When the view will change by itself; Time::max(): never.
+    Time next_change() const noexcept { return next_change_; }
+
+    Segment& operator[](SegmentNumber number) { return *segments_[number]; }
+    const Segment& operator[](SegmentNumber number) const { return *segments_[number]; }
+    bool exists(SegmentNumber number) const { return number < segments_.size() && segments_[number] != nullptr; }
+    SegmentNumber limit() const noexcept { return static_cast<SegmentNumber>(segments_.size()); }
+    uint64_t capacity() const noexcept { return capacity_; }
+    uint64_t used_bytes() const noexcept { return used_bytes_; }  // with what rests
+    size_t size() const noexcept { return by_id_.size(); }
+
+private:
+    std::vector<std::unique_ptr<Segment>> segments_ = std::vector<std::unique_ptr<Segment>>(1);
+    std::vector<SegmentNumber> free_;
+    std::unordered_map<SegmentId, SegmentNumber> by_id_;
+    std::map<std::string, std::vector<SegmentNumber>, std::less<>> by_name_;
+    std::vector<SegmentView> view_;
+    std::vector<uint64_t> capacity_sums_;
+    std::vector<std::string> hosts_;  // in the view, sorted: a host's number is its place
+    Time next_change_ = Time::max();
+    uint64_t capacity_ = 0, used_bytes_ = 0, largest_writable_ = 0;
+};
+
+}  // namespace mooncake::store

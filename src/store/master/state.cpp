@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/state.h"
+
+#include <algorithm>
+
+namespace mooncake::store {
+
+MasterState::MasterState(const MasterOptions& options)
+    : options_(options), objects_(options.hash_seed), tenants_(objects_), next_generation_(options.first_generation) {
+    MC_CHECK(options.first_generation != 0);
+}
+
+void MasterState::apply(const Change& change) {
+    std::visit([this](const auto& one) { apply(one); }, change);
+}
+
+TenantNumber MasterState::tenant(std::string_view name) const {
+    return options_.tenants && name != TenantTable::kDefaultName ? tenants_.find(name) : TenantTable::kDefault;
+}
+
+ObjectId MasterState::unit(ObjectId id) const {
+    const GroupId group = objects_[id].group;
+    return group == 0 ? id : groups_[group].members.front();
+}
+
+std::span<const ObjectId> MasterState::members(const ObjectId& unit) const {
+    const GroupId group = objects_[unit].group;
+    if (group == 0) return {&unit, 1};
+    return groups_[group].members;
+}
+
+Time MasterState::next_event() const { return std::min({quarantine_.next(), next_return(), segments_.next_change()}); }
+
+Time MasterState::memory_busy_until(const ClientId& client, uint64_t base, uint64_t size) const {
+    Time until{};
+    for (const Departed& gone : departed_)
+        if (gone.client == client && gone.base < base + size && base < gone.base + gone.size) until = std::max(until, gone.busy_until);
+    return until;
+}
+
+// ranges ------------------------------------------------------------------------------------------------------------------
+
+ReplicaList MasterState::take_ranges(const std::vector<ReplicaLocation>& where, uint64_t length, uint64_t owner) {
+    ReplicaList replicas;
+    for (const ReplicaLocation& location : where) {
+        const RangeAllocator::Block block = segments_.take(location.segment, location.offset, length, owner);
+        MC_CHECK(block != 0);
+        replicas.add({.offset = location.offset, .segment = location.segment, .block = block});
+    }
+    return replicas;
+}
+
+void MasterState::give_ranges(const ReplicaList& replicas, uint64_t owner) {
+    for (size_t i = 0; i < replicas.size(); ++i) segments_[replicas[i].segment].allocator.set_owner(replicas[i].block, owner);
+}
+
+void MasterState::release(const Replica& replica, Time until, Time now, ClientNumber writer) {
+    if (until <= now) {
+        segments_.free(replica.segment, replica.block);
+        return;
+    }
+    Segment& segment = segments_[replica.segment];
+    const uint64_t bytes = segment.allocator.length(replica.block);
+    segment.allocator.set_owner(replica.block, owner_word(OwnerKind::kResting, 0));
+    segment.resting_bytes += bytes;
+    if (writer != 0) ++clients_[writer].rests;
+    quarantine_.add(until, {.segment = replica.segment, .block = replica.block, .writer = writer, .bytes = bytes});
+}
+
+void MasterState::charge(TenantNumber tenant, uint64_t length, size_t replicas) {
+    tenants_[tenant].charged_bytes += rounded(length) * replicas;
+}
+
+void MasterState::refund(TenantNumber tenant, uint64_t length, size_t replicas) {
+    tenants_[tenant].charged_bytes -= rounded(length) * replicas;
+}
+
+// groups and order --------------------------------------------------------------------------------------------------------
+
+void MasterState::join_group(ObjectId id, std::string_view name) {
+    Object& object = objects_[id];
+    GroupId group = groups_.find(object.tenant, name);
+    if (group == 0) group = groups_.insert(object.tenant, name);
+    object.group = group;
+    object.group_position = static_cast<uint32_t>(groups_[group].members.size());
+    groups_[group].members.push_back(id);
+    groups_[group].writing += !object.has_value();
+    groups_[group].blocked += object.blocked;
+}
+
+void MasterState::leave_group(ObjectId id) {
+    Object& object = objects_[id];
+    if (object.group == 0) return;
+    const GroupId group_id = std::exchange(object.group, 0);
+    Group& group = groups_[group_id];
+    group.writing -= !object.has_value();
+    group.blocked -= object.blocked;
+    const ObjectId last = group.members.back();
+    group.members[object.group_position] = last;
+    objects_[last].group_position = object.group_position;
+    group.members.pop_back();
+    EvictionOrder& order = tenants_[object.tenant].order;
+    if (group.members.empty()) {
+        if (object.shelf != Shelf::kNone) order.remove(id);
+        groups_.erase(group_id);
+        return;
+    }
+    const ObjectId heir = group.members.front();
+    if (object.shelf == Shelf::kOrder) {
+        order.replace(id, heir);
+    } else if (object.shelf != Shelf::kNone) {  // its return was noted under the old name: let it be looked at again
+        order.remove(id);
+        order.insert_coldest(heir);
+    }
+    update_order(heir);
+}
+
+void MasterState::update_order(ObjectId id) {
+    Object& object = objects_[id];
+    const bool blocked = object.hard_pin || object.write != 0 || object.copy != 0 || !object.has_value();
+    if (object.blocked != blocked) {
+        object.blocked = blocked;
+        if (object.group != 0) blocked ? ++groups_[object.group].blocked : --groups_[object.group].blocked;
+    }
+    const ObjectId unit_id = unit(id);
+    const bool evictable = object.group == 0 ? !blocked : groups_[object.group].blocked == 0;
+    EvictionOrder& order = tenants_[object.tenant].order;
+    const bool there = objects_[unit_id].shelf != Shelf::kNone;
+    if (evictable && !there) order.insert(unit_id);
+    if (!evictable && there) order.remove(unit_id);
+}
+
+// objects -----------------------------------------------------------------------------------------------------------------
+
+void MasterState::set_writer(Object& object, ClientNumber writer) {
+    if (object.writer == writer) return;
+    if (writer != 0) ++clients_[writer].objects;
+    if (object.writer != 0) {
+        --clients_[object.writer].objects;
+        clients_.drop_if_unused(object.writer);
+    }
+    object.writer = writer;
+}
+
+void MasterState::value_arrived(ObjectId id) {
+    if (const GroupId group = objects_[id].group; group != 0) --groups_[group].writing;
+}
+
+void MasterState::drop_value(ObjectId id, Time now) {
+    Object& object = objects_[id];
+    if (!object.has_value()) return;
+    refund(object.tenant, object.length, object.replicas.size());
+    for (size_t i = 0; i < object.replicas.size(); ++i) release(object.replicas[i], object.lease_end, now, 0);
+    object.replicas = {};
+    object.generation = object.length = object.checksum = 0;
+    object.lease_end = object.promise_end = object.soft_pin_end = {};
+    if (object.group != 0) ++groups_[object.group].writing;
+    set_writer(object, 0);
+    erase_if_empty(id);
+}
+
+void MasterState::erase_if_empty(ObjectId id) {
+    Object& object = objects_[id];
+    if (object.has_value() || object.write != 0) {
+        update_order(id);
+        return;
+    }
+    const TenantNumber tenant = object.tenant;
+    if (object.group != 0) leave_group(id);
+    else if (object.shelf != Shelf::kNone) tenants_[tenant].order.remove(id);
+    objects_.erase(id);
+    --tenants_[tenant].objects;
+    tenants_.drop_if_unused(tenant);
+}
+
+void MasterState::drop_write(WriteId id, Time rest_until, Time now) {
+    Write& write = writes_[id];
+    const ObjectId object_id = write.object;
+    Object& object = objects_[object_id];
+    refund(object.tenant, write.length, write.replicas.size());
+    for (size_t i = 0; i < write.replicas.size(); ++i) release(write.replicas[i], rest_until, now, write.client);
+    object.write = 0;
+    writes_by_age_.erase(id, [this](WriteId other) -> Links& { return writes_[other].age; });
+    writes_.give_back(id);
+    erase_if_empty(object_id);
+}
+
+// time --------------------------------------------------------------------------------------------------------------------
+
+void MasterState::apply(const SetAside& change) {
+    const Object& object = objects_[change.object];
+    tenants_[object.tenant].order.set_aside(change.object, change.shelf);
+    returns_.push({.at = change.until, .object = change.object, .generation = object.generation});
+}
+
+void MasterState::apply(const ClockAdvanced& change) {
+    quarantine_.release(change.now, [this](const Quarantine::Rest& rest) {
+        segments_[rest.segment].resting_bytes -= rest.bytes;
+        segments_.free(rest.segment, rest.block);
+        if (rest.writer == 0) return;
+        --clients_[rest.writer].rests;
+        clients_.drop_if_unused(rest.writer);
+    });
+    std::vector<ObjectId> back;
+    for (; !returns_.empty() && returns_.top().at <= change.now; returns_.pop()) {
+        const Return& due = returns_.top();
+        if (!objects_.exists(due.object) || objects_[due.object].generation != due.generation) continue;
+        const Shelf shelf = objects_[due.object].shelf;
+        if (shelf != Shelf::kNone && shelf != Shelf::kOrder) back.push_back(due.object);
+    }
+    // Whose hold ended first becomes the coldest. One that was set aside twice is noted twice.
+    for (auto id = back.rbegin(); id != back.rend(); ++id) tenants_[objects_[*id].tenant].order.bring_back(*id);
+    std::erase_if(departed_, [&](const Departed& gone) { return gone.busy_until <= change.now; });
+    if (segments_.next_change() <= change.now) segments_.rebuild_view(change.now);
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+#include "store/allocation/slab.h"
+#include "store/master/change.h"
+#include "store/master/client_table.h"
+#include "store/master/group_table.h"
+#include "store/master/object_table.h"
+#include "store/master/options.h"
+#include "store/master/quarantine.h"
+#include "store/master/segment_table.h"
+#include "store/master/tenant_table.h"
+
+namespace mooncake::store {
+
+/// Everything the master knows. Deterministic: no I/O, no clock, no threads; equal after equal changes. Only apply() alters it; a
+/// change that was decided on this state can always be applied to it. Not thread-safe.
+class MasterState {
+public:
+    explicit MasterState(const MasterOptions& options);
+    MasterState(const MasterState&) = delete;
+    MasterState& operator=(const MasterState&) = delete;
+
+    void apply(const Change& change);
+    void apply(const ClientSeen& change);
+    void apply(const ClientGone& change);
+    void apply(const RequestClosed& change);
+    void apply(const SegmentMounted& change);
+    void apply(const SegmentRemoved& change);
+    void apply(const SegmentStatusSet& change);
+    void apply(const SegmentSuspected& change);
+    void apply(const ValueAdopted& change);
+    void apply(const RangeReserved& change);
+    void apply(const WriteStarted& change);
+    void apply(const WriteCommitted& change);
+    void apply(const WriteDropped& change);
+    void apply(const LeasesGranted& change);
+    void apply(const PromisesGranted& change);
+    void apply(const ObjectsRemoved& change);
+    void apply(const ReplicaRemoved& change);
+    void apply(const SetAside& change);
+    void apply(const ClockAdvanced& change);
+
+    const MasterOptions& options() const noexcept { return options_; }
+    const ClientTable& clients() const noexcept { return clients_; }
+    const SegmentTable& segments() const noexcept { return segments_; }
+    const TenantTable& tenants() const noexcept { return tenants_; }
+    const GroupTable& groups() const noexcept { return groups_; }
+    const ObjectTable& objects() const noexcept { return objects_; }
+    const Quarantine& quarantine() const noexcept { return quarantine_; }
+    const Write& write(WriteId id) const { return writes_[id]; }
+    size_t write_count() const noexcept { return writes_.size(); }
+    WriteId oldest_write() const noexcept { return writes_by_age_.first(); }
+
+    /// The tenant of that name, or the default one where tenants are off; 0: unknown.
+    TenantNumber tenant(std::string_view name) const;
+    /// The object that stands for this one in the eviction order: itself, or the first of its group.
+    ObjectId unit(ObjectId id) const;
+    /// The group of the unit, or just the object.
+    std::span<const ObjectId> members(const ObjectId& unit) const;
+    /// Has a value, and so have all others of its group.
+    bool readable(const Object& object) const { return object.has_value() && (object.group == 0 || groups_[object.group].writing == 0); }
+    uint64_t rounded(uint64_t length) const { return (length + options_.alignment - 1) & ~(options_.alignment - 1); }
+    uint64_t next_generation() const noexcept { return next_generation_; }
+    /// Whether ClockAdvanced{now} would do anything.
+    bool due(Time now) const { return now >= next_event(); }
+    Time next_event() const;
+    /// When the first entry that was set aside comes back; Time::max(): none.
+    Time next_return() const { return returns_.empty() ? Time::max() : returns_.top().at; }
+    /// Leases and unfinished writes on memory that is no longer mounted may run until then.
+    Time memory_busy_until(const ClientId& client, uint64_t base, uint64_t size) const;
+
+private:
+    struct Return {
+        Time at{};
+        ObjectId object = 0;
+        uint64_t generation = 0;
+        friend bool operator>(const Return& a, const Return& b) { return a.at > b.at; }
+    };
+    /// Memory of a client that was unmounted while something could still reach it.
+    struct Departed {
+        ClientId client;
+        uint64_t base = 0, size = 0;
+        Time busy_until{};
+    };
+
+    ReplicaList take_ranges(const std::vector<ReplicaLocation>& where, uint64_t length, uint64_t owner);
+    void give_ranges(const ReplicaList& replicas, uint64_t owner);
+    void release(const Replica& replica, Time until, Time now, ClientNumber writer);
+    void charge(TenantNumber tenant, uint64_t length, size_t replicas);
+    void refund(TenantNumber tenant, uint64_t length, size_t replicas);
+    void join_group(ObjectId id, std::string_view name);
+    void leave_group(ObjectId id);
+    void set_writer(Object& object, ClientNumber writer);
+    void value_arrived(ObjectId id);
+    /// The value goes, its ranges rest as long as they are leased; the object goes too unless it is being written.
+    void drop_value(ObjectId id, Time now);
+    void drop_write(WriteId id, Time rest_until, Time now);
+    void erase_if_empty(ObjectId id);
+    /// Puts the object's unit into the eviction order, or takes it out, as its members now allow.
+    void update_order(ObjectId id);
+    void forget_block(uint64_t owner, SegmentNumber segment, Time now, std::vector<GroupId>& broken);
+    Time block_busy_until(uint64_t owner) const;
+
+    const MasterOptions options_;
+    ObjectTable objects_;
+    TenantTable tenants_;  // uses objects_
+    GroupTable groups_;
+    ClientTable clients_;
+    SegmentTable segments_;
+    Slab<Write, 128> writes_;
+    IndexList writes_by_age_;
+    Quarantine quarantine_;
+    std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;
+    std::vector<Departed> departed_;
+    uint64_t next_generation_;
+};
+
+}  // namespace mooncake::store

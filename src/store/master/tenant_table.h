@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "store/master/eviction_policy.h"
+
+namespace mooncake::store {
+
+struct Tenant {
+    Tenant(std::string tenant_name, ObjectTable& table) : name(std::move(tenant_name)), order(table) {}
+
+    std::string name;
+    std::optional<uint64_t> requested_quota;  // nothing: no policy, so no new writes where tenants are on
+    uint64_t effective_quota = 0;
+    uint64_t charged_bytes = 0;  // ranges of values, writes and copies; what rests is nobody's
+    size_t objects = 0;
+    EvictionOrder order;
+};
+
+/// The tenants by name and by number; number 1 is the default tenant and always there. Not thread-safe.
+class TenantTable {
+public:
+    static constexpr TenantNumber kDefault = 1;
+    static constexpr std::string_view kDefaultName = "default";
+
+    explicit TenantTable(ObjectTable& objects) : objects_(objects), tenants_(1) { find_or_insert(kDefaultName); }
+
+    TenantNumber find(std::string_view name) const {
+        const auto found = by_name_.find(std::string(name));
+        return found == by_name_.end() ? 0 : found->second;
+    }
+    TenantNumber find_or_insert(std::string_view name);
+    void set_quota(TenantNumber number, std::optional<uint64_t> bytes, uint64_t capacity);
+    /// Shares out `capacity`: each gets what it asked for, or its proportional part if that is more than there is.
+    void share_out(uint64_t capacity);
+    /// Forgets it if it has no policy and nothing of its own; never the default one.
+    void drop_if_unused(TenantNumber number);
+
+    Tenant& operator[](TenantNumber number) { return *tenants_[number]; }
+    const Tenant& operator[](TenantNumber number) const { return *tenants_[number]; }
+    bool exists(TenantNumber number) const { return number < tenants_.size() && tenants_[number] != nullptr; }
+    TenantNumber limit() const noexcept { return static_cast<TenantNumber>(tenants_.size()); }
+
+private:
+    ObjectTable& objects_;
+    std::vector<std::unique_ptr<Tenant>> tenants_;
+    std::vector<TenantNumber> free_;
+    std::unordered_map<std::string, TenantNumber> by_name_;
+};
+
+}  // namespace mooncake::store

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+#include "store/protocol/codes.h"
+#include "store/protocol/ids.h"
+#include "store/protocol/objects.h"
+
+/// How nodes lend memory and stay known. Plain data, as in objects.h.
+namespace mooncake::store {
+
+enum class SegmentStatus : uint8_t { kUndefined, kOk, kDraining, kDrained, kGracefullyUnmounting, kUnmounting };
+
+/// "OK", "DRAINING", ...
+std::string_view segment_status_name(SegmentStatus status) noexcept;
+
+struct SegmentSpec {
+    SegmentId id;
+    std::string name;      // host:port of the owner; several segments may share it
+    uint64_t base = 0;     // address of its first byte in the owner
+    uint64_t size = 0;
+    std::string endpoint;  // what the transfer engine connects to
+    std::string protocol;
+};
+
+struct MountRequest {
+    ClientId client;
+    SegmentSpec segment;
+};
+
+/// One value that lies in a segment, as its node knows it.
+struct HeldObject {
+    std::string_view tenant, key, group;
+    uint64_t offset = 0, length = 0;
+    uint64_t generation = 0, checksum = 0;
+    ObjectDataType data_type = ObjectDataType::kUnknown;
+    bool hard_pin = false;
+    Duration soft_pin_left{0};
+    ClientId writer;  // none: unknown
+};
+/// A write that was announced to the node and has not ended.
+struct HeldWrite {
+    uint64_t offset = 0, length = 0;
+    ClientId writer;
+};
+struct HeldSegment {
+    SegmentSpec segment;
+    std::span<const HeldObject> objects;
+    std::span<const HeldWrite> writes;
+};
+/// Also how a client makes itself known, with no segments.
+struct RemountRequest {
+    ClientId client;
+    std::span<const HeldSegment> segments;
+};
+struct RemountReply {
+    struct Segment {
+        StoreCode code = StoreCode::kOk;
+        uint64_t adopted = 0;  // objects, or further replicas of them
+        uint64_t stale = 0;    // a newer value is known
+        uint64_t refused = 0;  // overlapping, out of bounds, contradictory
+    };
+    std::vector<Segment> segments;
+};
+
+struct UnmountRequest {
+    ClientId client;
+    SegmentId segment;
+    Duration grace{0};  // 0: at once; else readable until then, without new writes
+};
+
+enum class PingStatus : uint8_t { kOk, kNeedRemount };
+struct PingReply {
+    PingStatus status = PingStatus::kOk;
+};
+
+/// A client could not move data to or from these segments.
+struct FailureReport {
+    ClientId client;
+    std::span<const SegmentId> segments;
+};
+
+}  // namespace mooncake::store
