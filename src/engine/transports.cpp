@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "transport/self/self.h"
+#include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
 
 namespace mooncake {
@@ -19,6 +20,7 @@ struct Maker {
 /// Every transport of this build; adding one is one line here and one folder.
 constexpr Maker kMakers[] = {
     {"self", make_self_transport},
+    {"shm", make_shm_transport},
     {"tcp", tcp::make_tcp_transport},
 };
 
