@@ -36,6 +36,9 @@ constexpr Duration kFenceTime = 500ms;
 
 /// True when another attempt, on a new link or another transport, may help.
 bool worth_another_attempt(const Error& error) noexcept;
+/// What a failed attempt means for the link: drops it if it broke. A refusal by a peer that is just going away, or that has made
+/// place for a successor, becomes kStale: it was not meant for us.
+Error judge_failure(Session& session, const std::shared_ptr<Link>& link, Error error, Deadline deadline);
 /// The error of a transfer that was stopped, saying what that means for the peer's memory.
 Error stopped_error(Code code, std::string_view why, Stopped stopped);
 /// The error a transfer ends with: names peer and path, and says so when a write broke off at a peer nobody could ask.

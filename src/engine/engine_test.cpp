@@ -276,7 +276,8 @@ TEST(EngineDirectory, FindsPeersByName) {
     auto successor = named("node-b:1");
     theirs.reset();
     ASSERT_TRUE(successor->register_memory(far.data(), far.size()));
-    EXPECT_TRUE(ours->transfer("node-b:1", Direction::kWrite, {&block, 1}, soon()));
+    const auto again = ours->transfer("node-b:1", Direction::kWrite, {&block, 1}, soon());
+    EXPECT_TRUE(again) << again.error().to_string();
 }
 
 }  // namespace

@@ -95,6 +95,14 @@ bool Session::still_the_same(const Link& link, Deadline deadline) {
     return found && found->descriptor.incarnation == link.descriptor.incarnation;
 }
 
+bool Session::confirm(const std::shared_ptr<Link>& link, Deadline deadline) {
+    if (still_the_same(*link, deadline)) return true;
+    std::shared_ptr<Link> outdated;
+    Lock lock(mutex_);
+    if (link_ == link) outdated = std::move(link_);
+    return false;
+}
+
 void Session::sweep(Duration refresh_interval) {
     std::shared_ptr<Link> outdated, asked;
     {

@@ -47,6 +47,8 @@ public:
     Result<std::shared_ptr<Link>> link(Deadline deadline);
     /// Tells that a link failed with `error`: the next link() connects anew. kNotSupported and kRefused also bar its transport.
     void report_failure(const std::shared_ptr<Link>& link, const Error& error);
+    /// Whether the peer behind a link still lives and is the one we connected to; forgets the link if not. Asks the peer.
+    bool confirm(const std::shared_ptr<Link>& link, Deadline deadline);
     /// Forgets the link, so that the next use fetches the descriptor again. Transfers in flight finish on the old one.
     void refresh();
     /// Now and then: drops a link that broke while idle, which frees its sockets and mappings; with a refresh interval also asks

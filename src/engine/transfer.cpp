@@ -21,6 +21,13 @@ constexpr std::string_view kInDoubt = "the peer is in doubt: it may still apply 
 
 }  // namespace
 
+Error judge_failure(Session& session, const std::shared_ptr<Link>& link, Error error, Deadline deadline) {
+    if (error.code() == Code::kNotRegistered && !session.confirm(link, deadline))
+        return Error(Code::kStale, format_text("the peer is going away or has restarted; it said: {}", error.message()));
+    session.report_failure(link, error);
+    return error;
+}
+
 Error final_error(Error error, Direction direction, const Link& link) {
     std::string message = format_text("{}: {}", link.to_string(), error.message());
     if (error.code() == Code::kUnavailable && direction == Direction::kWrite) message += format_text("; {}", kInDoubt);
@@ -83,11 +90,11 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction dire
         }
         auto moved = attempt(**link, direction, slices, completion, deadline);
         if (moved) return moved;
-        session.report_failure(*link, moved.error());
-        const bool again = worth_another_attempt(moved.error()) && tries < kAttemptsMax && !deadline.passed() &&
+        const Error error = judge_failure(session, *link, std::move(moved).error(), deadline);
+        const bool again = worth_another_attempt(error) && tries < kAttemptsMax && !deadline.passed() &&
                            !core.closing.load(std::memory_order_acquire);
-        if (!again) return Unexpected(final_error(std::move(moved).error(), direction, **link));
-        MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", (*link)->to_string(), moved.error().to_string());
+        if (!again) return Unexpected(final_error(error, direction, **link));
+        MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", (*link)->to_string(), error.to_string());
     }
 }
 

@@ -89,9 +89,8 @@ void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
         link = std::move(link_);
         tries = tries_;
     }
-    const Error error = attempt_.result().error();
     link->metrics->of(direction_).failures->add();
-    session_.report_failure(link, error);
+    const Error error = judge_failure(session_, link, attempt_.result().error(), deadline_);
     const bool again = worth_another_attempt(error) && tries < kAttemptsMax && !deadline_.passed() && !core_.closing.load(std::memory_order_acquire);
     if (again) {
         MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", link->to_string(), error.to_string());

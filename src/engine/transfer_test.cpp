@@ -69,6 +69,18 @@ TEST_F(TransferTest, DoesNotRepeatWhatCannotHelp) {
     EXPECT_EQ(world.script.submits, 1);
 }
 
+TEST_F(TransferTest, ARefusalByAPeerThatHasASuccessorIsNotTheLastWord) {
+    int refusals = 1;
+    world.script.on_slice = [&](const Slice&) -> Result<> {
+        if (refusals-- <= 0) return {};
+        Lock lock(world.mutex);
+        world.incarnation = Incarnation{99};
+        return fail(Code::kNotRegistered, "going away");
+    };
+    EXPECT_TRUE(write());
+    EXPECT_EQ(world.script.connects, 2);
+}
+
 TEST_F(TransferTest, ATimedOutTransferIsCancelledBeforeItReturns) {
     world.script.hold = true;
     const auto moved = write(Deadline::after(5ms));
