@@ -1,10 +1,12 @@
 # Where things are installed: inside the Python package for a wheel, by the system's habits otherwise.
 if(MC_PYTHON)
+    set(MC_INSTALL_RPATH "$ORIGIN/../lib")
     set(MC_INSTALL_LIB mooncake/lib)
     set(MC_INSTALL_BIN mooncake/bin)
     set(MC_INSTALL_INCLUDE mooncake/include)
 else()
     include(GNUInstallDirs)
+    set(MC_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
     set(MC_INSTALL_LIB ${CMAKE_INSTALL_LIBDIR})
     set(MC_INSTALL_BIN ${CMAKE_INSTALL_BINDIR})
     set(MC_INSTALL_INCLUDE ${CMAKE_INSTALL_INCLUDEDIR})
@@ -48,6 +50,8 @@ function(mooncake_library name)
     endif()
     if(MC_PYTHON)
         mooncake_bundle(${name})
+        mooncake_licenses(libprometheus-cpp-core1.0 libhiredis-dev libxxhash-dev libgflags-dev libfmt-dev libspdlog-dev libboost1.81-dev
+                          nlohmann-json3-dev libflatbuffers-dev libexpected-dev)
     endif()
 endfunction()
 
@@ -64,6 +68,13 @@ function(mooncake_bundle target)
         endforeach()")
 endfunction()
 
+# Carries the licenses of the code that is inside, by Debian package.
+function(mooncake_licenses)
+    foreach(package ${ARGN})
+        install(FILES /usr/share/doc/${package}/copyright DESTINATION mooncake/licenses RENAME ${package}.txt OPTIONAL)
+    endforeach()
+endfunction()
+
 # mooncake_program(NAME SOURCES files LINKS layers and libraries): a program of apps/, installed beside the library.
 function(mooncake_program name)
     cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
@@ -75,6 +86,6 @@ function(mooncake_program name)
         target_link_libraries(${name} PRIVATE ${link})
     endforeach()
     target_link_libraries(${name} PRIVATE ${GFLAGS_STATIC})
-    set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+    set_target_properties(${name} PROPERTIES INSTALL_RPATH "${MC_INSTALL_RPATH}")
     install(TARGETS ${name} RUNTIME DESTINATION ${MC_INSTALL_BIN})
 endfunction()

@@ -1,21 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as installed: what it carries and where it says it is."""
+"""The package as installed: what it carries, and that it stands alone."""
 
+import re
 import subprocess
 import sys
+from importlib.metadata import entry_points, version
+from pathlib import Path
 
 import mooncake
+import pytest
+
+PACKAGE = Path(mooncake.__file__).parent
+SYSTEM_LIBRARIES = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|atomic))\.so\.\d+$")
+
+
+def run(*command: str | Path, **options) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100, **options).stdout
 
 
 def test_version_is_the_one_the_distribution_was_built_with():
-    from importlib.metadata import version
-
     assert mooncake.__version__ == version("mooncake-transfer-engine")
 
 
 def test_importing_the_package_loads_nothing_native():
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import mooncake, sys; print([m for m in sys.modules if m.startswith('mooncake.')])"],
-        capture_output=True, text=True, check=True, timeout=60,
-    )
-    assert loaded.stdout.strip() == "['mooncake._version']"
+    loaded = run(sys.executable, "-c", "import mooncake, sys; print([m for m in sys.modules if m.startswith('mooncake.')])")
+    assert loaded.strip() == "['mooncake._version']"
+
+
+def test_features_are_named_and_true_or_false():
+    features = mooncake.features()
+    assert features and all(isinstance(value, bool) for value in features.values())
+
+
+def native_files() -> list[Path]:
+    return [*PACKAGE.glob("*.so"), *(PACKAGE / "lib").iterdir(), *(PACKAGE / "bin").iterdir()]
+
+
+@pytest.mark.parametrize("path", native_files(), ids=lambda path: path.name)
+def test_needs_only_the_system_and_what_the_package_carries(path):
+    dynamic = run("readelf", "-d", path)
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+    carried = {file.name for file in (PACKAGE / "lib").iterdir()}
+    assert needed
+    for name in needed:
+        assert SYSTEM_LIBRARIES.match(name) or name in carried, name
+    for folder in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", dynamic):
+        assert folder in ("$ORIGIN", "$ORIGIN/lib", "$ORIGIN/../lib")
+
+
+def test_the_library_shows_our_own_names_only():
+    names = [line.split(maxsplit=2)[2] for line in run("nm", "-D", "-C", "--defined-only", PACKAGE / "lib/libtransfer_engine.so").splitlines()]
+    foreign = [name for name in names if not re.match(r"(typeinfo (name )?for |vtable for )?mooncake::|[a-z]\w*$", name)]
+    assert "createTransferEngine" in names
+    assert foreign == []
+
+
+def test_carries_the_licenses_of_what_is_inside():
+    assert (PACKAGE / "licenses/libprometheus-cpp-core1.0.txt").is_file()
+
+
+def test_the_programs_that_it_promises_can_be_found():
+    names = {script.name for script in entry_points(group="console_scripts") if script.value.startswith("mooncake.")}
+    assert {"mooncake_http_metadata_server", "transfer_engine_bench", "transfer_engine_topology_dump"} <= names
+
+
+C_PROGRAM = """
+#include <transfer_engine_c.h>
+#include <mooncake/transfer_engine_c.h>
+#include <stdio.h>
+int main(void) {
+    char name[64];
+    transfer_engine_t engine = createTransferEngine("P2PHANDSHAKE", "127.0.0.1", "", 0, 1);
+    if (!engine) return 1;
+    if (getLocalIpAndPort(engine, name, sizeof name) != 0) return 2;
+    printf("%s\\n", name);
+    destroyTransferEngine(engine);
+    return 0;
+}
+"""
+
+
+def test_a_c_program_builds_and_runs_against_the_package(tmp_path):
+    source, program = tmp_path / "program.c", tmp_path / "program"
+    source.write_text(C_PROGRAM)
+    library = mooncake.get_library_dir()
+    run("cc", "-std=c99", "-Wall", "-Werror", source, f"-I{mooncake.get_include()}", f"-L{library}", f"-Wl,-rpath,{library}",
+        "-ltransfer_engine", "-o", program)
+    assert re.match(r"127\.0\.0\.1:\d+\n$", run(program))
