@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures of the fault tests: processes on every path that exists between two of them on one host."""
 import pytest
 from process import Process

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peer dies, stops or restarts in the middle of transfers."""
 import signal
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metadata server is down at the start, or goes away later."""
 import socket
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Network faults made by the test itself: namespaces joined by a virtual cable, and connections reset from outside."""
 import ctypes
 import os

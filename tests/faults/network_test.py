@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network between two live peers fails."""
 import os
 import random

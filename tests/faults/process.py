@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drives worker.py processes from a test."""
 import itertools
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peers that come back, on the same or another port, once or a thousand times."""
 import os
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process of a fault test: an engine and some memory, driven by JSON lines on stdin, answering by JSON lines on stdout.
 
 Commands that take long run beside the others; each answer carries the id of its command. What a command does is the docstring
