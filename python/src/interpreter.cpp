@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "base/log.h"
@@ -18,7 +19,10 @@ namespace {
 
 constexpr Duration kExitPatience = 5s;  // engines end what runs inside when they are closed, so this is never needed
 
+constexpr std::chrono::milliseconds kRefusedPause(5);
+
 constinit std::atomic<bool> abandoned{false};
+constinit std::atomic<pthread_t> exiting_thread{0};
 std::vector<std::weak_ptr<Engine>> engines;  // guarded by the interpreter lock
 bool hook_set = false;                       // guarded by the interpreter lock
 
@@ -35,6 +39,7 @@ void close_engines() {
     for (const auto& known : engines)
         if (auto engine = known.lock()) open.push_back(std::move(engine));
     engines.clear();
+    exiting_thread.store(::pthread_self(), std::memory_order_relaxed);
     calls.close(Deadline::after(0s));  // under the interpreter lock: whoever asked exiting() before is inside by now
     PyThreadState* const state = PyEval_SaveThread();
     for (const auto& engine : open) engine->close();
@@ -55,6 +60,16 @@ void sleep_for_ever() noexcept {
 
 void stop_if_abandoned() noexcept {
     if (abandoned.load(std::memory_order_acquire)) sleep_for_ever();
+}
+
+void slow_down_at_exit() noexcept {
+    if (!exiting() || exiting_thread.load(std::memory_order_relaxed) == ::pthread_self()) return;
+    running_python([] {
+        PyThreadState* const state = PyEval_SaveThread();
+        std::this_thread::sleep_for(kRefusedPause);
+        PyEval_RestoreThread(state);
+        return 0;
+    });
 }
 
 void close_at_exit(const std::shared_ptr<Engine>& engine) {

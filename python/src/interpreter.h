@@ -30,6 +30,10 @@ inline bool exiting() noexcept { return calls.closed(); }
 void stop_if_abandoned() noexcept;
 [[noreturn]] void sleep_for_ever() noexcept;
 
+/// For calls refused because of the exit: a daemon thread that repeats them at once would keep the interpreter lock from the
+/// thread that exits, so it is made to pause without it.
+void slow_down_at_exit() noexcept;
+
 /// Runs what may come to execute Python code - conversions of the caller's own types. There, too, the interpreter may try to end
 /// the thread during finalization; it sleeps instead, as newer versions of CPython do by themselves.
 template <typename Body>

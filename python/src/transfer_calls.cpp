@@ -165,6 +165,7 @@ void PreparedCalls::prune() {
 
 bool PreparedCalls::usable(const char* call) const {
     if (engine_.ours() && !exiting()) return true;
+    slow_down_at_exit();
     record_failure(call, engine_unusable());
     return false;
 }

@@ -70,7 +70,10 @@ int TransferEngine::initialize_ext(const Text& local_hostname, const Text& metad
 }
 
 int TransferEngine::start(const char* call, EngineConfig config) {
-    if (exiting()) return failed(call, error(Code::kUnavailable, "the interpreter is exiting"));
+    if (exiting()) {
+        slow_down_at_exit();
+        return failed(call, engine_unusable());
+    }
     if (state_ != State::kNew) return failed(call, error(Code::kAlreadyExists, "it was called before on this object"));
     if (config.protocol == "xgmi") return failed(call, error(Code::kNotSupported, "protocol xgmi"));
     config.options = load_options();  // under the interpreter lock, which also guards os.environ
@@ -115,6 +118,7 @@ Error TransferEngine::why_not() const {
 Engine* TransferEngine::use(const char* call) {
     if (state_ == State::kReady && engine_.ours() && !exiting()) [[likely]]
         return engine_.get();
+    slow_down_at_exit();
     record_failure(call, why_not());
     return nullptr;
 }

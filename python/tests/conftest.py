@@ -40,27 +40,6 @@ def local(make_local) -> Local:
     return make_local()
 
 
-def has_transports() -> bool:
-    """Until both have landed."""
-    import os
-
-    os.environ["MC_TRANSPORTS"] = "shm,tcp"
-    try:
-        with TransferEngine() as engine:
-            return engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
-    finally:
-        del os.environ["MC_TRANSPORTS"]
-
-
-needs_transports = pytest.mark.skipif(not has_transports(), reason="this build has no transports between processes yet")
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if {"make_peer", "peer", "pair", "stalling_pair"} & set(item.fixturenames) or "programs_test" in item.nodeid or "stalled" in item.name:
-            item.add_marker(needs_transports)
-
-
 @pytest.fixture
 def make_peer() -> Iterator[Callable[..., Peer]]:
     made: list[Peer] = []

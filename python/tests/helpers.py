@@ -37,9 +37,10 @@ class Peer:
         hello = self._receive()
         assert hello["code"] == 0, hello
         self.size, self.address = hello["size"], hello["address"]
-        self.name = f"[{host}]:{hello['port']}" if ":" in host else f"{host}:{hello['port']}"
-        if metadata != "P2PHANDSHAKE":
-            self.name = host
+        self.name = host
+        if metadata == "P2PHANDSHAKE":
+            bare = host.split(":")[0] if host.count(":") == 1 else host
+            self.name = f"[{bare}]:{hello['port']}" if ":" in bare else f"{bare}:{hello['port']}"
 
     def ask(self, call: str, **arguments: Any) -> Any:
         self._send({"call": call, **arguments})

@@ -56,8 +56,8 @@ def test_batch_read_fetches_each_block_to_its_place(pair, pattern):
 
 def test_address_the_peer_did_not_register_is_refused(pair):
     before = pair.peer.read(0, 4096)
-    assert pair.engine.transfer_sync_write(pair.peer.name, pair.local.address, pair.peer.address + pair.peer.size, 16) == -1
-    assert pair.engine.transfer_sync_write(pair.peer.name, pair.local.address, pair.peer.address + pair.peer.size - 8, 16) == -1
+    assert pair.engine.transfer_sync_write(pair.peer.name, pair.local.address, pair.peer.address - 16, 16) == -1
+    assert pair.engine.transfer_sync_write(pair.peer.name, pair.local.address, pair.peer.address - 8, 16) == -1
     assert pair.engine.transfer_sync_read(pair.peer.name, pair.local.address, 4096, 16) == -1
     assert pair.peer.name in pair.engine.last_error()
     assert pair.peer.read(0, 4096) == before
