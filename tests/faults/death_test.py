@@ -82,7 +82,7 @@ def test_initiator_killed_in_the_middle_leaves_the_target_working(spawn, path):
     target, second = spawn(), spawn()
     name, remote = target.engine(64 * MIB)
     before = None
-    for _ in range(5):
+    for _ in range(12):
         first = spawn()
         _, local = first.engine(64 * MIB, value=3)
         first.start("loop", op="write", peer=name, local=local, remote=remote, size=64 * MIB)
@@ -93,7 +93,7 @@ def test_initiator_killed_in_the_middle_leaves_the_target_working(spawn, path):
     assert second.ask("transfer", op="write", peer=name, local=local, remote=remote, size=64 * MIB)["rc"] == 0
     assert target.ask("values", addr=remote, size=64 * MIB)["values"] == [5]
     assert target.ask("unregister", addr=remote)["rc"] == 0, "a dead peer's claim is broken"
-    assert target.ask("usage")["threads"] <= before["threads"] + 1
+    assert target.ask("usage")["threads"] <= before["threads"] + 4, "some start when first needed, none per dead peer"
 
 
 def test_unregister_fences_a_busy_writer(spawn, path):
