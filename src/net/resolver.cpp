@@ -93,7 +93,7 @@ bool is_numeric_host(const std::string& host) {
     return is_ipv6_literal(host) || ::inet_pton(AF_INET, host.c_str(), &ignored) == 1;
 }
 
-void resolve_in_background(std::string host, uint16_t port, Resolved done) {
+void resolve_in_background(const std::string& host, uint16_t port, const Resolved& done) {
     if (!resolver().ask({.host = host, .port = port, .done = done}))
         done(fail(Code::kUnavailable, "cannot resolve '{}': too many names are being asked for", host));
 }

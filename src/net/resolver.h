@@ -22,7 +22,7 @@ bool is_numeric_host(const std::string& host);
 ///
 /// The threads belong to the process, not to a caller: nobody who stops has to wait for a name server that is silent. There are
 /// at most a few, so while they all wait for silent servers, further names wait as well; literal addresses never do.
-void resolve_in_background(std::string host, uint16_t port, Resolved done);
+void resolve_in_background(const std::string& host, uint16_t port, const Resolved& done);
 
 /// resolve() that returns at the deadline (kTimedOut), whatever the name servers do.
 Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t port, Deadline deadline);

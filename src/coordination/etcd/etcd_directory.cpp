@@ -68,7 +68,7 @@ private:
         const size_t first = prefix_.load(std::memory_order_relaxed);
         for (size_t i = 0;; ++i) {
             const size_t prefix = (first + i) % kPrefixes.size();
-            const std::string url = endpoint + kPrefixes[prefix] + path;
+            const std::string url = format_text("{}{}{}", endpoint, kPrefixes[prefix], path);
             MC_ASSIGN_OR_RETURN(
                 net::HttpResponse answer,
                 client_.send({.method = "POST", .url = url, .body = body, .content_type = "application/json", .repeatable = true},
