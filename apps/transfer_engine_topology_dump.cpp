@@ -19,9 +19,10 @@ int main(int argc, char** argv) {
     const mooncake::EngineOptions options = mooncake::load_options();
     std::string file = FLAGS_custom_topo_json;
     if (file.empty() && FLAGS_use_custom_topo) file = options.topology_file;
-    auto topology = mooncake::discover_topology({.nic_allow = FLAGS_device_name.empty() ? options.device_allow : mooncake::split_list(FLAGS_device_name),
-                                                 .nic_deny = options.device_deny,
-                                                 .file = file});
+    auto topology = mooncake::discover_topology(
+        {.nic_allow = FLAGS_device_name.empty() ? options.device_allow : mooncake::split_list(FLAGS_device_name),
+         .nic_deny = options.device_deny,
+         .file = file});
     if (!topology) {
         std::fprintf(stderr, "transfer_engine_topology_dump: %s\n", topology.error().to_string().c_str());
         return 1;

@@ -243,8 +243,7 @@ Figures run_pingpong(size_t size, double seconds) {
     const Child child([&, server = server, client = client] {
         ::close(client);
         std::vector<char> data(size);
-        while (receive_spinning(server, data.data(), size) && ::send(server, data.data(), kAckBytes, MSG_NOSIGNAL) > 0) {
-        }
+        while (receive_spinning(server, data.data(), size) && ::send(server, data.data(), kAckBytes, MSG_NOSIGNAL) > 0) {}
     });
     ::close(server);
     std::vector<char> data(size, 1), ack(kAckBytes);

@@ -38,7 +38,7 @@ public:
     /// Returns at `time`, or earlier when a worker failed.
     void wait_until(Time time) MC_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
         std::unique_lock lock(mutex_);
-        changed_.wait_until(lock, time, [this] { return error_.has_value(); });
+        changed_.wait_until(lock, time, [this] { return failed_.load(std::memory_order_relaxed); });
     }
 
 private:

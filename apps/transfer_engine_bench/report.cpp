@@ -51,9 +51,11 @@ std::string report(const Options& options, Outcome outcome) {
     const double p999 = quantile_us(outcome.latencies_ns, 0.999);
     const char* operation = options.direction == Direction::kRead ? "read" : "write";
     if (!options.json) {
-        return format_text("{} of {} bytes x {}, {} threads: {} batches in {:.2f} s, {:.{}f} {}/s\nlatency of a batch: p50 {:.1f} us, p99 {:.1f} us, p999 {:.1f} us\n",
-                           operation, options.block_bytes, options.blocks_per_batch, options.threads, outcome.batches, outcome.seconds,
-                           speed / unit_bytes(options.unit).value_or(1), options.precision, options.unit, p50, p99, p999);
+        return format_text(
+            "{} of {} bytes x {}, {} threads: {} batches in {:.2f} s, {:.{}f} {}/s\nlatency of a batch: p50 {:.1f} us, p99 {:.1f} us, p999 "
+            "{:.1f} us\n",
+            operation, options.block_bytes, options.blocks_per_batch, options.threads, outcome.batches, outcome.seconds,
+            speed / unit_bytes(options.unit).value_or(1), options.precision, options.unit, p50, p99, p999);
     }
     const nlohmann::ordered_json json = {{"operation", operation},
                                          {"segment", options.segment},

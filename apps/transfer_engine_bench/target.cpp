@@ -11,8 +11,8 @@ namespace mooncake::bench {
 Result<> run_target(const Options& options) {
     MC_ASSIGN_OR_RETURN(const auto engine, Engine::create(options.engine));
     MC_ASSIGN_OR_RETURN(const Buffer buffer, Buffer::create(*engine, options.buffer_bytes, options.managed_memory));
-    std::fprintf(stderr, "lending %llu bytes; start the other side with --segment_id=%s\n",
-                 static_cast<unsigned long long>(buffer.size()), engine->segment_name().c_str());
+    std::fprintf(stderr, "lending %llu bytes; start the other side with --segment_id=%s\n", static_cast<unsigned long long>(buffer.size()),
+                 engine->segment_name().c_str());
     // The line that programs read.
     std::printf("segment_id %s\n", engine->segment_name().c_str());
     std::fflush(stdout);

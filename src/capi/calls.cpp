@@ -58,7 +58,8 @@ Result<> forget_segment(Engine& engine, std::string_view name) {
 void refresh_segments(Engine& engine, std::string_view name) {
     const std::string plain = without_slashes(name);
     auto refreshed = engine.refresh_segment(plain, open_deadline(engine));
-    if (!refreshed) MC_LOG_WARNING_EVERY(1s, "cannot refresh {}: {}", plain.empty() ? "the segments" : plain, refreshed.error().to_string());
+    if (!refreshed)
+        MC_LOG_WARNING_EVERY(1s, "cannot refresh {}: {}", plain.empty() ? "the segments" : plain, refreshed.error().to_string());
 }
 
 Result<> notify(Engine& engine, SegmentId segment, const Notification& notification) {

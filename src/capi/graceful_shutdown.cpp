@@ -86,8 +86,7 @@ private:
 
     void watch() {
         unsigned char byte = kStop;
-        while (::read(read_end_.get(), &byte, 1) < 0 && errno == EINTR) {
-        }
+        while (::read(read_end_.get(), &byte, 1) < 0 && errno == EINTR) {}
         if (byte == kStop) return;
         for (const int signal_number : kSignals) ::signal(signal_number, SIG_DFL);
         MC_LOG_INFO("signal {}: closing the transfer engines", int{byte});

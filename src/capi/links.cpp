@@ -20,12 +20,8 @@ double gigabits(const std::string& rate) { return std::strtod(rate.c_str(), null
 
 Json describe_nic(const Nic& nic) {
     const std::string port = format_text("/sys/class/infiniband/{}/ports/{}", nic.name, kPort);
-    return {{"device", nic.name},
-            {"numa", nic.numa_node},
-            {"gid", sysfs::read_line(format_text("{}/gids/{}", port, kGidIndex))},
-            {"gid_index", kGidIndex},
-            {"port", kPort},
-            {"speed_gbps", gigabits(sysfs::read_line(port + "/rate"))},
+    return {{"device", nic.name},     {"numa", nic.numa_node}, {"gid", sysfs::read_line(format_text("{}/gids/{}", port, kGidIndex))},
+            {"gid_index", kGidIndex}, {"port", kPort},         {"speed_gbps", gigabits(sysfs::read_line(port + "/rate"))},
             {"source", "sysfs"}};
 }
 
@@ -35,8 +31,7 @@ Json collect(const Engine& engine) {
     auto topology = discover_topology({.nic_allow = options.device_allow, .nic_deny = options.device_deny, .file = options.topology_file});
     if (topology)
         for (const Nic& nic : topology->nics) nics.push_back(describe_nic(nic));
-    else
-        MC_LOG_WARNING("cannot list the NICs: {}", topology.error().to_string());
+    else MC_LOG_WARNING("cannot list the NICs: {}", topology.error().to_string());
     // Made by us, so it parses; `allow_exceptions` off turns a bug into an empty answer.
     Json locations = Json::parse(engine.topology_json(), nullptr, false);
     if (locations.is_discarded()) locations = Json::object();

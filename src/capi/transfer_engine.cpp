@@ -53,7 +53,8 @@ std::shared_ptr<SegmentDesc> describe(const EngineUse& engine, const std::string
     }
     auto segment = std::make_shared<SegmentDesc>();
     segment->name = std::move(descriptor->name);
-    for (BufferRecord& buffer : descriptor->buffers) segment->buffers.push_back({std::move(buffer.location), buffer.address, buffer.length});
+    for (BufferRecord& buffer : descriptor->buffers)
+        segment->buffers.push_back({std::move(buffer.location), buffer.address, buffer.length});
     return segment;
 }
 
