@@ -35,7 +35,7 @@ test: build  ## build, then every C++ and Python test
 	ctest --test-dir build/dev --output-on-failure -j $(JOBS) --output-junit reports/ctest.xml || status=1; \
 	$(MAKE) --no-print-directory install || exit 1; \
 	$(PYTHON) -m pytest --junitxml=build/dev/reports/pytest.xml || status=1; \
-	$(PYTHON) tests/summary.py build/dev/reports || status=1; \
+	$(PYTHON) tests/tidy/summary.py build/dev/reports || status=1; \
 	exit $$status
 
 bench: install  ## measure; arguments in ARGS="..."

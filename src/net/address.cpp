@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <netdb.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -24,6 +25,14 @@ bool is_npu_suffix(std::string_view text) {
     constexpr std::string_view kPrefix = "npu_";
     if (!text.starts_with(kPrefix) || text.size() == kPrefix.size()) return false;
     return text.substr(kPrefix.size()).find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+/// The name or number of an interface, as it follows the '%' of a link-local address.
+bool is_scope(std::string_view text) {
+    const auto allowed = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-' || c == '@';
+    };
+    return !text.empty() && text.size() < IF_NAMESIZE && std::all_of(text.begin(), text.end(), allowed);
 }
 
 /// "5000", "5000:npu_3": what follows the colon after the host.
@@ -51,9 +60,11 @@ Result<HostPort> parse_bracketed(std::string_view text) {
 }  // namespace
 
 bool is_ipv6_literal(std::string_view host) {
-    const size_t scope = host.find('%');
-    if (scope == host.size() - 1 || host.find('\0') != std::string_view::npos) return false;
-    const std::string bare(host.substr(0, scope));
+    const size_t percent = host.find('%');
+    if (percent != std::string_view::npos && !is_scope(host.substr(percent + 1))) return false;
+    const std::string_view address = host.substr(0, percent);
+    if (address.find('\0') != std::string_view::npos) return false;
+    const std::string bare(address);
     in6_addr ignored;
     return ::inet_pton(AF_INET6, bare.c_str(), &ignored) == 1;
 }
