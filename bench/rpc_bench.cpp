@@ -76,13 +76,14 @@ public:
 private:
     void next() {
         const Time begin = Clock::now();
-        target_.client.call_async(target_.address, kMethod, rpc::Bytes(kBodyBytes), Deadline::after(10s), [this, begin](Result<rpc::Bytes> reply) {
-            check(reply);
-            const Time now = Clock::now();
-            times.push_back(now - begin);  // callbacks of one connection run one after another
-            if (now < end_) next();
-            else done_.succeed(0);
-        });
+        target_.client.call_async(target_.address, kMethod, rpc::Bytes(kBodyBytes), Deadline::after(10s),
+                                  [this, begin](Result<rpc::Bytes> reply) {
+                                      check(reply);
+                                      const Time now = Clock::now();
+                                      times.push_back(now - begin);  // callbacks of one connection run one after another
+                                      if (now < end_) next();
+                                      else done_.succeed(0);
+                                  });
     }
 
     const Target target_;

@@ -98,7 +98,8 @@ Result<std::map<std::string, std::string>> endpoints_from(const Json& ours) {
         if (transport.empty() || transport.size() > kSegmentNameBytesMax || !value.is_string())
             return fail(Code::kCorrupt, "the endpoint of transport '{}' is not a text", transport.substr(0, kSegmentNameBytesMax));
         const auto& hex = value.get_ref<const std::string&>();
-        if (hex.size() > 2 * kEndpointBytesMax) return fail(Code::kCorrupt, "the endpoint of transport '{}' has {} digits", transport, hex.size());
+        if (hex.size() > 2 * kEndpointBytesMax)
+            return fail(Code::kCorrupt, "the endpoint of transport '{}' has {} digits", transport, hex.size());
         auto blob = from_hex(hex);
         if (!blob) return Unexpected(std::move(blob).error().with_context(format_text("endpoint of transport '{}'", transport)));
         endpoints.emplace(transport, std::move(*blob));

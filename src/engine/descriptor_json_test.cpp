@@ -116,7 +116,8 @@ TEST(DescriptorJson, NonsenseIsRefusedWithTheFieldsName) {
 
 TEST(DescriptorJson, TextThatIsNoObjectIsRefused) {
     const std::string deep(100'000, '[');
-    for (const std::string& text : {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("\xff\xfe"), deep}) {
+    for (const std::string& text :
+         {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("\xff\xfe"), deep}) {
         const auto decoded = descriptor_from_json(text);
         ASSERT_FALSE(decoded);
         EXPECT_EQ(decoded.error().code(), Code::kCorrupt);
@@ -139,18 +140,16 @@ TEST(RpcMeta, SurvivesTheDirectory) {
     EXPECT_EQ(decoded->rpc_port, 15428);
 }
 
-TEST(RpcMeta, UnknownFieldsAreIgnored) {
-    EXPECT_TRUE(rpc_meta_from_json(R"({"ip_or_host_name": "h", "rpc_port": 1, "more": {}})"));
-}
+TEST(RpcMeta, UnknownFieldsAreIgnored) { EXPECT_TRUE(rpc_meta_from_json(R"({"ip_or_host_name": "h", "rpc_port": 1, "more": {}})")); }
 
 TEST(RpcMeta, NonsenseIsRefusedWithTheFieldsName) {
-    for (const auto& [text, field] : std::vector<std::pair<std::string, std::string>>{
-             {R"({"rpc_port": 1})", "ip_or_host_name"},
-             {R"({"ip_or_host_name": "", "rpc_port": 1})", "ip_or_host_name"},
-             {R"({"ip_or_host_name": "h"})", "rpc_port"},
-             {R"({"ip_or_host_name": "h", "rpc_port": 0})", "rpc_port"},
-             {R"({"ip_or_host_name": "h", "rpc_port": 70000})", "rpc_port"},
-             {R"({"ip_or_host_name": "h", "rpc_port": "1"})", "rpc_port"}}) {
+    for (const auto& [text, field] :
+         std::vector<std::pair<std::string, std::string>>{{R"({"rpc_port": 1})", "ip_or_host_name"},
+                                                          {R"({"ip_or_host_name": "", "rpc_port": 1})", "ip_or_host_name"},
+                                                          {R"({"ip_or_host_name": "h"})", "rpc_port"},
+                                                          {R"({"ip_or_host_name": "h", "rpc_port": 0})", "rpc_port"},
+                                                          {R"({"ip_or_host_name": "h", "rpc_port": 70000})", "rpc_port"},
+                                                          {R"({"ip_or_host_name": "h", "rpc_port": "1"})", "rpc_port"}}) {
         const auto decoded = rpc_meta_from_json(text);
         ASSERT_FALSE(decoded) << text;
         EXPECT_EQ(decoded.error().code(), Code::kCorrupt);

@@ -99,7 +99,8 @@ TEST(EngineMessages, DescriptorWithoutIdentityIsRefused) {
 }
 
 TEST(EngineMessages, DescriptorBeyondTheLimitsIsRefused) {
-    SegmentDescriptor name = sample(), host = sample(), many = sample(), big = sample(), location = sample(), empty = sample(), wraps = sample();
+    SegmentDescriptor name = sample(), host = sample(), many = sample(), big = sample(), location = sample(), empty = sample(),
+                      wraps = sample();
     name.name.assign(kSegmentNameBytesMax + 1, 'x');
     host.host.assign(kHostBytesMax + 1, 'x');
     for (size_t i = 0; i <= kEndpointsMax; ++i) many.endpoints[format_text("t{}", i)] = "x";

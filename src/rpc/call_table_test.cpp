@@ -9,7 +9,9 @@
 namespace mooncake::rpc {
 namespace {
 
-PendingCall call_at(Deadline deadline) { return {.deadline = deadline, .callback = [](const Result<Bytes>&) {}}; }
+PendingCall call_at(Deadline deadline) {
+    return {.deadline = deadline, .callback = [](const Result<Bytes>&) {}};
+}
 
 TEST(CallTable, TakesEachCallOnce) {
     CallTable table(5);

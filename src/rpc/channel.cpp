@@ -49,9 +49,7 @@ void ClientConnection::on_closed(const Error& why) {
 
 Channel::Channel(Setup setup) : setup_(std::move(setup)), calls_(setup_.number) {}
 
-Error Channel::in_context(const Error& error) const {
-    return Error(error).with_context(format_text("rpc to {}", setup_.address));
-}
+Error Channel::in_context(const Error& error) const { return Error(error).with_context(format_text("rpc to {}", setup_.address)); }
 
 Error Channel::timed_out_error(Stage stage) const {
     const bool connecting = stage != Stage::kUp;
@@ -63,7 +61,8 @@ Error Channel::too_long_error(uint64_t bytes, uint64_t bytes_max) const {
 }
 
 std::optional<Result<Bytes>> Channel::call(Method method, std::span<const std::byte> body, Deadline deadline) {
-    if (setup_.loop->on_loop()) return fail(Code::kInternal, "rpc to {}: a blocking call from an i/o thread would wait for itself", setup_.address);
+    if (setup_.loop->on_loop())
+        return fail(Code::kInternal, "rpc to {}: a blocking call from an i/o thread would wait for itself", setup_.address);
     Waiter waiter;
     waiter.done.add(1);
     const auto admission = admit({.deadline = deadline, .waiter = &waiter}, {method, body, nullptr, deadline});
@@ -198,8 +197,9 @@ void Channel::connect() {
     parts().hello_timer.set(deadline.at(), [self = shared_from_this()] {
         if (const auto greeting = self->parts().greeting) greeting->close(Error(Code::kUnavailable, "no answer", ETIMEDOUT));
     });
-    parts().dialer = std::make_shared<Dialer>(setup_.loop, setup_.target, deadline,
-                                              [self = shared_from_this()](Result<net::Socket> socket) { self->on_connected(std::move(socket)); });
+    parts().dialer = std::make_shared<Dialer>(
+        setup_.loop, setup_.target, deadline,
+        [self = shared_from_this()](Result<net::Socket> socket) { self->on_connected(std::move(socket)); });
     parts().dialer->start();
 }
 
@@ -210,9 +210,8 @@ void Channel::on_connected(Result<net::Socket> socket) {
     const auto connection = std::make_shared<ClientConnection>(setup_.loop, std::move(*socket), shared_from_this());
     parts().greeting = connection;
     if (const auto opened = connection->open(); !opened) return connection->close(opened.error());
-    connection->say_hello({.major = setup_.options.protocol_major,
-                           .message_bytes_max = setup_.options.message_bytes_max,
-                           .hello = setup_.options.hello});
+    connection->say_hello(
+        {.major = setup_.options.protocol_major, .message_bytes_max = setup_.options.message_bytes_max, .hello = setup_.options.hello});
 }
 
 Result<> Channel::on_hello_reply(std::span<const std::byte> body) {

@@ -46,10 +46,10 @@ public:
     struct Setup {
         std::shared_ptr<IoLoop> loop;
         ClientOptions options;
-        uint64_t number = 0;                     // upper part of the call ids
-        std::string address;                     // as the caller wrote it
+        uint64_t number = 0;  // upper part of the call ids
+        std::string address;  // as the caller wrote it
         net::HostPort target;
-        std::function<void(Channel&)> retire;    // loop: called when the channel was not used for long
+        std::function<void(Channel&)> retire;  // loop: called when the channel was not used for long
     };
     explicit Channel(Setup setup);
 
@@ -73,11 +73,11 @@ private:
     struct Outgoing {
         Method method;
         std::span<const std::byte> bytes;
-        Bytes* owned;                            // where `bytes` are, if they may be moved away
+        Bytes* owned;  // where `bytes` are, if they may be moved away
         Deadline deadline;
         Bytes take() const { return owned != nullptr ? std::move(*owned) : Bytes(bytes.begin(), bytes.end()); }
     };
-    struct Waiting {                             // for the connection
+    struct Waiting {  // for the connection
         Method method;
         Bytes body;
         Deadline deadline;
@@ -86,14 +86,14 @@ private:
         uint64_t call = 0;
         std::shared_ptr<ClientConnection> connection;  // none: it was put into waiting_
         bool connect = false;
-        bool rearm = false;                      // the deadline is earlier than the timer
-        bool retired = false;                    // nothing was admitted
+        bool rearm = false;    // the deadline is earlier than the timer
+        bool retired = false;  // nothing was admitted
     };
     /// What lives and dies on the loop's thread.
     struct LoopParts {
         explicit LoopParts(IoLoop& loop) : hello_timer(loop), deadline_timer(loop), idle_timer(loop) {}
         std::shared_ptr<Dialer> dialer;
-        std::shared_ptr<ClientConnection> greeting;    // hello said, not answered
+        std::shared_ptr<ClientConnection> greeting;  // hello said, not answered
         IoLoop::Timer hello_timer, deadline_timer, idle_timer;
         uint64_t calls_seen = 0;
         Time used_at = Clock::now();
@@ -126,7 +126,7 @@ private:
     bool retire_if_unused();
 
     const Setup setup_;
-    std::unique_ptr<LoopParts> parts_;           // loop
+    std::unique_ptr<LoopParts> parts_;  // loop
 
     mutable Mutex mutex_;
     Stage stage_ MC_GUARDED_BY(mutex_) = Stage::kIdle;
@@ -135,10 +135,10 @@ private:
     std::map<uint64_t, Waiting> waiting_ MC_GUARDED_BY(mutex_);
     std::shared_ptr<ClientConnection> connection_ MC_GUARDED_BY(mutex_);  // while kUp
     PeerInfo peer_ MC_GUARDED_BY(mutex_);
-    uint64_t request_bytes_max_ MC_GUARDED_BY(mutex_) = 0;                // of the peer
+    uint64_t request_bytes_max_ MC_GUARDED_BY(mutex_) = 0;  // of the peer
     Time failed_until_ MC_GUARDED_BY(mutex_){};
     Error failure_ MC_GUARDED_BY(mutex_);
-    Time armed_ MC_GUARDED_BY(mutex_) = Time::max();                      // when deadline_timer goes off
+    Time armed_ MC_GUARDED_BY(mutex_) = Time::max();  // when deadline_timer goes off
 };
 
 }  // namespace mooncake::rpc

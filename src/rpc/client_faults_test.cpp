@@ -158,7 +158,8 @@ TEST(ClientFaults, AnswersToUnknownCallsAreIgnored) {
     ASSERT_TRUE(peer.answer_hello());
     const auto request = peer.read_frame();
     ASSERT_TRUE(request);
-    for (const uint64_t id : {uint64_t{0}, request->header.call + 1, UINT64_MAX}) ASSERT_TRUE(peer.send_frame({.kind = FrameKind::kReply, .call = id}, {}));
+    for (const uint64_t id : {uint64_t{0}, request->header.call + 1, UINT64_MAX})
+        ASSERT_TRUE(peer.send_frame({.kind = FrameKind::kReply, .call = id}, {}));
     ASSERT_TRUE(peer.send_frame({.kind = FrameKind::kReply, .call = request->header.call}, bytes_of("right")));
     EXPECT_EQ(text_of(*call.get()), "right");
 }
@@ -231,7 +232,8 @@ TEST(ClientFaults, AStormOfCallsToADeadAddressMakesNoStormOfConnects) {
     // While the failure is remembered calls fail at once, with the same words.
     const Time begin = Clock::now();
     int failed = 0;
-    while (Clock::now() - begin < 50ms) failed += client->call(server.address(), kEcho, {}, Deadline::after(10ms)).error().code() == Code::kUnavailable;
+    while (Clock::now() - begin < 50ms)
+        failed += client->call(server.address(), kEcho, {}, Deadline::after(10ms)).error().code() == Code::kUnavailable;
     if (Clock::now() - begin < 90ms) {  // else this machine slept too long to tell
         EXPECT_GT(failed, 100);
         EXPECT_TRUE(server.quiet_for(0ms));
@@ -299,7 +301,8 @@ TEST(ClientFaults, TimedOutRequestsDoNotPileUpBehindAServerThatReadsNothing) {
     ASSERT_TRUE(peer.answer_hello({.message = {.message_bytes_max = 64 << 20}}));
     ASSERT_TRUE(peer.read_frame());
     const Bytes large(8 << 20);
-    for (int i = 0; i < 10; ++i) EXPECT_EQ(client->call(server.address(), kEcho, large, Deadline::after(10ms)).error().code(), Code::kTimedOut);
+    for (int i = 0; i < 10; ++i)
+        EXPECT_EQ(client->call(server.address(), kEcho, large, Deadline::after(10ms)).error().code(), Code::kTimedOut);
     // What the server reads now: the request that had begun to leave, its cancel, and the one below; not ten times 8 MiB.
     Caught last;
     client->call_async(server.address(), kEcho, bytes_of("last"), Deadline::never(), last.callback());
@@ -350,7 +353,8 @@ TEST(ClientFaults, CallsRacingWithStopAllEnd) {
                         continue;
                     }
                     begun.fetch_add(1);
-                    client->call_async(server.address(), kEcho, {}, Deadline::after(1ms), [&](const Result<Bytes>&) { ended.fetch_add(1); });
+                    client->call_async(server.address(), kEcho, {}, Deadline::after(1ms),
+                                       [&](const Result<Bytes>&) { ended.fetch_add(1); });
                 }
             });
         }

@@ -44,6 +44,7 @@ void Connection::follow(Outbox::Next next) {
         loop_->post([self = shared_from_this(), next] { self->follow(next); });
     } else if (!closed_) {
         watch_->wait_writable(shared_from_this());
+        on_blocked();
     }
 }
 

@@ -45,6 +45,8 @@ protected:
     virtual bool wants_more() { return true; }
     /// Some frames left.
     virtual void on_sent() {}
+    /// The socket takes no more for now.
+    virtual void on_blocked() {}
 
     IoLoop& loop() noexcept { return *loop_; }
     FrameReader& reader() noexcept { return reader_; }

@@ -39,7 +39,7 @@ private:
     const std::shared_ptr<IoLoop> loop_;
     const net::HostPort target_;
     const Deadline deadline_;
-    Done done_;                       // empty: over
+    Done done_;  // empty: over
     IoLoop::Timer timer_;
     std::vector<net::SocketAddress> addresses_;
     size_t next_ = 0;

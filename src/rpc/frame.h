@@ -18,10 +18,10 @@ enum class FrameKind : uint8_t { kHello = 1, kHelloReply = 2, kRequest = 3, kRep
 
 struct FrameHeader {
     FrameKind kind = FrameKind::kHello;
-    uint8_t flags = 0;       // none defined yet; unknown ones are ignored
+    uint8_t flags = 0;  // none defined yet; unknown ones are ignored
     uint16_t method = 0;
-    uint64_t call = 0;       // chosen by the caller, repeated in the answer
-    uint64_t left_us = 0;    // requests: time left; relative, so that clocks need not agree
+    uint64_t call = 0;     // chosen by the caller, repeated in the answer
+    uint64_t left_us = 0;  // requests: time left; relative, so that clocks need not agree
     uint32_t body_bytes = 0;
 };
 
@@ -94,10 +94,10 @@ private:
     uint64_t body_bytes_max_;
     uint64_t position_ = 0;
     State state_ = State::kHeader;
-    size_t have_ = 0;           // bytes of the header, the body or the padding that arrived
+    size_t have_ = 0;  // bytes of the header, the body or the padding that arrived
     HeaderBytes header_bytes_{};
     FrameHeader header_;
-    Bytes body_;                // of a frame that did not arrive in one piece
+    Bytes body_;  // of a frame that did not arrive in one piece
 };
 
 }  // namespace mooncake::rpc

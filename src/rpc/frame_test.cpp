@@ -51,7 +51,8 @@ Stream make_stream(std::initializer_list<size_t> sizes) {
 }
 
 TEST(FrameHeader, SurvivesTheWire) {
-    const FrameHeader sent{.kind = FrameKind::kCancel, .flags = 3, .method = 65535, .call = UINT64_MAX, .left_us = 1ull << 40, .body_bytes = 12345};
+    const FrameHeader sent{
+        .kind = FrameKind::kCancel, .flags = 3, .method = 65535, .call = UINT64_MAX, .left_us = 1ull << 40, .body_bytes = 12345};
     const HeaderBytes bytes = encode_header(sent);
     const auto got = decode_header(bytes);
     ASSERT_TRUE(got);
@@ -64,9 +65,14 @@ TEST(FrameHeader, SurvivesTheWire) {
 }
 
 TEST(FrameHeader, LooksAsDocumented) {
-    const HeaderBytes bytes = encode_header(
-        {.kind = FrameKind::kRequest, .flags = 1, .method = 0x0302, .call = 0x0807060504030201, .left_us = 0x1817161514131211, .body_bytes = 0x24232221});
-    const unsigned char expected[28] = {'M', 'R', 'P', 'C', 3, 1, 2, 3, 1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24};
+    const HeaderBytes bytes = encode_header({.kind = FrameKind::kRequest,
+                                             .flags = 1,
+                                             .method = 0x0302,
+                                             .call = 0x0807060504030201,
+                                             .left_us = 0x1817161514131211,
+                                             .body_bytes = 0x24232221});
+    const unsigned char expected[28] = {'M', 'R', 'P',  'C',  3,    1,    2,    3,    1,    2,    3,    4,    5,    6,
+                                        7,   8,   0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24};
     EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
 }
 

@@ -16,13 +16,20 @@ constexpr size_t kSoftwareBytesMax = 256;
 constexpr size_t kTextBytesMax = 2048;  // of a refusal or an error
 
 constexpr std::pair<Code, wire::ErrorCode> kCodes[] = {
-    {Code::kInvalidArgument, wire::ErrorCode::InvalidArgument}, {Code::kNotFound, wire::ErrorCode::NotFound},
-    {Code::kAlreadyExists, wire::ErrorCode::AlreadyExists},     {Code::kOverlap, wire::ErrorCode::Overlap},
-    {Code::kNotRegistered, wire::ErrorCode::NotRegistered},     {Code::kNoSpace, wire::ErrorCode::NoSpace},
-    {Code::kBusy, wire::ErrorCode::Busy},                       {Code::kUnavailable, wire::ErrorCode::Unavailable},
-    {Code::kStale, wire::ErrorCode::Stale},                     {Code::kTimedOut, wire::ErrorCode::TimedOut},
-    {Code::kCancelled, wire::ErrorCode::Cancelled},             {Code::kRefused, wire::ErrorCode::Refused},
-    {Code::kCorrupt, wire::ErrorCode::Corrupt},                 {Code::kNotSupported, wire::ErrorCode::NotSupported},
+    {Code::kInvalidArgument, wire::ErrorCode::InvalidArgument},
+    {Code::kNotFound, wire::ErrorCode::NotFound},
+    {Code::kAlreadyExists, wire::ErrorCode::AlreadyExists},
+    {Code::kOverlap, wire::ErrorCode::Overlap},
+    {Code::kNotRegistered, wire::ErrorCode::NotRegistered},
+    {Code::kNoSpace, wire::ErrorCode::NoSpace},
+    {Code::kBusy, wire::ErrorCode::Busy},
+    {Code::kUnavailable, wire::ErrorCode::Unavailable},
+    {Code::kStale, wire::ErrorCode::Stale},
+    {Code::kTimedOut, wire::ErrorCode::TimedOut},
+    {Code::kCancelled, wire::ErrorCode::Cancelled},
+    {Code::kRefused, wire::ErrorCode::Refused},
+    {Code::kCorrupt, wire::ErrorCode::Corrupt},
+    {Code::kNotSupported, wire::ErrorCode::NotSupported},
     {Code::kInternal, wire::ErrorCode::Internal},
 };
 

@@ -12,7 +12,10 @@ namespace mooncake::rpc {
 namespace {
 
 HelloMessage sample() {
-    return {.major = 7, .minor = 9, .message_bytes_max = 1 << 30, .hello = {.incarnation = {42}, .features = 0xf0f0, .software = "mooncake 9.9"}};
+    return {.major = 7,
+            .minor = 9,
+            .message_bytes_max = 1 << 30,
+            .hello = {.incarnation = {42}, .features = 0xf0f0, .software = "mooncake 9.9"}};
 }
 
 TEST(Hello, SurvivesTheWire) {

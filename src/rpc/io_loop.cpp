@@ -36,7 +36,9 @@ struct IoLoop::Impl {
 
 IoLoop::IoLoop() : impl_(std::make_unique<Impl>()) {}
 
-IoLoop::~IoLoop() { stop([] {}); }
+IoLoop::~IoLoop() {
+    stop([] {});
+}
 
 Result<std::shared_ptr<IoLoop>> IoLoop::start(const std::string& thread_name) {
     try {
@@ -95,15 +97,17 @@ IoLoop::Watch::~Watch() {
 }
 
 void IoLoop::Watch::wait_readable(std::shared_ptr<IoHandler> handler) {
-    state_->descriptor.async_wait(asio::posix::descriptor_base::wait_read, [handler = std::move(handler)](boost::system::error_code status) {
-        if (!status) handler->on_readable();
-    });
+    state_->descriptor.async_wait(asio::posix::descriptor_base::wait_read,
+                                  [handler = std::move(handler)](boost::system::error_code status) {
+                                      if (!status) handler->on_readable();
+                                  });
 }
 
 void IoLoop::Watch::wait_writable(std::shared_ptr<IoHandler> handler) {
-    state_->descriptor.async_wait(asio::posix::descriptor_base::wait_write, [handler = std::move(handler)](boost::system::error_code status) {
-        if (!status) handler->on_writable();
-    });
+    state_->descriptor.async_wait(asio::posix::descriptor_base::wait_write,
+                                  [handler = std::move(handler)](boost::system::error_code status) {
+                                      if (!status) handler->on_writable();
+                                  });
 }
 
 // ---- Timer

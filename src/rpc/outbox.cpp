@@ -12,8 +12,8 @@ namespace mooncake::rpc {
 
 namespace {
 
-constexpr size_t kGatherFrames = 64;   // in one system call
-constexpr int kRoundsMax = 8;          // system calls one sender makes, mostly for others, before the I/O thread takes over
+constexpr size_t kGatherFrames = 64;  // in one system call
+constexpr int kRoundsMax = 8;         // system calls one sender makes, mostly for others, before the I/O thread takes over
 constexpr std::array<std::byte, kFrameAlignment> kZeros{};
 
 }  // namespace
@@ -91,10 +91,8 @@ Outbox::Next Outbox::push_borrowed(const FrameHeader& header, std::span<const st
     if (closed_) return Next::kNothing;
     if (sent < 0) return give_up(static_cast<int>(-sent));
     if (static_cast<size_t>(sent) < kHeaderBytes + body.size() + padding_after(body.size())) {
-        queue_.push_front({.header = header_bytes,
-                           .body = Bytes(body.begin(), body.end()),
-                           .call = header.call,
-                           .sent = static_cast<size_t>(sent)});
+        queue_.push_front(
+            {.header = header_bytes, .body = Bytes(body.begin(), body.end()), .call = header.call, .sent = static_cast<size_t>(sent)});
         count(queue_.front());
     }
     return corked_ ? Next::kNothing : send_queued();
@@ -162,7 +160,8 @@ Outbox::Next Outbox::give_up(int error) {
 bool Outbox::discard(uint64_t call) {
     Lock lock(mutex_);
     if (sending_) return false;
-    const auto found = std::find_if(queue_.begin(), queue_.end(), [&](const Frame& frame) { return frame.call == call && frame.sent == 0; });
+    const auto found = std::find_if(queue_.begin(), queue_.end(),
+                                    [&](const Frame& frame) { return frame.call == call && frame.sent == 0; });
     if (found == queue_.end()) return false;
     uncount(*found);
     queue_.erase(found);

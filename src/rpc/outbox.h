@@ -25,9 +25,9 @@ public:
     explicit Outbox(net::Socket socket) : socket_(std::move(socket)) {}
 
     enum class Next : uint8_t {
-        kNothing,       // sent, or somebody else sends it
-        kAwaitWritable, // the caller sees to it that flush() is called once the socket is writable
-        kBroken,        // see failure(); the caller sees to it that the connection is closed
+        kNothing,        // sent, or somebody else sends it
+        kAwaitWritable,  // the caller sees to it that flush() is called once the socket is writable
+        kBroken,         // see failure(); the caller sees to it that the connection is closed
     };
     [[nodiscard]] Next push(const FrameHeader& header, Bytes body);
     /// As push(), and copies the body only if it cannot be sent at once.
@@ -71,13 +71,13 @@ private:
 
     mutable Mutex mutex_;
     std::deque<Frame> queue_ MC_GUARDED_BY(mutex_);
-    bool sending_ MC_GUARDED_BY(mutex_) = false;   // a system call reads the first of queue_ without the mutex: only push_back()
+    bool sending_ MC_GUARDED_BY(mutex_) = false;  // a system call reads the first of queue_ without the mutex: only push_back()
     bool corked_ MC_GUARDED_BY(mutex_) = false;
     bool awaiting_ MC_GUARDED_BY(mutex_) = false;  // for writable
     bool closed_ MC_GUARDED_BY(mutex_) = false;
     Time blocked_since_ MC_GUARDED_BY(mutex_) = Time::max();
     Error failure_ MC_GUARDED_BY(mutex_);
-    net::Socket socket_;                           // closed under mutex_, when closed_ and not sending_
+    net::Socket socket_;  // closed under mutex_, when closed_ and not sending_
     std::atomic<size_t> frames_{0};
     std::atomic<uint64_t> bytes_{0};
 };

@@ -22,9 +22,9 @@ using Bytes = std::vector<std::byte>;
 
 /// Methods are numbered once for all services; never renumber.
 enum class Method : uint16_t {
-    kProbe = 1,          // empty -> empty
-    kDescribe = 2,       // engine.fbs DescribeRequest -> DescribeReply
-    kNotify = 3,         // engine.fbs NotifyRequest -> empty
+    kProbe = 1,     // empty -> empty
+    kDescribe = 2,  // engine.fbs DescribeRequest -> DescribeReply
+    kNotify = 3,    // engine.fbs NotifyRequest -> empty
 };
 
 constexpr uint16_t kProtocolMajor = 1;  // both sides must agree
@@ -32,14 +32,14 @@ constexpr uint16_t kProtocolMinor = 0;  // grows with additions that old peers m
 
 struct Hello {
     Incarnation incarnation;
-    uint64_t features = 0;        // bits; what both sides have may be used
-    std::string software;         // "mooncake 1.0.0a1", for error texts
+    uint64_t features = 0;  // bits; what both sides have may be used
+    std::string software;   // "mooncake 1.0.0a1", for error texts
 };
 
 struct PeerInfo {
     Incarnation incarnation;
-    uint64_t features = 0;        // the intersection
-    std::string address;          // for logs
+    uint64_t features = 0;  // the intersection
+    std::string address;    // for logs
 };
 
 /// Answers one request, once, from any thread; answering after the caller went away is harmless. Dropping it unanswered sends
@@ -59,16 +59,16 @@ public:
 using Handler = std::function<void(std::span<const std::byte> body, std::unique_ptr<Responder> responder)>;
 
 struct ServerOptions {
-    uint16_t port = 0;                        // 0: any from the range
+    uint16_t port = 0;  // 0: any from the range
     uint16_t port_min = 15000, port_max = 17000;
     int backlog = 128;
     int threads = 1;
     uint64_t message_bytes_max = 1 << 20;
     size_t connections_max = 4096;
-    size_t queued_requests_max = 1024;        // per connection; then it is not read until answers leave
-    Duration hello_timeout = 5s;              // from accept to a complete hello
-    Duration idle_body_timeout = 30s;         // a started message, ours or the peer's, must make progress
-    uint16_t protocol_major = kProtocolMajor; // what we claim to speak; others only in tests
+    size_t queued_requests_max = 1024;         // per connection; then it is not read until answers leave
+    Duration hello_timeout = 5s;               // from accept to a complete hello
+    Duration idle_body_timeout = 30s;          // a started message, ours or the peer's, must make progress
+    uint16_t protocol_major = kProtocolMajor;  // what we claim to speak; others only in tests
     Hello hello;
 };
 
@@ -90,10 +90,10 @@ public:
 struct ClientOptions {
     int threads = 1;
     Duration connect_timeout = 5s;
-    Duration idle_timeout = 60s;              // an unused connection is closed
-    uint64_t message_bytes_max = 128 << 20;   // of a reply
-    size_t pending_calls_max = 65536;         // per connection; more fail with kNoSpace
-    uint16_t protocol_major = kProtocolMajor; // what we claim to speak; others only in tests
+    Duration idle_timeout = 60s;               // an unused connection is closed
+    uint64_t message_bytes_max = 128 << 20;    // of a reply
+    size_t pending_calls_max = 65536;          // per connection; more fail with kNoSpace
+    uint16_t protocol_major = kProtocolMajor;  // what we claim to speak; others only in tests
     Hello hello;
 };
 

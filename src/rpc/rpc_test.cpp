@@ -78,9 +78,8 @@ TEST(Rpc, ABlockingCallFromACallbackIsRefusedInsteadOfHanging) {
     TestServer server;
     const auto client = Client::create({});
     Caught inner;
-    client->call_async(server.address(), kEcho, {}, soon(), [&](Result<Bytes>) {
-        inner.promise->set_value(client->call(server.address(), kEcho, {}, soon()));
-    });
+    client->call_async(server.address(), kEcho, {}, soon(),
+                       [&](Result<Bytes>) { inner.promise->set_value(client->call(server.address(), kEcho, {}, soon())); });
     EXPECT_EQ(inner.get().error().code(), Code::kInternal);
 }
 

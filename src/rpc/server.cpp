@@ -16,8 +16,8 @@ namespace mooncake::rpc {
 
 namespace {
 
-constexpr int kAcceptsMax = 64;             // before the other connections have their turn
-constexpr Duration kAcceptPause = 50ms;     // when descriptors or memory ran out
+constexpr int kAcceptsMax = 64;          // before the other connections have their turn
+constexpr Duration kAcceptPause = 50ms;  // when descriptors or memory ran out
 
 std::string peer_text(int fd) {
     net::SocketAddress address;
@@ -161,8 +161,9 @@ private:
 
 Result<std::unique_ptr<Server>> Server::create(ServerOptions options) {
     auto core = std::make_unique<Core>();
-    MC_ASSIGN_OR_RETURN(net::Listener listener, options.port != 0 ? net::listen_on(options.port, options.backlog)
-                                                                  : net::listen_in_range(options.port_min, options.port_max, options.backlog));
+    MC_ASSIGN_OR_RETURN(net::Listener listener, options.port != 0
+                                                    ? net::listen_on(options.port, options.backlog)
+                                                    : net::listen_in_range(options.port_min, options.port_max, options.backlog));
     core->shared->options = std::move(options);
     core->shared->port = listener.port;
     for (int i = 0; i < std::max(core->shared->options.threads, 1); ++i) {

@@ -37,8 +37,13 @@ TEST_F(ServerAbuse, StrangersAreClosedAtOnce) {
     std::mt19937 random(5);
     std::string noise(5000, '\0');
     for (char& c : noise) c = static_cast<char>(random());
-    const std::string_view texts[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), "\r\n",
-                                      std::string_view("\0\0\0\0\0\0\0\0", 8), "SSH-2.0-OpenSSH_9.2\r\n", "{\"type\": 1}", noise};
+    const std::string_view texts[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+                                      std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11),
+                                      "\r\n",
+                                      std::string_view("\0\0\0\0\0\0\0\0", 8),
+                                      "SSH-2.0-OpenSSH_9.2\r\n",
+                                      "{\"type\": 1}",
+                                      noise};
     for (const std::string_view text : texts) {
         RawPeer stranger = RawPeer::connect(server.port());
         ASSERT_TRUE(stranger.send(text));
@@ -239,6 +244,20 @@ TEST_F(ServerAbuse, AClientThatReadsNoRepliesIsDropped) {
     expect_service(server);
 }
 
+TEST_F(ServerAbuse, AClientThatReadsNoRepliesOfOtherThreadsIsDropped) {
+    TestServer server({.idle_body_timeout = 100ms});
+    RawPeer deaf = RawPeer::connect(server.port());
+    ASSERT_TRUE(deaf.hello({.message_bytes_max = 64 << 20}));
+    ASSERT_TRUE(deaf.send_frame(request(1, kHold), {}));
+    ASSERT_TRUE(deaf.send_frame(request(2, kHold), {}));
+    const auto large = server.take_held(), last = server.take_held();
+    std::this_thread::sleep_for(150ms);  // the timer that watched over the hello is over
+    large->reply(Bytes(32 << 20));
+    EXPECT_FALSE(last->abandoned());
+    EXPECT_TRUE(eventually([&] { return last->abandoned(); }));
+    expect_service(server);
+}
+
 TEST_F(ServerAbuse, ABrokenConnectionAbandonsItsRequests) {
     TestServer server;
     RawPeer peer = RawPeer::connect(server.port());
@@ -285,7 +304,8 @@ TEST_F(ServerAbuse, RunningOutOfDescriptorsNeitherSpinsNorKillsTheListener) {
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
     sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(server.port()), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     bool connected = true;
-    for (const net::Socket& socket : knockers) connected &= ::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    for (const net::Socket& socket : knockers)
+        connected &= ::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
     rusage begin{}, end{};
     ::getrusage(RUSAGE_SELF, &begin);
     std::this_thread::sleep_for(300ms);  // time in which a spinning server would burn a core

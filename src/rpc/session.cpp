@@ -18,8 +18,7 @@ constexpr Duration kCheckMin = 10ms, kCheckMax = 1s;
 // ---- SessionList
 
 SessionList::SessionList(std::shared_ptr<IoLoop> loop, std::shared_ptr<ServerShared> shared)
-    : loop_(std::move(loop)),
-      shared_(std::move(shared)),
+    : loop_(std::move(loop)), shared_(std::move(shared)),
       interval_(std::clamp(std::min(shared_->options.hello_timeout, shared_->options.idle_body_timeout) / 4, kCheckMin, kCheckMax)) {}
 
 void SessionList::add(net::Socket socket, std::string address) {
@@ -56,7 +55,8 @@ void SessionList::close_all(const Error& why) {
 
 // ---- Session
 
-Session::Session(std::shared_ptr<IoLoop> loop, net::Socket socket, std::shared_ptr<ServerShared> shared, SessionList& list, std::string address)
+Session::Session(std::shared_ptr<IoLoop> loop, net::Socket socket, std::shared_ptr<ServerShared> shared, SessionList& list,
+                 std::string address)
     : Connection(std::move(loop), std::move(socket), kHelloBytesMax), shared_(std::move(shared)), list_(list) {
     peer_.address = std::move(address);
 }
@@ -107,7 +107,8 @@ void Session::on_cancel(uint64_t call) {
 
 void Session::abandon_all() {
     Lock lock(mutex_);
-    for (Request* request = first_; request != nullptr; request = request->next_) request->abandoned_.store(true, std::memory_order_release);
+    for (Request* request = first_; request != nullptr; request = request->next_)
+        request->abandoned_.store(true, std::memory_order_release);
 }
 
 void Session::answer(Request& request, const FrameHeader& header, Bytes body) {
@@ -153,7 +154,8 @@ void Session::on_sent() {
 
 bool Session::check(Time now) {
     if (stage_ != Stage::kOpen && now - accepted_ >= shared_->options.hello_timeout) {
-        close(error(Code::kTimedOut, "no hello within {} ms", std::chrono::duration_cast<std::chrono::milliseconds>(shared_->options.hello_timeout).count()));
+        close(error(Code::kTimedOut, "no hello within {} ms",
+                    std::chrono::duration_cast<std::chrono::milliseconds>(shared_->options.hello_timeout).count()));
         return false;
     }
     if (stalled(now - shared_->options.idle_body_timeout)) {
@@ -175,10 +177,7 @@ void Session::on_closed(const Error& why) {
 // ---- Request
 
 Request::Request(std::shared_ptr<Session> session, const FrameHeader& header)
-    : session_(std::move(session)),
-      call_(header.call),
-      method_(header.method),
-      deadline_(deadline_from_wire(header.left_us)),
+    : session_(std::move(session)), call_(header.call), method_(header.method), deadline_(deadline_from_wire(header.left_us)),
       fork_generation_(fork_generation()) {
     Lock lock(session_->mutex_);
     next_ = session_->first_;

@@ -24,8 +24,8 @@ class Session;
 struct ServerShared {
     ServerOptions options;
     uint16_t port = 0;
-    std::vector<Handler> handlers;          // by method number; constant once the server runs
-    std::atomic<size_t> connections{0};     // counted up by the acceptor, down by the session
+    std::vector<Handler> handlers;       // by method number; constant once the server runs
+    std::atomic<size_t> connections{0};  // counted up by the acceptor, down by the session
 
     HelloMessage hello() const {
         return {.major = options.protocol_major, .message_bytes_max = options.message_bytes_max, .hello = options.hello};
@@ -73,6 +73,7 @@ private:
     void on_closed(const Error& why) override;
     bool wants_more() override;
     void on_sent() override;
+    void on_blocked() override { list_.watch_progress(); }
 
     Result<> on_hello(const FrameHeader& header, std::span<const std::byte> body);
     void on_request(const FrameHeader& header, std::span<const std::byte> body);
@@ -81,13 +82,13 @@ private:
     bool full() const MC_REQUIRES(mutex_);
 
     const std::shared_ptr<ServerShared> shared_;
-    SessionList& list_;                          // only while not closed, on the loop
+    SessionList& list_;  // only while not closed, on the loop
     const Time accepted_ = Clock::now();
     Stage stage_ = Stage::kHello;
-    PeerInfo peer_;                              // constant once open
-    uint64_t reply_bytes_max_ = 0;               // likewise
+    PeerInfo peer_;                 // constant once open
+    uint64_t reply_bytes_max_ = 0;  // likewise
     Mutex mutex_;
-    Request* first_ MC_GUARDED_BY(mutex_) = nullptr;   // the requests not answered yet
+    Request* first_ MC_GUARDED_BY(mutex_) = nullptr;  // the requests not answered yet
     size_t unanswered_ MC_GUARDED_BY(mutex_) = 0;
     bool paused_ MC_GUARDED_BY(mutex_) = false;
     friend class Request;
@@ -116,7 +117,7 @@ private:
     const uint32_t fork_generation_;
     bool answered_ = false;
     std::atomic<bool> abandoned_{false};
-    Request* next_ = nullptr;       // guarded by the session's mutex
+    Request* next_ = nullptr;  // guarded by the session's mutex
     Request* previous_ = nullptr;
     friend class Session;
 };

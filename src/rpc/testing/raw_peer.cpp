@@ -15,7 +15,9 @@ RawPeer RawPeer::connect(uint16_t port) {
     return RawPeer(std::move(*socket));
 }
 
-Result<> RawPeer::send(std::span<const std::byte> bytes) { return net::send_all(fd(), bytes.data(), bytes.size(), Deadline::after(kPatience)); }
+Result<> RawPeer::send(std::span<const std::byte> bytes) {
+    return net::send_all(fd(), bytes.data(), bytes.size(), Deadline::after(kPatience));
+}
 
 Result<> RawPeer::send_frame(FrameHeader header, const Bytes& body) { return send(frame_bytes(header, body)); }
 

@@ -13,10 +13,10 @@
 namespace mooncake::rpc::testing {
 
 constexpr Method kEcho = Method::kProbe;
-constexpr auto kHold = static_cast<Method>(1000);     // kept unanswered until the test answers
-constexpr auto kFail = static_cast<Method>(1001);     // fails with what the test set
+constexpr auto kHold = static_cast<Method>(1000);  // kept unanswered until the test answers
+constexpr auto kFail = static_cast<Method>(1001);  // fails with what the test set
 constexpr auto kUnknown = static_cast<Method>(1002);
-constexpr auto kSize = static_cast<Method>(1003);     // replies with as many zeros as the request, a u32, says
+constexpr auto kSize = static_cast<Method>(1003);  // replies with as many zeros as the request, a u32, says
 
 inline Deadline soon() { return Deadline::after(kPatience); }
 
