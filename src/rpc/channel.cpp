@@ -221,7 +221,7 @@ Result<> Channel::on_hello_reply(std::span<const std::byte> body) {
     const HelloMessage ours{.major = setup_.options.protocol_major, .hello = setup_.options.hello};
     if (reply && reply->refusal.empty()) reply->refusal = refusal_of(reply->message, ours);
     if (reply && reply->refusal.empty()) {
-        go_up(std::move(connection), *reply);
+        go_up(connection, *reply);
         return {};
     }
     parts().greeting = std::move(connection);  // it ends as one that never came up
@@ -229,7 +229,7 @@ Result<> Channel::on_hello_reply(std::span<const std::byte> body) {
     return Unexpected(Error(Code::kRefused, reply->refusal));
 }
 
-void Channel::go_up(std::shared_ptr<ClientConnection> connection, const HelloReply& reply) {
+void Channel::go_up(const std::shared_ptr<ClientConnection>& connection, const HelloReply& reply) {
     parts().hello_timer.cancel();
     connection->allow_bodies(std::min(setup_.options.message_bytes_max, kBodyBytesMax));
     std::vector<std::pair<PendingCall, uint64_t>> too_long;

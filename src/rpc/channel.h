@@ -116,7 +116,7 @@ private:
     void on_connected(Result<net::Socket> socket);
     Result<> on_hello_reply(std::span<const std::byte> body);
     Result<> on_answer(const FrameHeader& header, FrameBody body);
-    void go_up(std::shared_ptr<ClientConnection> connection, const HelloReply& reply);
+    void go_up(const std::shared_ptr<ClientConnection>& connection, const HelloReply& reply);
     void on_connection_closed(const ClientConnection& connection, const Error& why);
     void fail_all(const Error& error, Stage next, bool remember);
     void arm_deadline_timer();

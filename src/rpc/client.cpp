@@ -72,9 +72,9 @@ public:
     }
 
     /// Callbacks run on a loop, unless there is none any more.
-    void fail_soon(Callback callback, Error error) {
+    void fail_soon(const Callback& callback, const Error& error) {
         if (!loops_.empty() && loops_[0]->post([callback, error] { callback(Unexpected(error)); })) return;
-        callback(Unexpected(std::move(error)));
+        callback(Unexpected(error));
     }
 
     void stop() {
@@ -136,7 +136,7 @@ public:
         for (;;) {
             auto found = core_->channel(address, channel);
             if (!found) {
-                core_->fail_soon(std::move(callback), std::move(found).error());
+                core_->fail_soon(callback, found.error());
                 return 0;
             }
             channel = std::move(*found);
