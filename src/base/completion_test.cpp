@@ -74,8 +74,7 @@ TEST(Completion, WakesEverySleepingWaiter) {
     std::atomic<int> awake{0};
     {
         std::vector<std::jthread> waiters;
-        for (int i = 0; i < 4; ++i)
-            waiters.emplace_back([&] { awake += completion.wait(Deadline::after(kHang), 0s); });
+        for (int i = 0; i < 4; ++i) waiters.emplace_back([&] { awake += completion.wait(Deadline::after(kHang), 0s); });
         completion.succeed(1);
     }
     EXPECT_EQ(awake, 4);

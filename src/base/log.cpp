@@ -73,8 +73,8 @@ LogLevel log_level() noexcept { return current_level.load(std::memory_order_rela
 
 LogLevel parse_log_level(std::string_view text, LogLevel otherwise) noexcept {
     constexpr std::pair<std::string_view, LogLevel> kNames[] = {
-        {"trace", LogLevel::kTrace}, {"debug", LogLevel::kTrace}, {"info", LogLevel::kInfo},
-        {"warning", LogLevel::kWarning}, {"warn", LogLevel::kWarning}, {"error", LogLevel::kError}, {"off", LogLevel::kOff},
+        {"trace", LogLevel::kTrace},  {"debug", LogLevel::kTrace}, {"info", LogLevel::kInfo}, {"warning", LogLevel::kWarning},
+        {"warn", LogLevel::kWarning}, {"error", LogLevel::kError}, {"off", LogLevel::kOff},
     };
     for (const auto& [name, level] : kNames)
         if (name.size() == text.size() && ::strncasecmp(name.data(), text.data(), name.size()) == 0) return level;

@@ -40,14 +40,34 @@ TEST(Options, AnEmptyEnvironmentGivesTheDefaultsSilently) {
 
 TEST(Options, ReadsEveryVariable) {
     const auto [options, warnings] = load({
-        {"MC_TRANSFER_TIMEOUT", "60"}, {"MOONCAKE_PROTOCOL", "tcp"}, {"MC_TRANSPORTS", "shm, tcp"}, {"MC_FORCE_HCA", "1"},
-        {"MC_TE_FILTERS", "mlx5_0,mlx5_1"}, {"MC_TE_FILTERS_EXCLUDE", "mlx5_2"}, {"MC_CUSTOM_TOPO_JSON", "/t.json"},
-        {"MC_METADATA_CLUSTER_ID", "blue"}, {"MC_TCP_BIND_ADDRESS", "10.1.2.3"}, {"MC_LEGACY_RPC_PORT_BINDING", "true"},
-        {"MC_MIN_RPC_PORT", "20000"}, {"MC_MAX_RPC_PORT", "20010"}, {"MC_HANDSHAKE_PORT", "13001"}, {"MC_USE_IPV6", "yes"},
-        {"MC_HANDSHAKE_LISTEN_BACKLOG", "7"}, {"MC_HANDSHAKE_CONNECT_TIMEOUT", "9"}, {"MC_HANDSHAKE_MAX_LENGTH", "2097152"},
-        {"MC_DISABLE_METACACHE", "1"}, {"MC_TE_METADATA_REFRESH_INTERVAL_SECONDS", "11"}, {"MC_REDIS_USERNAME", "u"},
-        {"MC_REDIS_PASSWORD", "p"}, {"MC_REDIS_DB_INDEX", "3"}, {"MC_TCP_LANES_PER_PEER", "8"}, {"MC_TCP_IO_THREADS", "2"},
-        {"MC_TCP_CHECKSUM", "on"}, {"MC_TE_METRIC", "1"}, {"MC_TE_METRIC_INTERVAL_SECONDS", "6"}, {"MC_LOG_LEVEL", "ERROR"},
+        {"MC_TRANSFER_TIMEOUT", "60"},
+        {"MOONCAKE_PROTOCOL", "tcp"},
+        {"MC_TRANSPORTS", "shm, tcp"},
+        {"MC_FORCE_HCA", "1"},
+        {"MC_TE_FILTERS", "mlx5_0,mlx5_1"},
+        {"MC_TE_FILTERS_EXCLUDE", "mlx5_2"},
+        {"MC_CUSTOM_TOPO_JSON", "/t.json"},
+        {"MC_METADATA_CLUSTER_ID", "blue"},
+        {"MC_TCP_BIND_ADDRESS", "10.1.2.3"},
+        {"MC_LEGACY_RPC_PORT_BINDING", "true"},
+        {"MC_MIN_RPC_PORT", "20000"},
+        {"MC_MAX_RPC_PORT", "20010"},
+        {"MC_HANDSHAKE_PORT", "13001"},
+        {"MC_USE_IPV6", "yes"},
+        {"MC_HANDSHAKE_LISTEN_BACKLOG", "7"},
+        {"MC_HANDSHAKE_CONNECT_TIMEOUT", "9"},
+        {"MC_HANDSHAKE_MAX_LENGTH", "2097152"},
+        {"MC_DISABLE_METACACHE", "1"},
+        {"MC_TE_METADATA_REFRESH_INTERVAL_SECONDS", "11"},
+        {"MC_REDIS_USERNAME", "u"},
+        {"MC_REDIS_PASSWORD", "p"},
+        {"MC_REDIS_DB_INDEX", "3"},
+        {"MC_TCP_LANES_PER_PEER", "8"},
+        {"MC_TCP_IO_THREADS", "2"},
+        {"MC_TCP_CHECKSUM", "on"},
+        {"MC_TE_METRIC", "1"},
+        {"MC_TE_METRIC_INTERVAL_SECONDS", "6"},
+        {"MC_LOG_LEVEL", "ERROR"},
         {"MC_LOG_DIR", "/logs"},
     });
     EXPECT_EQ(warnings, "");
@@ -110,7 +130,8 @@ TEST(Options, TheTransferTimeoutIsAtLeastFiveSeconds) {
 
 TEST(Options, PortRangesThatCannotWorkFallBackToTheDefault) {
     const std::pair<const char*, const char*> bad[] = {
-        {"20000", "19999"}, {"80", "1000"}, {"1023", "20000"}, {"40000", "40010"}, {"30000", "33000"}, {"60999", "62000"}, {"20000", "62000"},
+        {"20000", "19999"}, {"80", "1000"},     {"1023", "20000"},  {"40000", "40010"},
+        {"30000", "33000"}, {"60999", "62000"}, {"20000", "62000"},
     };
     for (const auto& [low, high] : bad) {
         const auto [options, warnings] = load({{"MC_MIN_RPC_PORT", low}, {"MC_MAX_RPC_PORT", high}});
@@ -133,9 +154,7 @@ TEST(Options, ForceTcpOverridesTheListOfTransports) {
     EXPECT_EQ(load({{"MC_FORCE_TCP", "0"}, {"MC_TRANSPORTS", "shm"}}).options.transports, (std::vector<std::string>{"shm"}));
 }
 
-TEST(Options, TheOlderNameForLanesWorks) {
-    EXPECT_EQ(load({{"MC_TCP_MAX_CONNECTIONS_PER_PEER", "2"}}).options.tcp_lanes, 2);
-}
+TEST(Options, TheOlderNameForLanesWorks) { EXPECT_EQ(load({{"MC_TCP_MAX_CONNECTIONS_PER_PEER", "2"}}).options.tcp_lanes, 2); }
 
 TEST(Options, ReadTheProcessEnvironment) {
     ::setenv("MC_METADATA_CLUSTER_ID", "from the process", 1);

@@ -132,9 +132,9 @@ TEST(Registry, WritesCountersAndGaugesAsPrometheusText) {
 TEST(Registry, WritesHistogramsCumulativelyWithScaledFixedBounds) {
     Registry registry;
     Histogram& histogram = registry.histogram("mc_wait_bytes", "sizes", {}, 256.0);
-    histogram.observe(256);                 // exactly on the first bound
+    histogram.observe(256);  // exactly on the first bound
     histogram.observe(257);
-    histogram.observe(uint64_t{1} << 40);   // beyond the last
+    histogram.observe(uint64_t{1} << 40);  // beyond the last
     const std::string text = registry.to_prometheus_text();
     EXPECT_THAT(text, HasSubstr("mc_wait_bytes_bucket{le=\"1\"} 1\n"));
     EXPECT_THAT(text, HasSubstr("mc_wait_bytes_bucket{le=\"2\"} 2\n"));

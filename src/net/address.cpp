@@ -76,7 +76,8 @@ std::string join_host_port(std::string_view host, uint16_t port) {
 Result<HostPort> HostPort::parse(std::string_view text) {
     if (text.empty() || text.size() > 512) return fail(Code::kInvalidArgument, "an address of {} characters", text.size());
     for (const char c : text)
-        if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f) return fail(Code::kInvalidArgument, "an address with blanks or control characters");
+        if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f)
+            return fail(Code::kInvalidArgument, "an address with blanks or control characters");
     if (text.front() == '[') return parse_bracketed(text);
     if (is_ipv6_literal(text)) return HostPort{.host = std::string(text)};
 

@@ -40,9 +40,36 @@ TEST(HostPort, ReadsEveryFormThatUsersWrite) {
 
 TEST(HostPort, RefusesEverythingElse) {
     const std::string_view forms[] = {
-        "", ":80", "host:", "host:x", "host:-1", "host:+1", "host:65536", "host: 80", "host:80 ", " host", "host:80:x", "host:80:npu_",
-        "host:80:npu_x", "host:80:npu_1:2", "host:npu_1", "[::1", "[]", "[host]:80", "[::1]80", "[::1]:", "[::1]:x", "::1]", "[fe80::1%]:80", "fe80::1%eth0]:80", "fe80::1%a%b",
-        "http://host:80", "a:b:c:d", "host\n:80", std::string_view("ho\0st", 5), std::string_view("::1\0x", 5),
+        "",
+        ":80",
+        "host:",
+        "host:x",
+        "host:-1",
+        "host:+1",
+        "host:65536",
+        "host: 80",
+        "host:80 ",
+        " host",
+        "host:80:x",
+        "host:80:npu_",
+        "host:80:npu_x",
+        "host:80:npu_1:2",
+        "host:npu_1",
+        "[::1",
+        "[]",
+        "[host]:80",
+        "[::1]80",
+        "[::1]:",
+        "[::1]:x",
+        "::1]",
+        "[fe80::1%]:80",
+        "fe80::1%eth0]:80",
+        "fe80::1%a%b",
+        "http://host:80",
+        "a:b:c:d",
+        "host\n:80",
+        std::string_view("ho\0st", 5),
+        std::string_view("::1\0x", 5),
     };
     for (const std::string_view form : forms) {
         const auto parsed = HostPort::parse(form);
@@ -54,8 +81,11 @@ TEST(HostPort, RefusesEverythingElse) {
 }
 
 TEST(Ipv6Literal, IsRecognisedWithAndWithoutScope) {
-    for (const std::string_view literal : {"::", "::1", "2001:db8::1", "fe80::1%eth0", "::ffff:1.2.3.4"}) EXPECT_TRUE(is_ipv6_literal(literal)) << literal;
-    for (const std::string_view other : {"", "%", "1.2.3.4", "host", "::1%", "::1%eth 0", "::1%a_name_of_16_chars", "1:2", ":::", "12345::"}) EXPECT_FALSE(is_ipv6_literal(other)) << other;
+    for (const std::string_view literal : {"::", "::1", "2001:db8::1", "fe80::1%eth0", "::ffff:1.2.3.4"})
+        EXPECT_TRUE(is_ipv6_literal(literal)) << literal;
+    for (const std::string_view other :
+         {"", "%", "1.2.3.4", "host", "::1%", "::1%eth 0", "::1%a_name_of_16_chars", "1:2", ":::", "12345::"})
+        EXPECT_FALSE(is_ipv6_literal(other)) << other;
 }
 
 TEST(Resolve, NumericAddressesGiveThemselves) {
