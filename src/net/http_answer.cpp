@@ -34,6 +34,11 @@ struct HttpAnswerParser::Parser {
         message->eager(true);
         message->skip(limits.head);
     }
+    /// Beast takes any three digits for a status.
+    Result<> check_status() const {
+        if (message->get().result_int() < 100) return fail(Code::kCorrupt, "the answer has no HTTP status");
+        return {};
+    }
     bool is_interim() const { return message->get().result_int() / 100 == 1; }
 };
 
@@ -51,6 +56,7 @@ Result<bool> HttpAnswerParser::feed(std::string_view bytes) {
         if (status == http::error::need_more) return false;
         if (status) return parse_error(status, limits_.body_bytes_max);
         if (!parser_->message->is_done()) continue;
+        MC_RETURN_IF_ERROR(parser_->check_status());
         if (!parser_->is_interim()) return true;
         parser_->begin(limits_);
     }
@@ -63,7 +69,7 @@ Result<> HttpAnswerParser::finish() {
     parser_->message->put_eof(status);
     if (status || !parser_->message->is_done())
         return fail(Code::kUnavailable, "the server closed the connection in the middle of its answer");
-    return {};
+    return parser_->check_status();
 }
 
 bool HttpAnswerParser::reusable() const { return parser_->message->keep_alive() && parser_->unread.size() == 0; }
