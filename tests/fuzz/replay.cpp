@@ -2,6 +2,7 @@
 // Runs one fuzz target as a plain test: its corpus, then a fixed series of mutations of it. The real search is `make fuzz`.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -26,6 +27,7 @@ std::vector<Input> read_corpus() {
         std::ifstream file(entry.path(), std::ios::binary);
         inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
+    std::sort(inputs.begin(), inputs.end());  // the folder's order differs between machines, the test must not
     return inputs;
 }
 
