@@ -13,10 +13,10 @@
 namespace mooncake {
 
 /// One contiguous piece of a copy between our memory and that of a process on this host, which may be ourselves.
-struct CrossPiece {
-    std::byte* local = nullptr;
-    uint64_t remote = 0;
-    uint64_t length = 0;
+struct CrossPiece {  // without initial values: large arrays of it are made for small copies
+    std::byte* local;
+    uint64_t remote;
+    uint64_t length;
 };
 
 /// How a copy ended: everything before `piece` is at its destination.

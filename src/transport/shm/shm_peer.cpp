@@ -72,6 +72,8 @@ Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, I
     // The connection outlived the look at the process, so that was the right process.
     if (!peer->alive()) return Unexpected(peer->lost(0));
     MC_RETURN_IF_ERROR(loop.watch(peer->link_.socket.fd(), *peer));
+    // A stray child of the peer may hold the connection open after its death: then this tells us.
+    if (peer->link_.process) MC_RETURN_IF_ERROR(loop.watch(peer->link_.process.fd(), *peer));
     return peer;
 }
 
@@ -82,20 +84,32 @@ ShmPeer::ShmPeer(Link link, CopyPool& pool, Loop& loop) : CopyPeer(pool), link_(
 
 ShmPeer::~ShmPeer() {
     stop();
+    unwatch();
+}
+
+void ShmPeer::unwatch() {
     loop_.unwatch(link_.socket.fd());
+    if (link_.process) loop_.unwatch(link_.process.fd());
 }
 
 // ---- the peer's life
 
 bool ShmPeer::alive() const noexcept {
-    // The connection ends with the process image, the pidfd with the process: an image that a child keeps open does not deceive us.
-    std::array<pollfd, 2> ends{pollfd{.fd = link_.socket.fd(), .events = POLLRDHUP}, pollfd{.fd = link_.process.fd(), .events = POLLIN}};
-    return ::poll(ends.data(), ends.size(), 0) <= 0;
+    // The kernel closes the other end when the process ends or becomes another program, before its number can be used again.
+    pollfd end{.fd = link_.socket.fd(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&end, 1, 0) <= 0;
+}
+
+bool ShmPeer::process_ended() const noexcept {
+    pollfd process{.fd = link_.process.fd(), .events = POLLIN, .revents = 0};
+    return ::poll(&process, 1, 0) > 0;
 }
 
 Error ShmPeer::lost(int system_errno) {
-    Error reason = system_errno == EPERM ? Error(Code::kRefused, format_text("process {} no longer lets us access its memory", link_.pid), EPERM)
-                                         : Error(Code::kUnavailable, format_text("process {} is gone", link_.pid), system_errno);
+    const bool gone = system_errno == 0 || system_errno == ESRCH;
+    Error reason = gone ? error(Code::kUnavailable, "process {} is gone", link_.pid)
+                        : Error(system_errno == EPERM ? Code::kRefused : Code::kUnavailable,
+                                format_text("cannot access the memory of process {} any more", link_.pid), system_errno);
     mark_broken(reason);
     return reason;
 }
@@ -103,10 +117,10 @@ Error ShmPeer::lost(int system_errno) {
 void ShmPeer::on_ready() noexcept {
     for (;;) {
         auto received = receive_message(link_.socket.fd());
-        if (!received && received.error().code() == Code::kBusy) return;
+        if (!received && received.error().code() == Code::kBusy && !process_ended()) return;
         if (!received) {
             lost(0);
-            loop_.unwatch(link_.socket.fd());
+            unwatch();
             drop_memories();
             return;
         }

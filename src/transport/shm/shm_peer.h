@@ -55,6 +55,8 @@ private:
 
     /// Whether the process we know is still there: its number may belong to another once this is false.
     bool alive() const noexcept;
+    bool process_ended() const noexcept;
+    void unwatch();
     Error lost(int system_errno);
     Quiescence& claims() const noexcept { return *reinterpret_cast<Quiescence*>(link_.claims.address()); }
 

@@ -196,11 +196,10 @@ std::shared_ptr<const Target::Claims> Target::welcome(int fd, pid_t pid, const M
     answer.address = address_of(&probe_word_);
     answer.value = probe_word_;
     const int files[] = {table_->fd(), file->fd()};
-    if (auto sent = send_message(fd, answer, files); !sent) {
-        MC_LOG_WARNING_EVERY(60s, "cannot welcome process {}: {}", pid, sent.error().to_string());
-        return nullptr;
-    }
-    return claims;
+    const auto sent = send_message(fd, answer, files);
+    if (sent) return claims;
+    if (sent.error().code() != Code::kUnavailable) MC_LOG_WARNING_EVERY(60s, "cannot welcome process {}: {}", pid, sent.error().to_string());
+    return nullptr;
 }
 
 void Target::hand_out(Connection& connection, uint64_t memory) {

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/shm.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <fstream>
+#include <thread>
+
+#include "transport/shm/channel.h"
+#include "transport/shm/target.h"
+#include "transport/testing/conformance.h"
+
+namespace mooncake::testing {
+namespace {
+
+class ShmTransport : public ::testing::Test {
+protected:
+    /// Connects without the transport, to say what it would not.
+    net::Socket raw_connection() {
+        const std::string name = shm::decode_endpoint(pair.target().transport().endpoint()).value();
+        return shm::connect_local(name, patience()).value();
+    }
+    Result<shm::Received> answer(const net::Socket& socket) {
+        if (!net::wait_ready(socket.fd(), POLLIN, patience())) return fail(Code::kTimedOut, "no answer");
+        return shm::receive_message(socket.fd());
+    }
+    shm::Message hello() {
+        return {.kind = shm::MessageKind::kHello, .incarnation = 1, .expected = pair.target().describe().incarnation.value};
+    }
+    Code connect_code(const SegmentDescriptor& descriptor) { return code_of(pair.initiator().transport().connect(descriptor, patience())); }
+
+    TransportPair pair{TransportCase{.name = "shm", .make = make_shm_transport}};
+    const TestMemory local{1 << 20};
+    const MemoryRegion* const region = pair.initiator().add(local);
+};
+
+size_t mappings_of(const std::string& name) {
+    std::ifstream maps("/proc/self/maps");
+    size_t count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.find("memfd:" + name + " ") != std::string::npos;
+    return count;
+}
+
+/// True as soon as the condition holds; false when patience ends.
+bool soon(const std::function<bool()>& condition) {
+    for (const Deadline deadline = patience(); !deadline.passed(); std::this_thread::yield())
+        if (condition()) return true;
+    return false;
+}
+
+TEST_F(ShmTransport, CopiesSharedMemoryThroughItsOwnMapping) {
+    const TestMemory shared(1 << 20, MemorySource::kShared);
+    shared.fill(std::byte{3});
+    pair.target().add(shared);
+    const auto peer = pair.connect();
+    // With the target's own mapping closed the kernel cannot copy there, but a mapping of ours still can.
+    ASSERT_EQ(::mprotect(shared.data(), shared.length(), PROT_NONE), 0);
+    const Slice one{.local = local.data(), .remote = shared.address(), .length = shared.length(), .region = region};
+    EXPECT_TRUE(soon([&] { return transfer(*peer, Direction::kRead, one).has_value(); }));
+    EXPECT_TRUE(local.all(std::byte{3}));
+    local.fill(std::byte{4});
+    EXPECT_TRUE(transfer(*peer, Direction::kWrite, one));
+    // Memory that is not registered here goes through the kernel, which knows whether it is there.
+    const TestMemory unregistered(1 << 20);
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, {.local = unregistered.data(), .remote = shared.address(), .length = shared.length()})),
+              Code::kNotRegistered);
+    ASSERT_EQ(::mprotect(shared.data(), shared.length(), PROT_READ | PROT_WRITE), 0);
+    EXPECT_TRUE(shared.all(std::byte{4}));
+}
+
+TEST_F(ShmTransport, UnmapsSharedMemoryThatIsNoLongerRegistered) {
+    const auto peer = pair.connect();
+    const size_t before = mappings_of("mooncake");
+    for (int round = 0; round < 20; ++round) {
+        const TestMemory shared(1 << 20, MemorySource::kShared);
+        const MemoryRegion* const lower = pair.target().add(shared.region(0, 4096));
+        const MemoryRegion* const upper = pair.target().add(shared.region(4096, 4096));
+        const Slice one{.local = local.data(), .remote = shared.address(), .length = 8192, .region = region};
+        ASSERT_TRUE(transfer(*peer, Direction::kRead, one));
+        EXPECT_TRUE(soon([&] { return mappings_of("mooncake") == before + 2; })) << "one of the target, one of the peer";
+        ASSERT_TRUE(pair.target().remove(lower));
+        ASSERT_TRUE(pair.target().remove(upper));
+        EXPECT_TRUE(soon([&] { return mappings_of("mooncake") == before + 1; })) << "also without any transfer";
+    }
+    EXPECT_TRUE(peer->usable());
+}
+
+TEST_F(ShmTransport, CopiesByTheKernelWhatMayShrink) {
+    const UniqueFd loose(::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ASSERT_EQ(::ftruncate(loose.get(), 8192), 0);
+    const Mapping mapping(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, loose.get(), 0), 8192);
+    const MemoryRegion* const shrinking = pair.target().add({.address = mapping.address(), .length = 8192, .shared_fd = loose.get()});
+    const auto peer = pair.connect();
+    const Slice one{.local = local.data(), .remote = reinterpret_cast<uint64_t>(mapping.address()), .length = 8192, .region = region};
+    EXPECT_TRUE(transfer(*peer, Direction::kWrite, one));
+    ASSERT_EQ(::ftruncate(loose.get(), 0), 0);
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, one)), Code::kNotRegistered);
+    ASSERT_TRUE(pair.target().remove(shrinking));
+}
+
+TEST_F(ShmTransport, DoesNotLendMemoryThatIsNotForPeers) {
+    const TestMemory hidden(4096);
+    MemoryRegion mine = hidden.region(0, 4096);
+    mine.remote_accessible = false;
+    EXPECT_EQ(pair.target().transport().register_memory(mine).value(), nullptr);
+    mine = hidden.region(0, 4096);
+    mine.kind = MemoryKind::kCuda;
+    EXPECT_EQ(pair.target().transport().register_memory(mine).value(), nullptr);
+}
+
+TEST_F(ShmTransport, ConnectsOnlyOnThisHostToWhoOffersIt) {
+    SegmentDescriptor descriptor = pair.target().describe();
+    descriptor.boot_id = "another";
+    EXPECT_EQ(connect_code(descriptor), Code::kNotSupported);
+    descriptor.boot_id = "";
+    EXPECT_EQ(connect_code(descriptor), Code::kNotSupported);
+    descriptor = pair.target().describe();
+    descriptor.endpoints["shm"] = "nonsense";
+    EXPECT_EQ(connect_code(descriptor), Code::kNotSupported);
+    descriptor.endpoints.clear();
+    EXPECT_EQ(connect_code(descriptor), Code::kNotSupported);
+    descriptor = pair.target().describe();
+    descriptor.endpoints["shm"] = shm::encode_endpoint("mooncake-nobody-" + Incarnation::random().to_string());
+    EXPECT_EQ(connect_code(descriptor), Code::kUnavailable);
+    descriptor = pair.target().describe();
+    descriptor.incarnation = Incarnation::random();
+    EXPECT_EQ(connect_code(descriptor), Code::kStale);
+    EXPECT_EQ(connect_code(pair.target().describe()), Code::kOk);
+}
+
+TEST_F(ShmTransport, RefusesOtherVersionsPolitely) {
+    const net::Socket socket = raw_connection();
+    shm::Message message = hello();
+    message.version = shm::kVersion + 1;
+    ASSERT_TRUE(shm::send_message(socket.fd(), message));
+    const auto received = answer(socket);
+    ASSERT_TRUE(received);
+    EXPECT_EQ(received->message.kind, shm::MessageKind::kRefusal);
+    EXPECT_EQ(received->message.value, static_cast<uint64_t>(shm::Refusal::kOtherVersion));
+    EXPECT_EQ(code_of(answer(socket)), Code::kUnavailable) << "and hangs up";
+}
+
+TEST_F(ShmTransport, HangsUpOnGarbage) {
+    for (const size_t length : {1u, 40u, 64u, 4000u}) {
+        const net::Socket socket = raw_connection();
+        const std::string garbage(length, 'x');
+        ASSERT_EQ(::send(socket.fd(), garbage.data(), garbage.size(), MSG_NOSIGNAL), static_cast<ssize_t>(garbage.size()));
+        EXPECT_EQ(code_of(answer(socket)), Code::kUnavailable);
+    }
+    const net::Socket impatient = raw_connection();
+    ASSERT_TRUE(shm::send_message(impatient.fd(), {.kind = shm::MessageKind::kWantMemory, .value = 1}));
+    EXPECT_EQ(code_of(answer(impatient)), Code::kUnavailable);
+    EXPECT_TRUE(pair.connect()->usable());
+}
+
+TEST_F(ShmTransport, AnswersForMemoryThatDoesNotExist) {
+    const net::Socket socket = raw_connection();
+    ASSERT_TRUE(shm::send_message(socket.fd(), hello()));
+    ASSERT_EQ(answer(socket)->message.kind, shm::MessageKind::kWelcome);
+    ASSERT_TRUE(shm::send_message(socket.fd(), {.kind = shm::MessageKind::kWantMemory, .value = 12345}));
+    const auto received = answer(socket);
+    ASSERT_TRUE(received);
+    EXPECT_EQ(received->message.kind, shm::MessageKind::kMemory);
+    EXPECT_FALSE(received->files[0]);
+}
+
+TEST_F(ShmTransport, KeepsWaitingForAPeerItHungUpOn) {
+    const TestMemory lent(4096);
+    const MemoryRegion* const lent_region = pair.target().add(lent);
+    net::Socket socket = raw_connection();
+    ASSERT_TRUE(shm::send_message(socket.fd(), hello()));
+    const auto welcome = answer(socket);
+    ASSERT_TRUE(welcome);
+    const Mapping page = welcome->files[1].map(true, sizeof(Quiescence)).value();
+    auto& claims = *reinterpret_cast<Quiescence*>(page.address());
+    {
+        const auto section = claims.enter(FutexScope::kShared);
+        ASSERT_TRUE(shm::send_message(socket.fd(), hello()));  // a second hello is against the rules
+        EXPECT_EQ(code_of(answer(socket)), Code::kUnavailable);
+        const auto removed = pair.target().remove(lent_region, Deadline::after(20ms));
+        ASSERT_FALSE(removed);
+        EXPECT_EQ(removed.error().code(), Code::kBusy);
+        EXPECT_NE(removed.error().message().find(std::to_string(::getpid())), std::string::npos);
+    }
+    EXPECT_TRUE(pair.target().remove(lent_region));
+}
+
+TEST_F(ShmTransport, DoesNotWaitForAPeerThatIsGone) {
+    const TestMemory lent(4096);
+    const MemoryRegion* const lent_region = pair.target().add(lent);
+    net::Socket socket = raw_connection();
+    ASSERT_TRUE(shm::send_message(socket.fd(), hello()));
+    const auto welcome = answer(socket);
+    const Mapping page = welcome->files[1].map(true, sizeof(Quiescence)).value();
+    // A process that died inside a copy leaves its claim behind.
+    alignas(Quiescence::Section) std::array<std::byte, sizeof(Quiescence::Section)> never_left;
+    new (never_left.data()) Quiescence::Section(reinterpret_cast<Quiescence*>(page.address())->enter(FutexScope::kShared));
+    std::jthread dies([&] { socket.reset(); });
+    EXPECT_TRUE(pair.target().remove(lent_region));
+}
+
+TEST_F(ShmTransport, IsNotBlockedByStrangersThatSayNothing) {
+    std::vector<net::Socket> strangers;
+    for (size_t i = 0; i < 3 * shm::Target::kStrangersMax; ++i) strangers.push_back(raw_connection());
+    EXPECT_TRUE(pair.connect()->usable());
+    EXPECT_EQ(code_of(answer(strangers.front())), Code::kUnavailable) << "the oldest had to make room";
+}
+
+TEST_F(ShmTransport, TurnsPeersAwayWhenDescriptorsRunOut) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    std::vector<UniqueFd> filling(1);
+    filling.front().reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const rlimit low{.rlim_cur = static_cast<rlim_t>(filling.front().get()) + 20, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+    while (filling.back()) filling.emplace_back(::fcntl(filling.front().get(), F_DUPFD_CLOEXEC, 0));
+    for (int round = 0; round < 5; ++round) {
+        filling.pop_back();
+        filling.back().reset();  // room for our end, not for the other
+        const net::Socket socket = raw_connection();
+        EXPECT_EQ(code_of(answer(socket)), Code::kUnavailable);
+        filling.emplace_back();
+    }
+    filling.clear();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_TRUE(pair.connect()->usable());
+}
+
+TEST_F(ShmTransport, RegistersAHundredThousandRegionsQuickly) {
+    const TestMemory many(100'000 * 64);
+    const auto peer = pair.connect();
+    std::vector<std::unique_ptr<Registration>> registrations;
+    const Time begin = Clock::now();
+    for (uint64_t i = 0; i < 100'000; ++i)
+        registrations.push_back(pair.target().transport().register_memory(many.region(i * 64, 64)).value());
+    EXPECT_LT(Clock::now() - begin, 10s);
+    const auto written = transfer(*peer, Direction::kWrite, {.local = local.data(), .remote = many.address(), .length = 1 << 20, .region = region});
+    EXPECT_TRUE(written) << written.error().to_string();
+    for (auto& registration : registrations) ASSERT_TRUE(registration->revoke(patience()));
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = local.data(), .remote = many.address(), .length = 64, .region = region})), Code::kNotRegistered);
+}
+
+}  // namespace
+}  // namespace mooncake::testing
