@@ -101,13 +101,13 @@ int IoThread::wait_for_events(epoll_event* events, int count) {
     for (;;) {
         const int ready = ::epoll_wait(epoll_.fd(), events, count, 0);
         if (ready != 0) {
-            spin_.ended(true);
+            spin_.ended(true, budget);
             return ready;
         }
         if (Clock::now() - start >= budget) break;
         pause();
     }
-    spin_.ended(false);
+    spin_.ended(false, budget);
     const bool ticking = ticks_wanted_.load(std::memory_order_relaxed) > 0;
     return ::epoll_wait(epoll_.fd(), events, count, ticking ? Deadline(next_tick_).left_ms() : -1);
 }

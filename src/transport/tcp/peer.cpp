@@ -221,25 +221,27 @@ bool TcpPeer::wait(Completion& completion, Deadline deadline) {
 TcpPeer::Driven TcpPeer::drive_until(const Completion& completion, Deadline deadline) {
     SpinPause pause;
     bool idle = false;
+    Duration budget{};
     Deadline spin_end = deadline;
     for (;;) {
         const bool moved = drive();
         if (completion.done()) return Driven::kDone;
         if (moved) {
-            if (idle) spin_.ended(true);
+            if (idle) spin_.ended(true, budget);
             idle = false;
             continue;
         }
         if (!idle) {
             idle = true;
-            spin_end = Deadline::after(spin_.budget()).earlier(deadline);
+            budget = spin_.budget();
+            spin_end = Deadline::after(budget).earlier(deadline);
         }
         if (!spin_end.passed()) {
             pause();
             continue;
         }
         if (deadline.passed()) return Driven::kTimedOut;
-        spin_.ended(false);
+        spin_.ended(false, budget);
         if (!sleep(completion, deadline)) return Driven::kCrowded;
         idle = false;
     }

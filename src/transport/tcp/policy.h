@@ -54,7 +54,8 @@ public:
         // Look again now and then whether times have changed.
         return tries_.fetch_add(1, std::memory_order_relaxed) % 16 == 0 ? full_ : kShortSpin;
     }
-    void ended(bool hit) noexcept {
+    void ended(bool hit, Duration budget) noexcept {
+        if (!hit && budget < full_) return;  // says nothing about what a full one would have brought
         const uint32_t hits = hits_.load(std::memory_order_relaxed);
         hits_.store(hits - hits / 8 + (hit ? kAlways / 8 : 0), std::memory_order_relaxed);
     }
