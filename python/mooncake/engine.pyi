@@ -3,14 +3,9 @@
 
 import enum
 from types import TracebackType
-from typing import Any, Coroutine, Sequence
+from typing import Any, Coroutine, Protocol, Sequence, SupportsIndex, TypeAlias
 
-from typing_extensions import Buffer, Self, SupportsIndex
-
-__all__ = [
-    "READ", "Read", "SUPPORT_CUDA", "SUPPORT_EFA", "SUPPORT_HIP", "SUPPORT_INTRA_NVLINK", "SUPPORT_MNNVL", "SUPPORT_MUSA", "WRITE", "Write",
-    "InnerTransferEngine", "PreparedTransfer", "TransferEngine", "TransferNotify", "TransferOpcode",
-]
+from typing_extensions import Buffer, Self
 
 SUPPORT_CUDA: bool
 SUPPORT_EFA: bool
@@ -19,11 +14,8 @@ SUPPORT_INTRA_NVLINK: bool
 SUPPORT_MNNVL: bool
 SUPPORT_MUSA: bool
 
-Address = SupportsIndex
-"""An address, a length or an id: an int from 0 to 2**64 - 1, or anything with __index__."""
-
-Memory = Address | Buffer | Any
-"""An address, or an object with the buffer protocol or DLPack (`__dlpack__`) whose memory is contiguous and on the host."""
+class _DLPack(Protocol):
+    def __dlpack__(self, **options: Any) -> Any: ...
 
 class TransferOpcode(enum.IntEnum):
     """Which way the bytes go: Read fetches from the peer, Write sends."""
@@ -37,6 +29,13 @@ Read = TransferOpcode.Read
 Write = TransferOpcode.Write
 READ = TransferOpcode.Read
 WRITE = TransferOpcode.Write
+
+# An address, a length or an id: an int from 0 to 2**64 - 1, or anything with __index__.
+_Address: TypeAlias = SupportsIndex
+# An address, or an object whose memory is contiguous and on the host.
+_Memory: TypeAlias = SupportsIndex | Buffer | _DLPack
+_Opcode: TypeAlias = TransferOpcode | int
+_OpcodeClass: TypeAlias = type[TransferOpcode]
 
 class TransferNotify:
     """A message for the peer, delivered after the data of its transfer is in place."""
@@ -68,7 +67,7 @@ class TransferEngine:
     Before initialize(), after close() and in a forked child every call fails: -1, 0 where an id or an address is asked for, or
     RuntimeError. last_error() tells why."""
 
-    TransferOpcode = TransferOpcode
+    TransferOpcode: _OpcodeClass
 
     def __init__(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -106,61 +105,61 @@ class TransferEngine:
 
     # ---- memory
 
-    def register_memory(self, buffer_addr: Memory, capacity: Address | None = None, location: str = "*") -> int:
+    def register_memory(self, buffer_addr: _Memory, capacity: _Address | None = None, location: str = "*") -> int:
         """Lets peers read and write memory. Returns 0, -7 when it overlaps other registered memory, -1 or another negative number.
 
         buffer_addr: an address, or an object with the buffer protocol or DLPack, which is kept alive until unregistered.
         capacity: the length in bytes; that of the object if left out.
         location: where the memory is, "cpu:0"; "*" finds out.
         """
-    def unregister_memory(self, buffer_addr: Memory) -> int:
+    def unregister_memory(self, buffer_addr: _Memory) -> int:
         """Takes the memory back: once it returned 0, no peer touches it any more. -3 if it is not registered."""
-    def batch_register_memory(self, buffer_addresses: Sequence[Memory], capacities: Sequence[Address] | None = None, location: str = "*") -> int:
+    def batch_register_memory(self, buffer_addresses: Sequence[_Memory], capacities: Sequence[_Address] | None = None, location: str = "*") -> int:
         """Registers several ranges, all or none. Returns 0 or a negative number."""
-    def batch_unregister_memory(self, buffer_addresses: Sequence[Memory]) -> int:
+    def batch_unregister_memory(self, buffer_addresses: Sequence[_Memory]) -> int:
         """Takes several ranges back; goes on after a failure and returns the first, else 0."""
-    def allocate_managed_buffer(self, length: Address) -> int:
+    def allocate_managed_buffer(self, length: _Address) -> int:
         """Registered memory of at least `length` bytes, fast to reach for peers on this host. Returns its address, or 0."""
-    def free_managed_buffer(self, buffer_addr: Address, length: Address) -> int:
+    def free_managed_buffer(self, buffer_addr: _Address, length: _Address) -> int:
         """Gives back what allocate_managed_buffer(length) returned. Returns 0, -3 for an unknown address, -1 for another length."""
-    def write_bytes_to_buffer(self, dest_address: Address, src: bytes | str | Buffer, length: Address | None = None) -> int:
+    def write_bytes_to_buffer(self, dest_address: _Address, src: bytes | str | Buffer, length: _Address | None = None) -> int:
         """Copies the first `length` bytes of src (all if left out) to an address of this process. Returns 0, or -1 where no memory is."""
-    def read_bytes_from_buffer(self, source_address: Address, length: Address) -> bytes:
+    def read_bytes_from_buffer(self, source_address: _Address, length: _Address) -> bytes:
         """The `length` bytes at an address of this process. ValueError where no memory is."""
 
     # ---- transfers that block
 
     def transfer_sync_write(
-        self, target_hostname: str, buffer: Memory, peer_buffer_address: Address, length: Address | None = None, transport_hint: str = ""
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = ""
     ) -> int:
         """Sends `length` bytes at `buffer` to the peer's address and waits until they are there. Returns 0, or -1 on failure."""
     def transfer_sync_read(
-        self, target_hostname: str, buffer: Memory, peer_buffer_address: Address, length: Address | None = None, transport_hint: str = ""
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = ""
     ) -> int:
         """Fetches `length` bytes at the peer's address into `buffer` and waits. Returns 0, or -1 on failure."""
     def transfer_sync(
-        self, target_hostname: str, buffer: Memory, peer_buffer_address: Address, length: Address | None, opcode: TransferOpcode | int,
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None, opcode: _Opcode,
         notify: TransferNotify | None = None, transport_hint: str = "",
     ) -> int:
         """transfer_sync_write() or transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data."""
     def batch_transfer_sync_write(
-        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address],
-        lengths: Sequence[Address] | None = None, transport_hint: str = "",
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address],
+        lengths: Sequence[_Address] | None = None, transport_hint: str = "",
     ) -> int:
         """Sends many blocks to one peer and waits for all. The lists must be equally long; int64 and uint64 arrays are read without a
         Python object per entry. Returns 0, or -1 on failure: then no byte moves any more."""
     def batch_transfer_sync_read(
-        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address],
-        lengths: Sequence[Address] | None = None, transport_hint: str = "",
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address],
+        lengths: Sequence[_Address] | None = None, transport_hint: str = "",
     ) -> int:
         """Fetches many blocks from one peer and waits for all. As batch_transfer_sync_write(), the local addresses first."""
     def batch_transfer_sync(
-        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address], lengths: Sequence[Address] | None,
-        opcode: TransferOpcode | int, notify: TransferNotify | None = None, transport_hint: str = "",
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None,
+        opcode: _Opcode, notify: TransferNotify | None = None, transport_hint: str = "",
     ) -> int:
         """batch_transfer_sync_write() or batch_transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data."""
     def prepare(
-        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address], lengths: Sequence[Address] | None = None
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None = None
     ) -> PreparedTransfer:
         """Reads, checks and resolves the lists once, for transfers that are repeated. ValueError for lists of different lengths,
         RuntimeError when the engine refuses them."""
@@ -168,34 +167,34 @@ class TransferEngine:
     # ---- transfers that are only started
 
     def batch_transfer_async_write(
-        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address],
-        lengths: Sequence[Address] | None = None, transport_hint: str = "",
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address],
+        lengths: Sequence[_Address] | None = None, transport_hint: str = "",
     ) -> int:
         """Starts sending many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
     def batch_transfer_async_read(
-        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address],
-        lengths: Sequence[Address] | None = None, transport_hint: str = "",
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address],
+        lengths: Sequence[_Address] | None = None, transport_hint: str = "",
     ) -> int:
         """Starts fetching many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
     def batch_transfer_async(
-        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address], lengths: Sequence[Address] | None,
-        opcode: TransferOpcode | int, transport_hint: str = "",
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None,
+        opcode: _Opcode, transport_hint: str = "",
     ) -> int:
         """batch_transfer_async_write() or batch_transfer_async_read() by opcode."""
     def transfer_submit_write(
-        self, target_hostname: str, buffer: Memory, peer_buffer_address: Address, length: Address | None = None, transport_hint: str = ""
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = ""
     ) -> int:
         """Starts sending one block. Returns a batch id, or 0 on failure."""
-    def get_batch_transfer_status(self, batch_ids: Sequence[Address]) -> int:
+    def get_batch_transfer_status(self, batch_ids: Sequence[_Address]) -> int:
         """Waits until all the batches are over and frees them. Returns 0 if all succeeded, else -1."""
-    def transfer_check_status(self, batch_id: Address) -> int:
+    def transfer_check_status(self, batch_id: _Address) -> int:
         """Without waiting: 1 done, 0 running, -1 failed or unknown, -2 timed out. 1 and -1 free the batch; -2 does not."""
-    def cancel(self, batch_id: Address) -> int:
+    def cancel(self, batch_id: _Address) -> int:
         """Stops a batch: once it returned, no byte of it moves any more. The id still wants get_batch_transfer_status() or
         transfer_check_status(). Returns 0, or -1 for an unknown id."""
     def transfer_async(
-        self, target_hostname: str, buffers: Sequence[Memory], peer_buffer_addresses: Sequence[Address], lengths: Sequence[Address] | None,
-        opcode: TransferOpcode | int,
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None,
+        opcode: _Opcode,
     ) -> Coroutine[Any, Any, int]:
         """To be awaited: as batch_transfer_sync(), without blocking the event loop and without a thread per call. Cancelling the task
         stops the transfer before CancelledError arrives."""
