@@ -56,7 +56,7 @@ def test_stub_knows_every_name_of_the_native_module():
     tree = ast.parse((Path(mooncake.__file__).parent / "engine.pyi").read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     for name, node in classes.items():
-        if name == "TransferOpcode":
+        if name == "TransferOpcode" or name.startswith("_"):  # an enum; what only the stub needs
             continue
         described = {item.name for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("__")}
         native = {key for key, value in vars(getattr(engine, name)).items() if not key.startswith("__") and callable(value)}
