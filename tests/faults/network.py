@@ -10,8 +10,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def ip(*arguments, namespace=None):
-    prefix = ["ip", "netns", "exec", namespace] if namespace else []
-    subprocess.run([*prefix, "ip", *arguments], check=True, capture_output=True)
+    inside = ["-n", namespace] if namespace else []
+    subprocess.run(["ip", *inside, *arguments], check=True, capture_output=True)
 
 
 class Cable:
@@ -24,6 +24,14 @@ class Cable:
         self.links = [f"{tag}a", f"{tag}b"]
 
     def __enter__(self):
+        try:
+            self._connect()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _connect(self):
         for name in self.names:
             ip("netns", "add", name)
         ip("link", "add", self.links[0], "netns", self.names[0], "type", "veth", "peer", "name", self.links[1], "netns", self.names[1])
@@ -31,14 +39,14 @@ class Cable:
             ip("addr", "add", f"{host}/24", "dev", link, namespace=name)
             ip("link", "set", link, "up", namespace=name)
             ip("link", "set", "lo", "up", namespace=name)
-        return self
 
     def __exit__(self, *_):
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
     def prefix(self, side):
-        return ("ip", "netns", "exec", self.names[side])
+        # Not `ip netns exec`: that also mounts a new /sys, which a chroot does not allow.
+        return ("nsenter", f"--net=/run/netns/{self.names[side]}")
 
     def cut(self):
         """Packets vanish without a word: each side now sends to a hardware address that nobody has."""
