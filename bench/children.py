@@ -32,6 +32,10 @@ class Child:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def ask(self, **question: Any) -> dict[str, Any]:
         assert self._process.stdin
         try:
