@@ -155,6 +155,18 @@ TEST_F(RegionTableTest, AViewKeepsTheMemoryItPointsIntoMapped) {
     EXPECT_EQ(backing.address()[4095], std::byte{1});
 }
 
+TEST(RemoteTable, DoesNotReadBeyondItsEnd) {
+    const MemoryFile file = MemoryFile::create("test", kTableBytes).value();
+    const Mapping forged = file.map(true, kTableBytes).value();
+    auto& header = *reinterpret_cast<TableHeader*>(forged.address());
+    header.magic = kTableMagic;
+    header.version = kVersion;
+    header.entry_bytes = sizeof(TableEntry);
+    header.incarnation = 1;
+    header.used.store(UINT32_MAX);
+    EXPECT_TRUE(RemoteTable::open(file, Incarnation{1}).value().read().empty());
+}
+
 TEST(RemoteTable, RefusesFilesThatAreNoTables) {
     const Incarnation incarnation = Incarnation::random();
     EXPECT_EQ(code_of(RemoteTable::open(MemoryFile::create("test", 4096).value(), incarnation)), Code::kRefused);
