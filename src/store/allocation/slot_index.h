@@ -11,7 +11,7 @@
 
 namespace mooncake::store {
 
-/// Finds the number of a record by the hash of its key; the keys themselves stay in the records. 8 bytes per entry at 57-85 % load.
+/// Finds the number of a record by the hash of its key; the keys themselves stay in the records. 8 bytes per entry at 50-75 % load.
 /// Open addressing, linear probing, no tombstones. Split by the top bits of the hash into shards that grow one at a time, so that
 /// growing never stops the caller for long. Not thread-safe. The caller sees to it that no key is in twice.
 template <unsigned kShardBits>
@@ -40,7 +40,7 @@ public:
 
     void insert(uint64_t hash, uint32_t number) {
         Shard& shard = shard_of(hash);
-        if ((shard.size + 1) * 100 > shard.entries.size() * 85) shard.grow();
+        if ((shard.size + 1) * 100 > shard.entries.size() * 75) shard.grow();
         shard.place({.tag = static_cast<uint32_t>(hash), .number = number});
         ++shard.size;
     }

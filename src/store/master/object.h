@@ -68,35 +68,36 @@ private:
 /// Where an evictable entry stands: in the policy's order, or set aside until something is over.
 enum class Shelf : uint8_t { kNone, kOrder, kPromised, kLeased, kSoftPinned };
 
-/// What the master knows of one key. 120 bytes, in the order in which they are needed: there are many.
-struct Object {
+/// What the master knows of one key. There are many: two cache lines, the first for finding and probing.
+struct alignas(64) Object {
     std::unique_ptr<char[]> key_bytes;  // null: this number is free
     uint32_t key_length = 0;
     TenantNumber tenant = 0;
     uint64_t generation = 0;  // of the value; 0: there is none yet
     Time promise_end{};
     Time lease_end{};
-    ReplicaList replicas;     // of the value, all complete
-    uint64_t length = 0;
-    uint64_t checksum = 0;
-    Time soft_pin_end{};
-    Links order;              // on its shelf
-    ClientNumber writer = 0;  // of the value
     GroupId group = 0;
-    uint32_t group_position = 0;
+    ClientNumber writer = 0;  // of the value
+    Links order;              // on its shelf
     WriteId write = 0;        // the unfinished put or upsert
-    CopyId copy = 0;          // the copy or move in progress
     ObjectDataType data_type = ObjectDataType::kUnknown;
     Shelf shelf = Shelf::kNone;
     bool hard_pin = false;
     bool blocked = false;     // may not be evicted whatever the time: as counted in its group
+
+    ReplicaList replicas;     // of the value, all complete
+    uint64_t length = 0;
+    uint64_t checksum = 0;
+    Time soft_pin_end{};
+    uint32_t group_position = 0;
+    CopyId copy = 0;          // the copy or move in progress
 
     std::string_view key() const { return {key_bytes.get(), key_length}; }
     bool has_value() const { return generation != 0; }
     /// Nobody was told lately that it is there.
     bool free_of_leases(Time now) const { return lease_end <= now && promise_end <= now; }
 };
-static_assert(sizeof(Object) == 120);
+static_assert(sizeof(Object) == 128);
 
 /// A put or upsert between start and end. Its ranges belong to it, not to the object.
 struct Write {

@@ -14,6 +14,11 @@ namespace {
 
 constexpr size_t kWindow = 32;  // keys whose cache misses overlap
 
+void prefetch_key(const Object& object) {
+    __builtin_prefetch(object.key_bytes.get());
+    if (object.key_length > 48) __builtin_prefetch(object.key_bytes.get() + 64);
+}
+
 }  // namespace
 
 uint64_t ObjectTable::hash(TenantNumber tenant, std::string_view key) const {
@@ -39,7 +44,7 @@ void ObjectTable::find_many(TenantNumber tenant, std::span<const std::string_vie
             if (found[start + i] != 0) __builtin_prefetch(&objects_[found[start + i]], 1);
         }
         for (size_t i = 0; i < count; ++i)
-            if (found[start + i] != 0) __builtin_prefetch(objects_[found[start + i]].key_bytes.get());
+            if (found[start + i] != 0) prefetch_key(objects_[found[start + i]]);
         for (size_t i = 0; i < count; ++i) {
             const std::string_view key = keys[start + i];
             ObjectId& id = found[start + i];
@@ -57,7 +62,7 @@ void ObjectTable::prefetch_many(TenantNumber tenant, std::span<const std::string
         for (size_t i = 0; i < count; ++i)
             if ((guesses[i] = index_.guess(hashes[i])) != 0) __builtin_prefetch(&objects_[guesses[i]], 1);
         for (size_t i = 0; i < count; ++i)
-            if (guesses[i] != 0) __builtin_prefetch(objects_[guesses[i]].key_bytes.get());
+            if (guesses[i] != 0) prefetch_key(objects_[guesses[i]]);
     }
 }
 

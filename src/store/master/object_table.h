@@ -37,7 +37,7 @@ private:
     bool is(ObjectId id, TenantNumber tenant, std::string_view key) const;
 
     const uint64_t hash_seed_;
-    Slab<Object> objects_;
+    Slab<Object, 8192> objects_;
     SlotIndex<8> index_;
 };
 
