@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/sim_client.h"
+
+#include <algorithm>
+
+namespace mooncake::store::simulation {
+
+SimClient::SimClient(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t keys)
+    : world_(world), master_(master), nodes_(nodes), number_(number), keys_(keys) {
+    start();
+    act();
+    beat();
+}
+
+void SimClient::start() {
+    endpoint.up = true;
+    id_ = {1, number_ * 1'000'000 + endpoint.life};
+    answered_ = world_.now();
+    writing_.clear();
+}
+
+void SimClient::crash() {
+    endpoint.up = false;
+    ++endpoint.life;
+    writing_.clear();
+    world_.after(world_.between(10ms, 5000ms), [this] { start(); });
+}
+
+void SimClient::leave() {
+    for (const auto& put : writing_) put->stopped = true;
+    world_.send(endpoint, master_.endpoint, [this, id = id_] { master_.run([&](Transaction& t) { return goodbye(t, id, world_.now()); }); });
+    endpoint.up = false;
+    ++endpoint.life;
+    world_.after(world_.between(10ms, 1000ms), [this] { start(); });
+}
+
+template <typename Reply>
+void SimClient::call(std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done) {
+    auto open = std::make_shared<bool>(true);
+    const uint64_t life = endpoint.life;
+    const auto finish = [this, open, life, done](std::optional<Reply> reply) {
+        if (!*open || life != endpoint.life) return;
+        *open = false;
+        done(std::move(reply));
+    };
+    world_.send(endpoint, master_.endpoint, [this, op, finish] {
+        const Reply reply = master_.run(op);
+        world_.send(master_.endpoint, endpoint, [finish, reply] { finish(reply); });
+    });
+    world_.after(kCallTimeout, [finish] { finish(std::nullopt); });
+}
+
+std::vector<SimClient::Copy> SimClient::resolve(const std::vector<ReplicaLocation>& where) const {
+    std::vector<Copy> copies;
+    for (const ReplicaLocation& location : where) {
+        Copy copy{.segment = master_.state().segments()[location.segment].spec.id, .offset = location.offset};
+        for (const auto& node : nodes_)
+            if (node->spec().id == copy.segment) copy.node = node.get(), copy.node_life = node->endpoint.life;
+        copies.push_back(copy);
+    }
+    return copies;
+}
+
+void SimClient::act() {
+    world_.after(world_.between(5ms, 120ms), [this] {
+        act();
+        if (!endpoint.up || stopped_) return;
+        const uint64_t dice = world_.random.below(100);
+        if (dice < 40) begin_put(false);
+        else if (dice < 48) begin_put(true);
+        else if (dice < 78) begin_get();
+        else if (dice < 92) begin_probe();
+        else begin_remove();
+    });
+}
+
+void SimClient::beat() {
+    world_.after(world_.between(700ms, 1000ms), [this] {
+        beat();
+        if (!endpoint.up) return;
+        const Time sent = world_.now();
+        // Silence for as long as the master waits: it may think us dead, so nothing of ours may land from now on.
+        if (sent - answered_ >= master_.state().options().client_ttl)
+            for (const auto& put : writing_) put->stopped = true;
+        call<PingReply>([this, id = id_](Transaction& t) {
+            const PingReply reply = ping(t, id, world_.now());
+            if (reply.status == PingStatus::kNeedRemount) remount(t, {.client = id, .segments = {}}, world_.now());
+            return reply;
+        }, [this, sent](std::optional<PingReply> reply) {
+            if (reply) answered_ = sent;
+        });
+    });
+}
+
+// put ---------------------------------------------------------------------------------------------------------------------
+
+void SimClient::begin_put(bool upsert) {
+    auto put = std::make_shared<Put>();
+    put->key = some_key();
+    if (put->key.size() == 2) put->group = format_text("g{}", (put->key[1] - '0') / 2);  // k0 and k1, k2 and k3, ...
+    put->length = 1 + world_.random.below(world_.chance(0.1) ? 16'000 : 3'000);
+    put->upsert = upsert;
+    put->request_id = ++requests_;
+    put->sent = world_.now();
+    send_start(put);
+}
+
+void SimClient::send_start(const std::shared_ptr<Put>& put) {
+    ++put->tries;
+    const uint32_t replicas = world_.chance(0.3) ? 2 : 1;
+    const bool pin = world_.chance(0.1);
+    call<Started>([this, put, replicas, pin, id = id_](Transaction& t) {
+        std::vector<PutItem> items{{.key = put->key, .length = put->length, .group = put->group}};
+        PutStartRequest request{.client = id, .request_id = put->request_id, .config = {.replica_num = replicas}, .items = items};
+        if (pin) request.config.soft_pin = SoftPinAction::kEnable, request.config.soft_pin_ttl = 3s;
+        const PutStartReply reply = put->upsert ? upsert_start(t, request, world_.now()) : put_start(t, request, world_.now());
+        return Started{.item = reply.items[0], .retry_after = reply.retry_after, .copies = resolve(reply.replicas), .view = master_.view()};
+    }, [this, put](std::optional<Started> reply) { started(put, std::move(reply)); });
+}
+
+void SimClient::started(const std::shared_ptr<Put>& put, std::optional<Started> reply) {
+    if (!reply) {
+        if (put->tries < 3) send_start(put);
+        else give_up(put);
+        return;
+    }
+    if (reply->item.code != StoreCode::kOk) {
+        refused += reply->item.code == StoreCode::kNoAvailableHandle;
+        if (reply->item.code == StoreCode::kNoAvailableHandle && reply->retry_after > Duration::zero() && put->tries == 1)
+            world_.after(reply->retry_after, [this, put, life = endpoint.life] {
+                if (life == endpoint.life && endpoint.up && !stopped_) send_start(put);
+            });
+        return;
+    }
+    put->sent = put->tries == 1 ? put->sent : world_.now() - kCallTimeout;
+    put->generation = reply->item.generation;
+    put->copies = std::move(reply->copies);
+    put->view = reply->view;
+    put->copies_left = put->copies.size();
+    writing_.push_back(put);
+    world_.after(kWriteTimeout, [this, put, life = endpoint.life] {  // the deadline: stop, then say so
+        if (life == endpoint.life && put->copies_left != 0 && !put->stopped) give_up(put);
+    });
+    for (size_t i = 0; i < put->copies.size(); ++i) write_copy(put, i);
+}
+
+HeldObject SimClient::held(const Put& put, const Copy& copy) const {
+    return {.tenant = TenantTable::kDefaultName, .key = put.key, .group = put.group, .offset = copy.offset, .length = put.length,
+            .generation = put.generation, .checksum = put.generation, .writer = id_};
+}
+
+void SimClient::write_copy(const std::shared_ptr<Put>& put, size_t i) {
+    const Copy& copy = put->copies[i];
+    if (copy.node == nullptr) return;
+    world_.send(endpoint, copy.node->endpoint, [this, put, i] {
+        const Copy& target = put->copies[i];
+        if (target.node->endpoint.life != target.node_life || put->stopped) return;
+        if (!target.node->announce(put->view, target.segment, held(*put, target))) return;
+        land_chunk(put, i, 0);
+    });
+}
+
+/// A slow writer, now and then; one-sided, so that nobody checks anything when the bytes arrive.
+void SimClient::land_chunk(const std::shared_ptr<Put>& put, size_t i, uint64_t at) {
+    const Duration delay = world_.chance(0.1) ? world_.between(100ms, 2500ms) : world_.between(1ms, 30ms);
+    world_.after(delay, [this, put, i, at, life = endpoint.life] {
+        const Copy& target = put->copies[i];
+        const uint64_t chunk = std::max<uint64_t>(put->length / 3 / 64 * 64, 64);
+        const uint64_t end = std::min(at + chunk, put->length);
+        if (put->stopped || !target.node->endpoint.up || target.node->endpoint.life != target.node_life) return;
+        target.node->land(target.offset + at, end - at, put->generation);
+        if (life != endpoint.life) return;  // the writer died: what was on its way has landed
+        if (end < put->length) {
+            land_chunk(put, i, end);
+        } else if (target.node->commit(held(*put, target))) {
+            copy_written(put);
+        }
+    });
+}
+
+void SimClient::copy_written(const std::shared_ptr<Put>& put) {
+    if (--put->copies_left != 0) return;
+    std::erase(writing_, put);
+    put->tries = 0;
+    send_end(put);
+}
+
+void SimClient::send_end(const std::shared_ptr<Put>& put) {
+    ++put->tries;
+    call<StoreCode>([this, put, id = id_](Transaction& t) {
+        const PutEndItem item{.key = put->key, .generation = put->generation, .checksum = put->generation};
+        const StoreCode code = put_end(t, {.client = id, .items = {&item, 1}}, world_.now()).codes[0];
+        // From here on the value must be there, whether the answer arrives or not.
+        if (code == StoreCode::kOk && master_.holds(put->key, put->generation)) master_.acknowledged(put->key, put->generation);
+        return code;
+    }, [this, put](std::optional<StoreCode> code) {
+        if (!code && put->tries < 4) send_end(put);
+        if (code == StoreCode::kOk) ++puts;
+        if (code && *code != StoreCode::kOk)
+            for (const Copy& copy : put->copies)
+                world_.send(endpoint, copy.node->endpoint, [put, node = copy.node] { node->forget(put->generation); });
+    });
+}
+
+void SimClient::give_up(const std::shared_ptr<Put>& put) {
+    put->stopped = true;
+    std::erase(writing_, put);
+    for (const Copy& copy : put->copies)
+        if (copy.node != nullptr) world_.send(endpoint, copy.node->endpoint, [put, node = copy.node] { node->forget(put->generation); });
+    call<StoreCode>([this, put, id = id_](Transaction& t) {
+        const PutEndItem item{.key = put->key, .generation = put->generation};
+        return put_revoke(t, {.client = id, .request_id = put->request_id, .items = {&item, 1}}, world_.now()).codes[0];
+    }, [](std::optional<StoreCode>) {});
+}
+
+// get, exist, remove ------------------------------------------------------------------------------------------------------
+
+void SimClient::begin_get() {
+    auto get = std::make_shared<Get>();
+    get->key = some_key();
+    get->sent = world_.now();
+    get->slow = world_.chance(0.3);
+    get->chunks = 1 + world_.random.below(5);
+    call<Get>([this, get](Transaction& t) {
+        const std::string_view key = get->key;
+        const GetReply reply = get_replicas(t, {.keys = {&key, 1}}, world_.now());
+        Get answer = *get;
+        answer.item = reply.items[0];
+        answer.lease = reply.lease;
+        answer.copies = resolve(reply.replicas);
+        return answer;
+    }, [this](std::optional<Get> answer) {
+        if (!answer || answer->item.code != StoreCode::kOk) return;
+        const Copy chosen = answer->copies[world_.random.below(answer->copies.size())];
+        answer->copies = {chosen};
+        if (chosen.node != nullptr) read_chunk(std::make_shared<Get>(*std::move(answer)), 0);
+    });
+}
+
+void SimClient::read_chunk(const std::shared_ptr<Get>& get, size_t chunk) {
+    const Duration delay = get->slow ? world_.between(50ms, 900ms) : world_.between(1ms, 40ms);
+    world_.after(delay, [this, get, chunk, life = endpoint.life] {
+        const Copy& from = get->copies[0];
+        if (life != endpoint.life || !from.node->endpoint.up || from.node->endpoint.life != from.node_life) return;
+        if (world_.now() >= get->sent + get->lease) {
+            ++late;
+            return;  // not trusted any more
+        }
+        const uint64_t size = (get->item.length + get->chunks - 1) / get->chunks;
+        const uint64_t begin = std::min(chunk * size, get->item.length), end = std::min(begin + size, get->item.length);
+        if (begin < end && !from.node->read(from.offset + begin, end - begin, get->item.generation))
+            world_.violated(format_text("a read of {} of generation {} under a valid lease met other bytes", get->key, get->item.generation));
+        if (chunk + 1 < get->chunks) read_chunk(get, chunk + 1);
+        else ++gets;
+    });
+}
+
+void SimClient::begin_probe() {
+    std::vector<std::string> names;
+    for (uint64_t i = 0, count = 1 + world_.random.below(10); i < count; ++i) names.push_back(some_key());
+    call<ExistReply>([this, names](Transaction& t) {
+        const std::vector<std::string_view> keys(names.begin(), names.end());
+        return exist(t, {.keys = keys}, world_.now());
+    }, [](std::optional<ExistReply>) {});
+}
+
+void SimClient::begin_remove() {
+    const std::string name = some_key();
+    const bool force = world_.chance(0.5);
+    if (world_.chance(0.02)) {
+        call<uint64_t>([this, force](Transaction& t) { return remove_matching(t, {.force = force}, world_.now()); }, [](std::optional<uint64_t>) {});
+        return;
+    }
+    call<StoreCode>([this, name, force](Transaction& t) {
+        const std::string_view key = name;
+        return remove(t, {.keys = {&key, 1}, .force = force}, world_.now()).codes[0];
+    }, [](std::optional<StoreCode>) {});
+}
+
+}  // namespace mooncake::store::simulation

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many clients and nodes against one master, in simulated time, with everything going wrong that can: see world.h and the duties
+// in sim_node.h and sim_client.h. A failing run prints its seed; MC_SIM_SEED repeats it, MC_SIM_SEEDS=N runs that many.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "base/options.h"
+#include "tests/simulation/sim_client.h"
+
+namespace mooncake::store::simulation {
+namespace {
+
+constexpr uint64_t kSegmentBytes = 64 * 1024;
+
+class Simulation {
+public:
+    explicit Simulation(uint64_t seed, bool loud = false)
+        : world_(seed), master_(world_, options()), keys_(20 + world_.random.below(180)) {
+        world_.loud = loud;
+        world_.loss = world_.chance(0.3) ? 0.10 : 0.01;
+        const uint64_t node_count = 1 + world_.random.below(5), client_count = 1 + world_.random.below(6);
+        for (uint64_t i = 1; i <= node_count; ++i) nodes_.push_back(std::make_unique<SimNode>(world_, master_, i, kSegmentBytes));
+        for (uint64_t i = 1; i <= client_count; ++i) clients_.push_back(std::make_unique<SimClient>(world_, master_, nodes_, i, keys_));
+        fault_gap_ = world_.between(500ms, 8s);
+        faults();
+    }
+
+    void run() {
+        world_.run_until(world_.now() + 60s);
+        settle();
+    }
+    const std::string& violation() const { return world_.violation; }
+    uint64_t puts() const { return sum(&SimClient::puts); }
+    uint64_t gets() const { return sum(&SimClient::gets); }
+    uint64_t refused() const { return sum(&SimClient::refused); }
+    uint64_t late() const { return sum(&SimClient::late); }
+    uint64_t steps() const { return master_.steps; }
+
+private:
+    static MasterOptions options() {
+        MasterOptions options;
+        options.lease_ttl = 2s;
+        options.client_ttl = 3s;
+        options.put_discard_timeout = 2s;
+        options.put_release_timeout = 20s;
+        options.silent_writer_rest = 4s;
+        return options;
+    }
+    uint64_t sum(uint64_t SimClient::*what) const {
+        uint64_t total = 0;
+        for (const auto& client : clients_) total += (*client).*what;
+        return total;
+    }
+
+    void faults() {
+        world_.after(world_.between(fault_gap_ / 2, fault_gap_ * 2), [this] {
+            if (calm_) return;
+            faults();
+            SimNode& node = *nodes_[world_.random.below(nodes_.size())];
+            SimClient& client = *clients_[world_.random.below(clients_.size())];
+            switch (world_.random.below(8)) {
+                case 0: if (client.endpoint.up) client.crash(); break;
+                case 1: if (client.endpoint.up) client.leave(); break;
+                case 2: client.endpoint.cut_until = world_.now() + world_.between(100ms, 8s); break;
+                case 3: if (node.endpoint.up) node.crash(); break;
+                case 4: node.endpoint.cut_until = world_.now() + world_.between(100ms, 8s); break;
+                case 5: if (node.endpoint.up) node.renew_segment(); break;
+                case 6: crash_master(false); break;
+                default: crash_master(world_.chance(0.5)); break;
+            }
+        });
+    }
+    void crash_master(bool cold) {
+        if (!master_.endpoint.up) return;
+        if (cold) {
+            master_.crash_cold();
+            master_.rebuilding = true;
+            watch_rebuilding();
+        } else {
+            master_.crash_warm();
+        }
+        world_.after(world_.between(1ms, 3s), [this] { master_.endpoint.up = true; });
+    }
+    /// Once every living node is known again, what was acknowledged and lies on one of them must be back.
+    void watch_rebuilding() {
+        world_.after(50ms, [this, life = master_.endpoint.life] {
+            if (life != master_.endpoint.life || !master_.rebuilding) return;
+            for (const auto& node : nodes_)
+                if (!node->mounted()) return watch_rebuilding();
+            master_.rebuilding = false;
+            const auto acknowledged = master_.acknowledgements();
+            for (const auto& [key, generation] : acknowledged) {
+                if (master_.holds(key, generation)) continue;
+                for (const auto& node : nodes_)
+                    if (node->holds(generation)) world_.violated(format_text("{} of generation {} lies on a node and is not known", key, generation));
+                master_.forget_acknowledged(key);
+            }
+        });
+    }
+
+    /// Everybody calms down: whatever was begun must come to an end, and the pool must be usable.
+    void settle() {
+        if (!world_.violation.empty()) return;
+        calm_ = true;
+        world_.loss = world_.doubling = 0;
+        for (const auto& client : clients_) client->stop();
+        world_.run_until(world_.now() + 60s);
+        if (!world_.violation.empty()) return;
+        master_.check_replay();
+        const MasterState& state = master_.state();
+        if (state.write_count() != 0) world_.violated("a write never ended");
+        if (state.quarantine().size() != 0) world_.violated("a range rests for ever");
+        if (state.segments().size() != nodes_.size()) world_.violated("a node did not find back");
+        const PutItem item{.key = "last", .length = kSegmentBytes};
+        const PutStartReply reply = master_.run([&](Transaction& t) { return put_start(t, {.client = {9, 9}, .config = {}, .items = {&item, 1}}, world_.now()); });
+        if (reply.items[0].code != StoreCode::kOk) world_.violated("a put of a whole segment is refused although everything may go");
+    }
+
+    World world_;
+    SimMaster master_;
+    const uint64_t keys_;
+    std::vector<std::unique_ptr<SimNode>> nodes_;
+    std::vector<std::unique_ptr<SimClient>> clients_;
+    Duration fault_gap_{};
+    bool calm_ = false;
+};
+
+std::vector<uint64_t> seeds() {
+    const Environment environment = process_environment();
+    if (const auto one = environment("MC_SIM_SEED")) return {std::strtoull(one->c_str(), nullptr, 0)};
+    const auto many = environment("MC_SIM_SEEDS");
+    const uint64_t count = many ? std::strtoull(many->c_str(), nullptr, 0) : 40;
+    std::vector<uint64_t> result;
+    for (uint64_t i = 1; i <= count; ++i) result.push_back(i);
+    return result;
+}
+
+TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
+    uint64_t puts = 0, gets = 0, refused = 0, late = 0, steps = 0;
+    for (const uint64_t seed : seeds()) {
+        Simulation simulation(seed, seeds().size() == 1);
+        simulation.run();
+        ASSERT_EQ(simulation.violation(), "") << "repeat with MC_SIM_SEED=" << seed;
+        puts += simulation.puts();
+        gets += simulation.gets();
+        refused += simulation.refused();
+        late += simulation.late();
+        steps += simulation.steps();
+    }
+    std::printf("%lu puts, %lu gets, %lu refused for space, %lu reads outlived their lease, %lu steps of the master\n", puts, gets, refused, late, steps);
+    EXPECT_GT(puts, 100u * seeds().size());
+    EXPECT_GT(gets, 100u * seeds().size());
+}
+
+TEST(Simulation, RepeatsItself) {
+    Simulation first(7), second(7);
+    first.run();
+    second.run();
+    EXPECT_EQ(first.steps(), second.steps());
+    EXPECT_EQ(first.puts(), second.puts());
+}
+
+}  // namespace
+}  // namespace mooncake::store::simulation
