@@ -55,7 +55,11 @@ Result<std::string> ChildProcess::read_line(const std::string& prefix, Deadline 
     }
 }
 
-void ChildProcess::signal(int number) const { MC_CHECK(::kill(pid_, number) == 0); }
+void ChildProcess::signal(int number) const {
+    MC_CHECK(::kill(pid_, number) == 0);
+    // kill() only asks for the stop; the child's threads may run on for a moment.
+    if (number == SIGSTOP) MC_CHECK(::waitpid(pid_, nullptr, WUNTRACED) == pid_);
+}
 
 void ChildProcess::kill() {
     if (pid_ < 0) return;
