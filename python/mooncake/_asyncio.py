@@ -84,7 +84,10 @@ async def transfer(
         batch = engine.batch_transfer_async(*arguments)
     else:
         # Reaching a peer for the first time, or one that failed, may block for seconds.
-        started = loop.run_in_executor(None, _submit, engine, arguments)
+        try:
+            started = loop.run_in_executor(None, _submit, engine, arguments)
+        except RuntimeError:  # the interpreter is exiting, and starts no threads any more
+            return -1
         cancelled = await _outlive(started)
         batch, error = started.result()
         if error:
