@@ -37,7 +37,9 @@ size_t heap_bytes() {
 }
 
 /// As long as those of inference engines.
-std::string key_of(size_t i) { return format_text("model-70b@tp_rank:3@pcp0@dcp0@pp_rank:0@group:0@{:016x}{:016x}{:016x}", i * 0x9e3779b97f4a7c15, i, ~i); }
+std::string key_of(size_t i) {
+    return format_text("model-70b@tp_rank:3@pcp0@dcp0@pp_rank:0@group:0@{:016x}{:016x}{:016x}", i * 0x9e3779b97f4a7c15, i, ~i);
+}
 
 class Bench {
 public:
@@ -50,7 +52,8 @@ public:
         for (uint64_t n = 1; n <= kNodes; ++n) {
             Transaction t(*state_);
             remount(t, {.client = {2, n}}, now_);
-            mount_segment(t, {.client = {2, n}, .segment = {.id = {3, n}, .name = format_text("node{}:1", n), .base = n << 44, .size = size}}, now_);
+            mount_segment(
+                t, {.client = {2, n}, .segment = {.id = {3, n}, .name = format_text("node{}:1", n), .base = n << 44, .size = size}}, now_);
         }
     }
 
@@ -116,7 +119,8 @@ private:
             message.clear();
             keys.clear();
             for (size_t i = at; i < end; ++i) message += names_[i];
-            for (size_t i = at, offset = 0; i < end; offset += names_[i++].size()) keys.emplace_back(message.data() + offset, names_[i].size());
+            for (size_t i = at, offset = 0; i < end; offset += names_[i++].size())
+                keys.emplace_back(message.data() + offset, names_[i].size());
             const auto start = cpu_time();
             run(keys);
             spent += cpu_time() - start;

@@ -29,8 +29,7 @@ struct Host {
     Incarnation incarnation = Incarnation::random();
     EngineOptions options;
     AccessTable access;
-    std::unique_ptr<Transport> transport =
-        make_shm_transport({.incarnation = incarnation, .options = options, .access = access}).value();
+    std::unique_ptr<Transport> transport = make_shm_transport({.incarnation = incarnation, .options = options, .access = access}).value();
 };
 
 std::byte* touched_memory() {
@@ -54,8 +53,11 @@ struct Hello {
     const MemoryRegion regions[] = {{.address = foreign, .length = kArea},
                                     {.address = own.address(), .length = kArea, .shared_fd = own.fd()}};
     const auto first = host.transport->register_memory(regions[0]), second = host.transport->register_memory(regions[1]);
-    Hello hello{.incarnation = host.incarnation.value, .foreign = reinterpret_cast<uint64_t>(foreign),
-                .own = reinterpret_cast<uint64_t>(own.address()), .own_fd = own.fd(), .endpoint = {}};
+    Hello hello{.incarnation = host.incarnation.value,
+                .foreign = reinterpret_cast<uint64_t>(foreign),
+                .own = reinterpret_cast<uint64_t>(own.address()),
+                .own_fd = own.fd(),
+                .endpoint = {}};
     std::snprintf(hello.endpoint, sizeof hello.endpoint, "%s", host.transport->endpoint().c_str());
     if (::write(out, &hello, sizeof hello) != sizeof hello) std::abort();
     char end = 0;
@@ -142,12 +144,15 @@ struct Bench {
             time(bare, [&] { mapped ? by_memcpy(direction, slices) : by_kernel(direction, slices); });
         }
         const double bytes = static_cast<double>(length * count);
-        const double ratio = bare.total() / static_cast<double>(bare.seconds.size()) / (us.total() / static_cast<double>(us.seconds.size()));
-        std::printf("%-8s %-5s %4zu x %9lu B  ours %6.2f GB/s p50 %8.2f p99 %8.2f us   bare %6.2f GB/s p50 %8.2f p99 %8.2f us   mean ratio %.2f p50 ratio %.2f %s%s\n",
-                    what, direction == Direction::kRead ? "read" : "write", count, static_cast<unsigned long>(length),
-                    bytes / us.at(0.5) / 1e9, us.at(0.5) * 1e6, us.at(0.99) * 1e6, bytes / bare.at(0.5) / 1e9, bare.at(0.5) * 1e6,
-                    bare.at(0.99) * 1e6, ratio, bare.at(0.5) / us.at(0.5), bare.at(0.5) / us.at(0.5) >= target_ratio ? "ok" : "BELOW TARGET",
-                    us.at(0.99) > 5 * us.at(0.5) ? " TAIL" : "");
+        const double ratio = bare.total() / static_cast<double>(bare.seconds.size()) /
+                             (us.total() / static_cast<double>(us.seconds.size()));
+        std::printf(
+            "%-8s %-5s %4zu x %9lu B  ours %6.2f GB/s p50 %8.2f p99 %8.2f us   bare %6.2f GB/s p50 %8.2f p99 %8.2f us   mean ratio %.2f "
+            "p50 ratio %.2f %s%s\n",
+            what, direction == Direction::kRead ? "read" : "write", count, static_cast<unsigned long>(length), bytes / us.at(0.5) / 1e9,
+            us.at(0.5) * 1e6, us.at(0.99) * 1e6, bytes / bare.at(0.5) / 1e9, bare.at(0.5) * 1e6, bare.at(0.99) * 1e6, ratio,
+            bare.at(0.5) / us.at(0.5), bare.at(0.5) / us.at(0.5) >= target_ratio ? "ok" : "BELOW TARGET",
+            us.at(0.99) > 5 * us.at(0.5) ? " TAIL" : "");
     }
 };
 
@@ -160,11 +165,18 @@ int run_initiator(int in, pid_t target, double seconds) {
     const std::string path = format_text("/proc/{}/fd/{}", target, hello.own_fd);
     const Mapping reference = MemoryFile(::open(path.c_str(), O_RDWR | O_CLOEXEC)).map(true, kArea).value();
     std::memset(reference.address(), 1, kArea);
-    const SegmentDescriptor descriptor{.name = "target", .incarnation = {hello.incarnation}, .boot_id = boot_id(), .endpoints = {{"shm", hello.endpoint}}};
+    const SegmentDescriptor descriptor{
+        .name = "target", .incarnation = {hello.incarnation}, .boot_id = boot_id(), .endpoints = {{"shm", hello.endpoint}}};
     const auto peer = host.transport->connect(descriptor, Deadline::after(10s)).value();
 
-    Bench bench{.peer = *peer, .target = target, .foreign = hello.foreign, .own = hello.own, .local = local, .region = &region,
-                .reference_shared = reference.address(), .seconds = seconds};
+    Bench bench{.peer = *peer,
+                .target = target,
+                .foreign = hello.foreign,
+                .own = hello.own,
+                .local = local,
+                .region = &region,
+                .reference_shared = reference.address(),
+                .seconds = seconds};
     auto everything = std::vector<Slice>{{.local = local, .remote = hello.own, .length = kArea, .region = &region}};
     for (int i = 0; i < 4; ++i) bench.ours(Direction::kWrite, everything);  // until the memory is mapped and its pages are there
 
@@ -174,7 +186,8 @@ int run_initiator(int in, pid_t target, double seconds) {
         bench.run("own", true, direction, 64 << 10, 64, 0.8);
         bench.run("own", true, direction, 4096, 128, 0);
         bench.run("foreign", false, direction, 4096, 1, 0);
-        for (const uint64_t length : {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20}) bench.run("foreign", false, direction, length, 1, 0.9);
+        for (const uint64_t length : {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20})
+            bench.run("foreign", false, direction, length, 1, 0.9);
         bench.run("foreign", false, direction, 4096, 128, 0.9);
         bench.run("foreign", false, direction, 64 << 10, 64, 0.9);
     }

@@ -14,21 +14,21 @@ namespace mooncake {
 /// What the caller should do about a failure; about a dozen, the same in every layer.
 enum class Code : uint8_t {
     kOk = 0,
-    kInvalidArgument,   // the call itself is wrong: do not repeat it
-    kNotFound,          // no such segment, key, batch
-    kAlreadyExists,     // taken by somebody else
-    kOverlap,           // memory overlaps a registered range
-    kNotRegistered,     // address outside every registered range, ours or the peer's
-    kNoSpace,           // a bounded resource is full
-    kBusy,              // still in use: try again later
-    kUnavailable,       // peer or service cannot be reached now: retry may help
-    kStale,             // the peer is not the incarnation we knew: refresh, then retry
-    kTimedOut,          // the deadline passed; nothing moves any more
-    kCancelled,         // stopped on request; nothing moves any more
-    kRefused,           // the peer understood and said no (version, permission)
-    kCorrupt,           // bytes failed their check, or a message made no sense
-    kNotSupported,      // this build or this machine cannot
-    kInternal,          // our bug
+    kInvalidArgument,  // the call itself is wrong: do not repeat it
+    kNotFound,         // no such segment, key, batch
+    kAlreadyExists,    // taken by somebody else
+    kOverlap,          // memory overlaps a registered range
+    kNotRegistered,    // address outside every registered range, ours or the peer's
+    kNoSpace,          // a bounded resource is full
+    kBusy,             // still in use: try again later
+    kUnavailable,      // peer or service cannot be reached now: retry may help
+    kStale,            // the peer is not the incarnation we knew: refresh, then retry
+    kTimedOut,         // the deadline passed; nothing moves any more
+    kCancelled,        // stopped on request; nothing moves any more
+    kRefused,          // the peer understood and said no (version, permission)
+    kCorrupt,          // bytes failed their check, or a message made no sense
+    kNotSupported,     // this build or this machine cannot
+    kInternal,         // our bug
 };
 
 MC_EXPORT std::string_view code_name(Code code) noexcept;
@@ -37,8 +37,7 @@ MC_EXPORT std::string_view code_name(Code code) noexcept;
 class MC_EXPORT Error {
 public:
     Error() = default;
-    Error(Code code, std::string message, int system_errno = 0)
-        : message_(std::move(message)), errno_(system_errno), code_(code) {}
+    Error(Code code, std::string message, int system_errno = 0) : message_(std::move(message)), errno_(system_errno), code_(code) {}
 
     Code code() const noexcept { return code_; }
     int system_errno() const noexcept { return errno_; }
@@ -81,7 +80,8 @@ Unexpected fail_errno(Code code, int system_errno, fmt::format_string<Args...> t
 
 #define MC_CHECK(condition) \
     do { \
-        if (!(condition)) [[unlikely]] ::mooncake::check_failed(#condition, __FILE__, __LINE__); \
+        if (!(condition)) [[unlikely]] \
+            ::mooncake::check_failed(#condition, __FILE__, __LINE__); \
     } while (false)
 
 #define MC_CONCAT_INNER(a, b) a##b

@@ -12,7 +12,8 @@ namespace mooncake {
 enum class FutexScope { kProcess, kShared };  // kShared: the word lies in memory shared between processes
 
 /// Sleeps while `word == expected`, until woken, the deadline or a signal. Spurious returns are possible.
-MC_EXPORT void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline, FutexScope scope = FutexScope::kProcess) noexcept;
+MC_EXPORT void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline,
+                          FutexScope scope = FutexScope::kProcess) noexcept;
 /// Wakes every sleeper. Touches no memory: `word` may already be gone.
 MC_EXPORT void futex_wake_all(const std::atomic<uint32_t>* word, FutexScope scope = FutexScope::kProcess) noexcept;
 

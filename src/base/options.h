@@ -18,7 +18,7 @@ namespace mooncake {
 /// load_options() (options.cpp) does, on behalf of the Python and C faces and the programs.
 struct EngineOptions {
     // calls
-    Duration transfer_timeout = 30s;        // MC_TRANSFER_TIMEOUT (s, at least 5), plus 1 ns per byte
+    Duration transfer_timeout = 30s;  // MC_TRANSFER_TIMEOUT (s, at least 5), plus 1 ns per byte
     // which transport
     std::string protocol;                   // MOONCAKE_PROTOCOL overrides the argument of initialize()
     std::vector<std::string> transports;    // MC_TRANSPORTS: only these; empty = all; MC_FORCE_TCP = {"tcp"}
@@ -27,30 +27,30 @@ struct EngineOptions {
     std::vector<std::string> device_deny;   // MC_TE_FILTERS_EXCLUDE
     std::string topology_file;              // MC_CUSTOM_TOPO_JSON
     // names and ports
-    std::string cluster_id;                 // MC_METADATA_CLUSTER_ID
-    std::string bind_address;               // MC_TCP_BIND_ADDRESS: advertised in directory modes
-    bool legacy_port_binding = false;       // MC_LEGACY_RPC_PORT_BINDING
-    uint16_t port_min = 15000;              // MC_MIN_RPC_PORT
-    uint16_t port_max = 17000;              // MC_MAX_RPC_PORT
-    uint16_t handshake_port = 12001;        // MC_HANDSHAKE_PORT: names without a port, legacy binding only
-    bool ipv6 = false;                      // MC_USE_IPV6
+    std::string cluster_id;            // MC_METADATA_CLUSTER_ID
+    std::string bind_address;          // MC_TCP_BIND_ADDRESS: advertised in directory modes
+    bool legacy_port_binding = false;  // MC_LEGACY_RPC_PORT_BINDING
+    uint16_t port_min = 15000;         // MC_MIN_RPC_PORT
+    uint16_t port_max = 17000;         // MC_MAX_RPC_PORT
+    uint16_t handshake_port = 12001;   // MC_HANDSHAKE_PORT: names without a port, legacy binding only
+    bool ipv6 = false;                 // MC_USE_IPV6
     // control plane
-    int listen_backlog = 128;               // MC_HANDSHAKE_LISTEN_BACKLOG
-    Duration connect_timeout = 5s;          // MC_HANDSHAKE_CONNECT_TIMEOUT (s)
-    uint64_t message_bytes_max = 1 << 20;   // MC_HANDSHAKE_MAX_LENGTH (1-128 MiB)
-    bool cache_descriptors = true;          // off by MC_DISABLE_METACACHE
-    Duration refresh_interval = 0s;         // MC_TE_METADATA_REFRESH_INTERVAL_SECONDS; 0 = only when something fails
+    int listen_backlog = 128;              // MC_HANDSHAKE_LISTEN_BACKLOG
+    Duration connect_timeout = 5s;         // MC_HANDSHAKE_CONNECT_TIMEOUT (s)
+    uint64_t message_bytes_max = 1 << 20;  // MC_HANDSHAKE_MAX_LENGTH (1-128 MiB)
+    bool cache_descriptors = true;         // off by MC_DISABLE_METACACHE
+    Duration refresh_interval = 0s;        // MC_TE_METADATA_REFRESH_INTERVAL_SECONDS; 0 = only when something fails
     // redis directory
     std::string redis_username, redis_password;  // MC_REDIS_USERNAME, MC_REDIS_PASSWORD
-    int redis_database = 0;                 // MC_REDIS_DB_INDEX (0-255)
+    int redis_database = 0;                      // MC_REDIS_DB_INDEX (0-255)
     // tcp transport
-    int tcp_lanes = 4;                      // MC_TCP_LANES_PER_PEER (1-16)
-    int tcp_io_threads = 0;                 // MC_TCP_IO_THREADS; 0 = by the number of cores
-    bool tcp_checksum = false;              // MC_TCP_CHECKSUM
+    int tcp_lanes = 4;          // MC_TCP_LANES_PER_PEER (1-16)
+    int tcp_io_threads = 0;     // MC_TCP_IO_THREADS; 0 = by the number of cores
+    bool tcp_checksum = false;  // MC_TCP_CHECKSUM
     // metrics
-    bool metrics_log = false;               // MC_TE_METRIC
-    Duration metrics_interval = 5s;         // MC_TE_METRIC_INTERVAL_SECONDS
-    LogOptions log;                         // MC_LOG_LEVEL, MC_LOG_DIR
+    bool metrics_log = false;        // MC_TE_METRIC
+    Duration metrics_interval = 5s;  // MC_TE_METRIC_INTERVAL_SECONDS
+    LogOptions log;                  // MC_LOG_LEVEL, MC_LOG_DIR
 };
 
 /// Returns the value of a variable, nothing if it is not set.

@@ -8,13 +8,15 @@
 
 namespace mooncake {
 
-Result<> Batch::submit(std::span<const Request> requests, const Notification* notification, const std::function<Deadline(uint64_t)>& deadline) {
+Result<> Batch::submit(std::span<const Request> requests, const Notification* notification,
+                       const std::function<Deadline(uint64_t)>& deadline) {
     std::map<std::pair<SegmentId, Direction>, Session*> ways;
     uint64_t bytes = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request& request = requests[i];
         const Block block{.local = request.local, .remote = request.remote, .length = request.length};
-        if (auto checked = check_blocks({&block, 1}); !checked) return fail(Code::kInvalidArgument, "request {}: {}", i, checked.error().message());
+        if (auto checked = check_blocks({&block, 1}); !checked)
+            return fail(Code::kInvalidArgument, "request {}: {}", i, checked.error().message());
         Session*& session = ways[{request.segment, request.direction}];
         if (session == nullptr) {
             MC_ASSIGN_OR_RETURN(session, core_.sessions->get(request.segment));
@@ -46,7 +48,8 @@ Result<> Batch::submit(std::span<const Request> requests, const Notification* no
     return {};
 }
 
-Result<> Batch::submit(Session& session, Direction direction, std::span<const Block> blocks, const Notification* notification, Deadline deadline) {
+Result<> Batch::submit(Session& session, Direction direction, std::span<const Block> blocks, const Notification* notification,
+                       Deadline deadline) {
     MC_RETURN_IF_ERROR(check_blocks(blocks));
     TransferGroup* group = nullptr;
     {

@@ -55,9 +55,9 @@ private:
     Session& session_;
     const Direction direction_;
     const Deadline deadline_;
-    std::vector<Slice> slices_;          // of all tasks; constant after start()
-    std::vector<Slice> again_;           // what a later attempt moves
-    Completion attempt_;                 // parent of the tasks in the present attempt
+    std::vector<Slice> slices_;  // of all tasks; constant after start()
+    std::vector<Slice> again_;   // what a later attempt moves
+    Completion attempt_;         // parent of the tasks in the present attempt
 
     Mutex mutex_;
     std::condition_variable_any changed_;
@@ -78,9 +78,11 @@ public:
     Batch(EngineCore& core, size_t capacity) : core_(core), capacity_(capacity) {}
 
     /// One task per request. All or none: kNoSpace, kInvalidArgument, kNotFound (segment).
-    Result<> submit(std::span<const Request> requests, const Notification* notification, const std::function<Deadline(uint64_t bytes)>& deadline);
+    Result<> submit(std::span<const Request> requests, const Notification* notification,
+                    const std::function<Deadline(uint64_t bytes)>& deadline);
     /// One task for all blocks.
-    Result<> submit(Session& session, Direction direction, std::span<const Block> blocks, const Notification* notification, Deadline deadline);
+    Result<> submit(Session& session, Direction direction, std::span<const Block> blocks, const Notification* notification,
+                    Deadline deadline);
 
     Result<TransferStatus> task_status(size_t task);
     TransferStatus status();
@@ -112,7 +114,7 @@ private:
     size_t active_ MC_GUARDED_BY(mutex_) = 0;                 // groups not final
     std::vector<PendingNotification> notifications_ MC_GUARDED_BY(mutex_);
     std::vector<std::function<void()>> callbacks_ MC_GUARDED_BY(mutex_);
-    Completion running_;                                      // one operation per group not final
+    Completion running_;  // one operation per group not final
 };
 
 /// Batches by id. An id carries the generation of its slot, so that a freed or invented one is never taken for another batch.

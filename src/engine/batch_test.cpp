@@ -16,8 +16,11 @@ using testing::FakeWorld;
 class BatchTest : public ::testing::Test {
 protected:
     Request request(size_t offset, uint64_t length = 64, const char* segment = "peer", Direction direction = Direction::kWrite) {
-        return {.direction = direction, .local = local.data() + offset, .segment = world.session(segment).id(),
-                .remote = reinterpret_cast<uint64_t>(remote.data() + offset), .length = length};
+        return {.direction = direction,
+                .local = local.data() + offset,
+                .segment = world.session(segment).id(),
+                .remote = reinterpret_cast<uint64_t>(remote.data() + offset),
+                .length = length};
     }
     Result<> submit(const std::vector<Request>& requests, const Notification* notification = nullptr, Duration time = 10s) {
         return batch->submit(requests, notification, [time](uint64_t) { return Deadline::after(time); });

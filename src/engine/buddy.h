@@ -39,9 +39,9 @@ private:
     static size_t class_of(uint64_t block_size) noexcept;
     static uint64_t size_of(size_t size_class) noexcept { return kSmallest << size_class; }
 
-    std::map<uint64_t, uint64_t> chunks_;                      // address -> length
-    std::array<std::set<uint64_t>, kClasses> free_;            // addresses
-    std::unordered_map<uint64_t, size_t> allocated_;           // address -> class
+    std::map<uint64_t, uint64_t> chunks_;             // address -> length
+    std::array<std::set<uint64_t>, kClasses> free_;   // addresses
+    std::unordered_map<uint64_t, size_t> allocated_;  // address -> class
     uint64_t allocated_bytes_ = 0;
 };
 

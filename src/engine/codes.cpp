@@ -7,7 +7,7 @@ int status_code(Code code) noexcept {
     switch (code) {
         case Code::kOk: return 0;
         case Code::kInvalidArgument: return 1;
-        case Code::kNoSpace: return 2;          // more requests than the batch has room for
+        case Code::kNoSpace: return 2;  // more requests than the batch has room for
         case Code::kNotRegistered: return 3;
         case Code::kBusy: return 4;
         case Code::kOverlap: return 7;
@@ -20,7 +20,7 @@ int status_code(Code code) noexcept {
         case Code::kStale: return 201;          // the end point is another one now
         case Code::kCancelled: return 202;
         case Code::kInternal: return 202;
-        case Code::kTimedOut: return 301;       // clock
+        case Code::kTimedOut: return 301;  // clock
     }
     return 202;
 }

@@ -47,7 +47,7 @@ Error final_error(Error error, Direction direction, const Link& link);
 Result<> check_blocks(std::span<const Block> blocks);
 
 /// Runs one transfer on the calling thread, attempts and all. `slices` name `completion`.
-Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices, Completion& completion,
-                              Deadline deadline);
+Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices,
+                              Completion& completion, Deadline deadline);
 
 }  // namespace mooncake

@@ -24,10 +24,10 @@ class Registry;
 }
 
 struct EngineConfig {
-    std::string local_name;                  // "10.0.0.1", "10.0.0.1:12345", "[::1]:80", "host:1:npu_0"
-    std::string metadata = "P2PHANDSHAKE";   // or "http://...", "etcd://...", "redis://...", "host:port", "memory://x"
-    std::string protocol;                    // the transport preferred between hosts; unknown or absent ones fall back to tcp, loudly
-    std::vector<std::string> devices;        // NIC allow-list; empty = all
+    std::string local_name;                 // "10.0.0.1", "10.0.0.1:12345", "[::1]:80", "host:1:npu_0"
+    std::string metadata = "P2PHANDSHAKE";  // or "http://...", "etcd://...", "redis://...", "host:port", "memory://x"
+    std::string protocol;                   // the transport preferred between hosts; unknown or absent ones fall back to tcp, loudly
+    std::vector<std::string> devices;       // NIC allow-list; empty = all
     EngineOptions options;
 };
 
@@ -67,8 +67,8 @@ struct TransferStatus {
 class MC_EXPORT PreparedTransfer {
 public:
     virtual ~PreparedTransfer() = default;
-    virtual Result<uint64_t> run(Direction direction) = 0;                // as Engine::transfer
-    virtual Result<BatchId> submit(Direction direction) = 0;              // as Engine::submit
+    virtual Result<uint64_t> run(Direction direction) = 0;    // as Engine::transfer
+    virtual Result<BatchId> submit(Direction direction) = 0;  // as Engine::submit
 };
 
 /// Moves bytes between registered memory of any two processes. Everything may be called from any thread at any time; after
@@ -124,7 +124,7 @@ public:
     /// A batch with one task for all the blocks together; opens the segment first (may block for that).
     virtual Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks,
                                    const Notification* notification = nullptr) = 0;
-    virtual Result<TransferStatus> task_status(BatchId batch, size_t task) = 0;   // kNotFound: no such batch; kInvalidArgument: no such task
+    virtual Result<TransferStatus> task_status(BatchId batch, size_t task) = 0;  // kNotFound: no such batch; kInvalidArgument: no such task
     /// Worst state of all tasks, kTimedOut and kCancelled kept apart; kCompleted for an empty batch.
     virtual Result<TransferStatus> batch_status(BatchId batch) = 0;
     /// Blocks until terminal (the batch's own deadline ends it at the latest).

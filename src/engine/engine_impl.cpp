@@ -46,8 +46,12 @@ std::string EngineImpl::topology_json() const {
 
 // ---- memory
 
-Result<> EngineImpl::add_region(void* address, uint64_t length, std::string_view location, bool remote_accessible, const SharedMemory* shared) {
-    MemoryRegion region{.address = static_cast<std::byte*>(address), .length = length, .location = std::string(location), .remote_accessible = remote_accessible};
+Result<> EngineImpl::add_region(void* address, uint64_t length, std::string_view location, bool remote_accessible,
+                                const SharedMemory* shared) {
+    MemoryRegion region{.address = static_cast<std::byte*>(address),
+                        .length = length,
+                        .location = std::string(location),
+                        .remote_accessible = remote_accessible};
     if (address != nullptr && length > 0 && location == "*") region.location = detect_location(address, length);
     if (shared != nullptr) region.shared_fd = shared->fd();
     MC_RETURN_IF_ERROR(parts_->registry->add(region));
@@ -66,7 +70,8 @@ Result<> EngineImpl::register_memory_batch(std::span<const AddressRange> ranges,
         auto added = add_region(reinterpret_cast<void*>(ranges[i].address), ranges[i].length, location, true, nullptr);
         if (added) continue;
         for (size_t undo = i; undo-- > 0;)
-            (void)parts_->registry->remove(reinterpret_cast<std::byte*>(ranges[undo].address), Deadline::after(parts_->config.options.transfer_timeout));
+            (void)parts_->registry->remove(reinterpret_cast<std::byte*>(ranges[undo].address),
+                                           Deadline::after(parts_->config.options.transfer_timeout));
         return Unexpected(std::move(added).error().with_context(format_text("entry {}", i)));
     }
     return {};
@@ -74,7 +79,8 @@ Result<> EngineImpl::register_memory_batch(std::span<const AddressRange> ranges,
 
 Result<> EngineImpl::unregister_memory(void* address) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
-    MC_RETURN_IF_ERROR(parts_->registry->remove(static_cast<std::byte*>(address), Deadline::after(parts_->config.options.transfer_timeout)));
+    MC_RETURN_IF_ERROR(
+        parts_->registry->remove(static_cast<std::byte*>(address), Deadline::after(parts_->config.options.transfer_timeout)));
     if (parts_->publisher) parts_->publisher->changed();
     return {};
 }
@@ -204,7 +210,8 @@ Result<> EngineImpl::submit(BatchId batch, std::span<const Request> requests, co
     return found->submit(requests, notification, [this](uint64_t bytes) { return transfer_deadline(bytes); });
 }
 
-Result<BatchId> EngineImpl::submit(const std::string& target, Direction direction, std::span<const Block> blocks, const Notification* notification) {
+Result<BatchId> EngineImpl::submit(const std::string& target, Direction direction, std::span<const Block> blocks,
+                                   const Notification* notification) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
     uint64_t bytes = 0;

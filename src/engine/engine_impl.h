@@ -46,7 +46,8 @@ public:
 
     Result<BatchId> allocate_batch(size_t capacity) override;
     Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification) override;
-    Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks, const Notification* notification) override;
+    Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks,
+                           const Notification* notification) override;
     Result<TransferStatus> task_status(BatchId batch, size_t task) override;
     Result<TransferStatus> batch_status(BatchId batch) override;
     Result<TransferStatus> wait_batch(BatchId batch) override;
@@ -68,6 +69,7 @@ private:
 };
 
 /// A PreparedTransfer of one EngineImpl.
-std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, Session& session, std::vector<Block> blocks, std::function<Result<Gate::Pass>()> enter);
+std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, Session& session, std::vector<Block> blocks,
+                                                std::function<Result<Gate::Pass>()> enter);
 
 }  // namespace mooncake

@@ -55,11 +55,15 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, protocol, parts->metrics, parts->service));
     parts->registry = std::make_unique<MemoryRegistry>(parts->access, parts->router->transports());
     auto own = [self = parts.get()](uint32_t buffers_max) { return self->describe(buffers_max); };
-    parts->locator = std::make_unique<Locator>(
-        Locator::Options{.directory = parts->directory.get(), .cluster_id = options.cluster_id, .own_name = parts->name,
-                         .default_port = options.handshake_port, .own = own},
-        *parts->client);
-    parts->sessions = std::make_unique<SessionTable>(*parts->locator, *parts->router, SessionPolicy{.connect_timeout = options.connect_timeout, .cache_descriptors = options.cache_descriptors});
+    parts->locator = std::make_unique<Locator>(Locator::Options{.directory = parts->directory.get(),
+                                                                .cluster_id = options.cluster_id,
+                                                                .own_name = parts->name,
+                                                                .default_port = options.handshake_port,
+                                                                .own = own},
+                                               *parts->client);
+    parts->sessions = std::make_unique<SessionTable>(
+        *parts->locator, *parts->router,
+        SessionPolicy{.connect_timeout = options.connect_timeout, .cache_descriptors = options.cache_descriptors});
     MC_RETURN_IF_ERROR(parts->sessions->get(parts->name));  // takes id 0
     parts->core.registry = parts->registry.get();
     parts->core.sessions = parts->sessions.get();
@@ -85,8 +89,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
 Result<> EngineParts::listen() {
     const EngineOptions& options = config.options;
     const rpc::Hello hello{.incarnation = incarnation, .features = 0, .software = std::string(kSoftware)};
-    rpc::ServerOptions server_options{.port_min = options.port_min, .port_max = options.port_max, .backlog = options.listen_backlog,
-                                      .message_bytes_max = options.message_bytes_max, .hello = hello};
+    rpc::ServerOptions server_options{.port_min = options.port_min,
+                                      .port_max = options.port_max,
+                                      .backlog = options.listen_backlog,
+                                      .message_bytes_max = options.message_bytes_max,
+                                      .hello = hello};
     if (options.legacy_port_binding) {
         MC_ASSIGN_OR_RETURN(const auto named, net::HostPort::parse(config.local_name));
         server_options.port = named.port != 0 ? named.port : options.handshake_port;
@@ -112,7 +119,8 @@ Result<> EngineParts::choose_names() {
 }
 
 void EngineParts::install_handlers() {
-    server->handle(rpc::Method::kProbe, [](std::span<const std::byte>, std::unique_ptr<rpc::Responder> responder) { responder->reply({}); });
+    server->handle(rpc::Method::kProbe,
+                   [](std::span<const std::byte>, std::unique_ptr<rpc::Responder> responder) { responder->reply({}); });
     server->handle(rpc::Method::kDescribe, [this](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> responder) {
         auto request = decode_describe_request(body);
         if (!request) return responder->fail(request.error());
@@ -131,8 +139,13 @@ void EngineParts::install_handlers() {
 }
 
 SegmentDescriptor EngineParts::describe(uint32_t buffers_max) const {
-    return SegmentDescriptor{.name = name, .incarnation = incarnation, .host = host, .rpc_port = server->port(), .boot_id = boot_id(),
-                             .endpoints = router->endpoints(), .buffers = registry->buffers(buffers_max)};
+    return SegmentDescriptor{.name = name,
+                             .incarnation = incarnation,
+                             .host = host,
+                             .rpc_port = server->port(),
+                             .boot_id = boot_id(),
+                             .endpoints = router->endpoints(),
+                             .buffers = registry->buffers(buffers_max)};
 }
 
 Result<> EngineParts::notify(Session& session, const Notification& notification, Deadline deadline) {

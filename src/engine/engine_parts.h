@@ -28,8 +28,8 @@ namespace mooncake {
 struct EngineParts final : Notifier {
     EngineConfig config;
     Incarnation incarnation = Incarnation::random();
-    std::string name;             // our segment
-    std::string host;             // where peers reach us
+    std::string name;  // our segment
+    std::string host;  // where peers reach us
     metrics::Registry metrics;
     AccessTable access;
     std::unique_ptr<TransportContext> context;
@@ -41,13 +41,13 @@ struct EngineParts final : Notifier {
     std::unique_ptr<MemoryRegistry> registry;
     std::unique_ptr<Locator> locator;
     std::unique_ptr<SessionTable> sessions;
-    std::unique_ptr<Publisher> publisher;  // null: peer to peer
+    std::unique_ptr<Publisher> publisher;     // null: peer to peer
     std::unique_ptr<MetricsLog> metrics_log;  // null: not asked for
     EngineCore core;
     BatchTable batches;
     Inbox inbox;
-    Gate gate;                    // every call is inside; closed by close()
-    Mutex close_mutex;            // one close() at a time; held while it runs
+    Gate gate;          // every call is inside; closed by close()
+    Mutex close_mutex;  // one close() at a time; held while it runs
     bool closed MC_GUARDED_BY(close_mutex) = false;
     Mutex memory_mutex;
     std::map<void*, SharedMemory> allocations MC_GUARDED_BY(memory_mutex);  // from allocate_memory()

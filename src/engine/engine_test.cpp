@@ -35,7 +35,8 @@ protected:
     }
     std::vector<Block> blocks(size_t count, size_t length, size_t step) {
         std::vector<Block> made;
-        for (size_t i = 0; i < count; ++i) made.push_back({.local = local.data() + i * step, .remote = remote(far.data() + i * step), .length = length});
+        for (size_t i = 0; i < count; ++i)
+            made.push_back({.local = local.data() + i * step, .remote = remote(far.data() + i * step), .length = length});
         return made;
     }
     void fill(std::vector<std::byte>& memory, int seed) {
@@ -69,7 +70,8 @@ TEST_F(EngineTest, ItsOwnNameWorksToo) {
     ASSERT_TRUE(ours->transfer(ours->segment_name(), Direction::kWrite, {&block, 1}, soon()));
     EXPECT_EQ(0, std::memcmp(local.data(), local.data() + 4096, 4096));
     EXPECT_EQ(ours->open_segment(ours->segment_name(), soon()).value(), 0);
-    EXPECT_NE(ours->metrics().to_prometheus_text().find("mooncake_transfers_total{direction=\"write\",path=\"self\"} 1"), std::string::npos);
+    EXPECT_NE(ours->metrics().to_prometheus_text().find("mooncake_transfers_total{direction=\"write\",path=\"self\"} 1"),
+              std::string::npos);
 }
 
 TEST_F(EngineTest, RefusesMemoryThatThePeerDidNotRegister) {
@@ -147,7 +149,11 @@ TEST_F(EngineTest, BatchesRunBesideEachOther) {
     const BatchId batch = ours->allocate_batch(64).value();
     std::vector<Request> requests;
     for (size_t i = 0; i < 64; ++i)
-        requests.push_back({.direction = Direction::kWrite, .local = local.data() + i * 4096, .segment = segment, .remote = remote(far.data() + i * 4096), .length = 4096});
+        requests.push_back({.direction = Direction::kWrite,
+                            .local = local.data() + i * 4096,
+                            .segment = segment,
+                            .remote = remote(far.data() + i * 4096),
+                            .length = 4096});
     ASSERT_TRUE(ours->submit(batch, requests));
     requests.clear();
     ASSERT_EQ(ours->wait_batch(batch)->state, TransferState::kCompleted);
@@ -197,7 +203,8 @@ TEST_F(EngineTest, AllocatedMemoryIsRegistered) {
 
 TEST_F(EngineTest, BatchRegistrationIsAllOrNothing) {
     std::vector<std::byte> more(4096);
-    const std::vector<AddressRange> ranges = {{.address = remote(more.data()), .length = 100}, {.address = remote(more.data() + 50), .length = 100}};
+    const std::vector<AddressRange> ranges = {{.address = remote(more.data()), .length = 100},
+                                              {.address = remote(more.data() + 50), .length = 100}};
     EXPECT_EQ(ours->register_memory_batch(ranges).error().code(), Code::kOverlap);
     EXPECT_EQ(ours->buffers().size(), 1u);
 }
@@ -230,7 +237,8 @@ TEST_F(EngineTest, AForkedChildIsRefusedAndLeavesTheParentAlone) {
     ASSERT_TRUE(ours->transfer(theirs->segment_name(), Direction::kWrite, blocks(1, 100, 0), soon()));
     const pid_t child = ::fork();
     if (child == 0) {
-        const bool refused = ours->transfer(theirs->segment_name(), Direction::kWrite, blocks(1, 100, 0), soon()).error().code() == Code::kUnavailable;
+        const bool refused = ours->transfer(theirs->segment_name(), Direction::kWrite, blocks(1, 100, 0), soon()).error().code() ==
+                             Code::kUnavailable;
         ours.reset();
         theirs.reset();
         ::_exit(refused ? 0 : 1);

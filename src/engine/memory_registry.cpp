@@ -90,7 +90,8 @@ Result<MemoryRegistry::Entry*> MemoryRegistry::release(const std::byte* address)
         if (at->second.empty()) entry.inner.erase(at);
         return nullptr;
     }
-    if (entry.region->address != address) return fail(Code::kNotRegistered, "{} is not the start of registered memory", static_cast<const void*>(address));
+    if (entry.region->address != address)
+        return fail(Code::kNotRegistered, "{} is not the start of registered memory", static_cast<const void*>(address));
     if (entry.fencing) return fail(Code::kBusy, "{} is being unregistered by another thread", static_cast<const void*>(address));
     if (!entry.draining && --entry.count > 0) return nullptr;
     WriteLock lock(lookup_mutex_);
@@ -133,7 +134,8 @@ Result<> MemoryRegistry::remove(const std::byte* address, Deadline deadline) {
     }
     std::sort(left.begin(), left.end(), [](const auto& a, const auto& b) { return a.length > b.length; });
     for (const MemoryRegion& region : left)
-        if (auto added = add_locked(region); !added) MC_LOG_ERROR("memory inside an unregistered range is lost: {}", added.error().to_string());
+        if (auto added = add_locked(region); !added)
+            MC_LOG_ERROR("memory inside an unregistered range is lost: {}", added.error().to_string());
     return {};
 }
 
@@ -187,7 +189,8 @@ size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* comple
                 continue;
             }
         }
-        slices.push_back({.local = block.local, .remote = block.remote, .length = block.length, .completion = completion, .region = region});
+        slices.push_back(
+            {.local = block.local, .remote = block.remote, .length = block.length, .completion = completion, .region = region});
     }
     return slices.size() - before;
 }

@@ -55,13 +55,13 @@ private:
         uint32_t count = 0;
     };
     struct Entry {
-        MemoryRegion* region = nullptr;                       // from pool_, stable
-        std::vector<std::unique_ptr<Registration>> handles;   // one per transport that needs any
-        uint32_t count = 1;                                   // registrations of exactly this range
-        std::map<const std::byte*, std::vector<Inner>> inner; // contained ranges by start, the newest last
-        bool draining = false;                                // forbidden, its fence not yet passed; changes under both mutexes
-        bool fencing = false;                                 // a remove() waits for the fence
-        bool allowed = false;                                 // in access_
+        MemoryRegion* region = nullptr;                        // from pool_, stable
+        std::vector<std::unique_ptr<Registration>> handles;    // one per transport that needs any
+        uint32_t count = 1;                                    // registrations of exactly this range
+        std::map<const std::byte*, std::vector<Inner>> inner;  // contained ranges by start, the newest last
+        bool draining = false;                                 // forbidden, its fence not yet passed; changes under both mutexes
+        bool fencing = false;                                  // a remove() waits for the fence
+        bool allowed = false;                                  // in access_
     };
     using Entries = std::map<const std::byte*, Entry>;
 
@@ -77,10 +77,10 @@ private:
     AccessTable& access_;
     const std::vector<Transport*> transports_;
 
-    mutable Mutex change_mutex_;                              // one change at a time; never held while a fence waits
+    mutable Mutex change_mutex_;  // one change at a time; never held while a fence waits
     std::deque<MemoryRegion> pool_ MC_GUARDED_BY(change_mutex_);
     std::vector<MemoryRegion*> free_regions_ MC_GUARDED_BY(change_mutex_);
-    mutable SharedMutex lookup_mutex_;                        // entries_ changes under both mutexes
+    mutable SharedMutex lookup_mutex_;  // entries_ changes under both mutexes
     Entries entries_;
     std::atomic<uint64_t> version_{1};
 };

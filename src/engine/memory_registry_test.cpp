@@ -18,7 +18,9 @@ protected:
     }
     Result<> remove(size_t offset) { return registry_.remove(at(offset), Deadline::after(5s)); }
     std::byte* at(size_t offset) { return memory_.data() + offset; }
-    bool peers_may(size_t offset, size_t length) { return access_.covers({.address = reinterpret_cast<uint64_t>(at(offset)), .length = length}); }
+    bool peers_may(size_t offset, size_t length) {
+        return access_.covers({.address = reinterpret_cast<uint64_t>(at(offset)), .length = length});
+    }
 
     testing::FakeScript script_;
     testing::FakeTransport transport_{script_};
@@ -115,10 +117,10 @@ TEST_F(MemoryRegistryTest, ResolveMergesWhatContinuesOnBothSides) {
     Completion completion;
     std::vector<Slice> slices;
     const std::vector<Block> blocks = {
-        {.local = at(0), .remote = 5000, .length = 10}, {.local = at(10), .remote = 5010, .length = 10},  // one
-        {.local = at(20), .remote = 9000, .length = 10},                                                  // gap on the remote side
-        {.local = at(30), .remote = 9010, .length = 0},                                                   // nothing
-        {.local = at(2000), .remote = 1, .length = 5},                                                    // not registered
+        {.local = at(0), .remote = 5000, .length = 10},  {.local = at(10), .remote = 5010, .length = 10},  // one
+        {.local = at(20), .remote = 9000, .length = 10},                                                   // gap on the remote side
+        {.local = at(30), .remote = 9010, .length = 0},                                                    // nothing
+        {.local = at(2000), .remote = 1, .length = 5},                                                     // not registered
     };
     ASSERT_EQ(registry_.resolve(blocks, &completion, slices), 3u);
     EXPECT_EQ(slices[0].length, 20u);

@@ -22,8 +22,9 @@ std::vector<std::string> MetricsLog::lines(Duration since_last) {
             }
             if (transfers != seen.transfers) {
                 lines.push_back(format_text("{} {}: {:.1f} MB/s, {} transfers, p50 {} us, p99 {} us", source.path,
-                                            direction == Direction::kRead ? "read" : "write", static_cast<double>(bytes - seen.bytes) / 1e6 / seconds,
-                                            transfers - seen.transfers, recent.quantile(0.5) / 1000, recent.quantile(0.99) / 1000));
+                                            direction == Direction::kRead ? "read" : "write",
+                                            static_cast<double>(bytes - seen.bytes) / 1e6 / seconds, transfers - seen.transfers,
+                                            recent.quantile(0.5) / 1000, recent.quantile(0.99) / 1000));
             }
             seen.bytes = bytes;
             seen.transfers = transfers;

@@ -11,8 +11,10 @@ TEST(MetricsLog, ReportsOnlyWhatMovedSinceTheLastLine) {
     PathMetrics path;
     for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
         const metrics::Labels labels = {{"direction", direction == Direction::kRead ? "read" : "write"}};
-        path.of(direction) = {.bytes = &registry.counter("bytes", "", labels), .transfers = &registry.counter("transfers", "", labels),
-                              .failures = &registry.counter("failures", "", labels), .latency_ns = &registry.histogram("latency", "", labels)};
+        path.of(direction) = {.bytes = &registry.counter("bytes", "", labels),
+                              .transfers = &registry.counter("transfers", "", labels),
+                              .failures = &registry.counter("failures", "", labels),
+                              .latency_ns = &registry.histogram("latency", "", labels)};
     }
     MetricsLog log({{.path = "tcp", .metrics = &path}});
     EXPECT_TRUE(log.lines(1s).empty());

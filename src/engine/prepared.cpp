@@ -54,7 +54,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, Session& session, std::vector<Block> blocks, std::function<Result<Gate::Pass>()> enter) {
+std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, Session& session, std::vector<Block> blocks,
+                                                std::function<Result<Gate::Pass>()> enter) {
     return std::make_unique<Prepared>(parts, session, std::move(blocks), std::move(enter));
 }
 

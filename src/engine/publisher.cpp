@@ -8,9 +8,9 @@ namespace mooncake {
 
 namespace {
 
-constexpr Duration kGather = 50ms;          // changes within this time are published together
+constexpr Duration kGather = 50ms;  // changes within this time are published together
 constexpr Duration kDirectoryPatience = 3s;
-constexpr uint32_t kBuffersListed = 4096;   // for people and tools; peers never need the list
+constexpr uint32_t kBuffersListed = 4096;  // for people and tools; peers never need the list
 
 }  // namespace
 
@@ -44,7 +44,8 @@ void Publisher::withdraw(Deadline deadline) {
     const auto descriptor = descriptor_from_json(*listed);
     if (descriptor && descriptor->incarnation != describe_(0).incarnation) return;
     for (const std::string& key : {rpc_meta_key(cluster_id_, name_), descriptor_key(cluster_id_, name_)})
-        if (auto removed = directory_.remove(key, deadline); !removed) MC_LOG_WARNING("cannot withdraw {}: {}", key, removed.error().to_string());
+        if (auto removed = directory_.remove(key, deadline); !removed)
+            MC_LOG_WARNING("cannot withdraw {}: {}", key, removed.error().to_string());
 }
 
 }  // namespace mooncake

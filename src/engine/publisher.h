@@ -18,7 +18,8 @@ class Publisher {
 public:
     using Describe = std::function<SegmentDescriptor(uint32_t buffers_max)>;
     Publisher(Directory& directory, Service& service, std::string cluster_id, std::string name, Describe describe)
-        : directory_(directory), service_(service), cluster_id_(std::move(cluster_id)), name_(std::move(name)), describe_(std::move(describe)) {}
+        : directory_(directory), service_(service), cluster_id_(std::move(cluster_id)), name_(std::move(name)),
+          describe_(std::move(describe)) {}
 
     /// Writes both entries, over whatever an earlier life of ours left there.
     Result<> publish(Deadline deadline);

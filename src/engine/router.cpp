@@ -10,7 +10,8 @@ namespace mooncake {
 
 Result<std::unique_ptr<Router>> Router::create(const TransportContext& context, const std::string& protocol, metrics::Registry& metrics,
                                                Service& service) {
-    if (context.options.require_network_device) return fail(Code::kNotSupported, "MC_FORCE_HCA is set, but no RDMA device can be used here");
+    if (context.options.require_network_device)
+        return fail(Code::kNotSupported, "MC_FORCE_HCA is set, but no RDMA device can be used here");
     MC_ASSIGN_OR_RETURN(auto transports, make_transports(context));
     if (transports.empty()) return fail(Code::kNotSupported, "none of the allowed transports is available");
     auto router = with(std::move(transports), context, metrics, service);
@@ -40,9 +41,8 @@ void Router::add(std::unique_ptr<Transport> transport, metrics::Registry& metric
         };
     }
     paths_.push_back(std::move(path));
-    std::sort(paths_.begin(), paths_.end(), [](const Path& a, const Path& b) {
-        return a.transport->capabilities().rank < b.transport->capabilities().rank;
-    });
+    std::sort(paths_.begin(), paths_.end(),
+              [](const Path& a, const Path& b) { return a.transport->capabilities().rank < b.transport->capabilities().rank; });
 }
 
 std::map<std::string, std::string> Router::endpoints() const {
@@ -82,7 +82,8 @@ Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std:
         auto peer = path.transport->connect(descriptor, deadline);
         if (peer) {
             // The last holder may be one of the peer's own I/O threads, which cannot wait for itself: the service destroys it.
-            auto link = std::shared_ptr<Link>(new Link, [service = &service_](Link* unused) { service->post([owned = std::shared_ptr<Link>(unused)] {}); });
+            auto link = std::shared_ptr<Link>(
+                new Link, [service = &service_](Link* unused) { service->post([owned = std::shared_ptr<Link>(unused)] {}); });
             link->transport = path.transport.get();
             link->metrics = &path.metrics;
             link->peer = std::move(*peer);

@@ -29,9 +29,18 @@ TEST(Service, TimersRunInOrderAndNotBeforeTheirTime) {
     std::vector<int> order;
     std::latch done(3);
     const Time start = Clock::now();
-    service.at(start + 30ms, [&] { order.push_back(3); done.count_down(); });
-    service.at(start + 10ms, [&] { order.push_back(1); done.count_down(); });
-    service.at(start + 20ms, [&] { order.push_back(2); done.count_down(); });
+    service.at(start + 30ms, [&] {
+        order.push_back(3);
+        done.count_down();
+    });
+    service.at(start + 10ms, [&] {
+        order.push_back(1);
+        done.count_down();
+    });
+    service.at(start + 20ms, [&] {
+        order.push_back(2);
+        done.count_down();
+    });
     done.wait();
     EXPECT_GE(Clock::now(), start + 30ms);
     EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));

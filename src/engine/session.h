@@ -73,9 +73,9 @@ private:
     std::set<std::string> excluded_ MC_GUARDED_BY(mutex_);  // transports that said they cannot serve this peer
     bool opening_ MC_GUARDED_BY(mutex_) = false;
     bool closed_ MC_GUARDED_BY(mutex_) = false;
-    Time failed_until_ MC_GUARDED_BY(mutex_){};              // negative cache
+    Time failed_until_ MC_GUARDED_BY(mutex_){};  // negative cache
     Error last_error_ MC_GUARDED_BY(mutex_);
-    Time checked_ MC_GUARDED_BY(mutex_) = Clock::now();      // when the peer last said who it is
+    Time checked_ MC_GUARDED_BY(mutex_) = Clock::now();  // when the peer last said who it is
 };
 
 /// All sessions of an engine, by name and by id. Thread-safe.

@@ -17,7 +17,8 @@ bool worth_another_attempt(const Error& error) noexcept {
 
 namespace {
 
-constexpr std::string_view kInDoubt = "the peer is in doubt: it may still apply bytes it has received, and is fenced before it is used again";
+constexpr std::string_view kInDoubt =
+    "the peer is in doubt: it may still apply bytes it has received, and is fenced before it is used again";
 
 }  // namespace
 
@@ -79,14 +80,15 @@ Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice>
 
 }  // namespace
 
-Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices, Completion& completion,
-                              Deadline deadline) {
+Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices,
+                              Completion& completion, Deadline deadline) {
     if (slices.empty()) return 0;
     for (int tries = 1;; ++tries) {
         auto link = session.link(deadline);
         if (!link) {
             if (tries == 1 || direction == Direction::kRead) return Unexpected(std::move(link).error());
-            return fail_errno_text(link.error().code(), format_text("{}; {}", link.error().message(), kInDoubt), link.error().system_errno());
+            return fail_errno_text(link.error().code(), format_text("{}; {}", link.error().message(), kInDoubt),
+                                   link.error().system_errno());
         }
         auto moved = attempt(**link, direction, slices, completion, deadline);
         if (moved) return moved;

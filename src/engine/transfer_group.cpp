@@ -36,8 +36,9 @@ std::span<const Slice> TransferGroup::ready_tasks() {
         task.completion.reset();
         task.completion.add(static_cast<uint32_t>(task.slices));
         ++ready;
-        if (!first) again_.insert(again_.end(), slices_.begin() + static_cast<ptrdiff_t>(task.first_slice),
-                                  slices_.begin() + static_cast<ptrdiff_t>(task.first_slice + task.slices));
+        if (!first)
+            again_.insert(again_.end(), slices_.begin() + static_cast<ptrdiff_t>(task.first_slice),
+                          slices_.begin() + static_cast<ptrdiff_t>(task.first_slice + task.slices));
     }
     attempt_.add(ready);
     return first ? slices_ : again_;
@@ -91,7 +92,8 @@ void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
     }
     link->metrics->of(direction_).failures->add();
     const Error error = judge_failure(session_, link, attempt_.result().error(), deadline_);
-    const bool again = worth_another_attempt(error) && tries < kAttemptsMax && !deadline_.passed() && !core_.closing.load(std::memory_order_acquire);
+    const bool again = worth_another_attempt(error) && tries < kAttemptsMax && !deadline_.passed() &&
+                       !core_.closing.load(std::memory_order_acquire);
     if (again) {
         MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", link->to_string(), error.to_string());
         return run_attempt();
@@ -121,7 +123,8 @@ void TransferGroup::stop(Code code, std::string_view why) {
     Stopped stopped = Stopped::kEverywhere;
     for (Completion* const completion : running) {
         const Error reason(code, std::string(why));
-        if (link->peer->cancel(*completion, reason, Deadline::after(kFenceTime)) == Stopped::kRemoteInDoubt) stopped = Stopped::kRemoteInDoubt;
+        if (link->peer->cancel(*completion, reason, Deadline::after(kFenceTime)) == Stopped::kRemoteInDoubt)
+            stopped = Stopped::kRemoteInDoubt;
     }
     {
         std::unique_lock lock(mutex_);

@@ -15,8 +15,9 @@ using testing::FakeWorld;
 class TransferTest : public ::testing::Test {
 protected:
     Result<uint64_t> write(Deadline deadline = Deadline::after(10s)) {
-        const std::vector<Block> blocks = {{.local = local.data(), .remote = reinterpret_cast<uint64_t>(remote.data()), .length = 64},
-                                           {.local = local.data() + 128, .remote = reinterpret_cast<uint64_t>(remote.data() + 128), .length = 64}};
+        const std::vector<Block> blocks = {
+            {.local = local.data(), .remote = reinterpret_cast<uint64_t>(remote.data()), .length = 64},
+            {.local = local.data() + 128, .remote = reinterpret_cast<uint64_t>(remote.data() + 128), .length = 64}};
         Completion completion;
         std::vector<Slice> slices;
         world.registry->resolve(blocks, &completion, slices);

@@ -10,8 +10,8 @@ namespace mooncake {
 /// A slice copied in parts: which of them are still under way.
 struct CopyPeer::Cut {
     const Slice* slice = nullptr;
-    uint32_t parts = 0;          // begun and not finished
-    bool all_begun = false;      // no further part will begin
+    uint32_t parts = 0;      // begun and not finished
+    bool all_begun = false;  // no further part will begin
     std::optional<Error> error;
 };
 
@@ -183,13 +183,14 @@ void CopyPeer::run_chunk(const CopyChunk& chunk, CopyFailures& failures) {
     }
     // What already failed need not be copied; its own error stays, since the first one wins.
     const Completion* const first = chunk.slices.front().completion;
-    if (first->failed() && std::all_of(chunk.slices.begin(), chunk.slices.end(), [first](const Slice& slice) { return slice.completion == first; }))
+    if (first->failed() &&
+        std::all_of(chunk.slices.begin(), chunk.slices.end(), [first](const Slice& slice) { return slice.completion == first; }))
         fail_all(chunk, Error(Code::kCancelled, "another piece of the transfer failed"), failures);
-    else
-        copy(chunk, failures);
+    else copy(chunk, failures);
     if (failures.size() < 2) return;
     std::stable_sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    failures.erase(std::unique(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.first == b.first; }), failures.end());
+    failures.erase(std::unique(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.first == b.first; }),
+                   failures.end());
 }
 
 void CopyPeer::finish_whole(const CopyChunk& chunk, CopyFailures& failures) {
@@ -240,8 +241,7 @@ void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit
         pooled = pool_.add(queue_, *batch, wait ? 1 : large ? 2 : 1);
         if (!pooled) batch->release();
     }
-    while ((wait || !pooled) && batch->step()) {
-    }
+    while ((wait || !pooled) && batch->step()) {}
     batch->release();
 }
 

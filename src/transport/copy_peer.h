@@ -30,7 +30,9 @@ struct CopyChunk {
 using CopyFailures = std::vector<std::pair<size_t, Error>>;
 
 /// Whether the local side may be touched directly. Everything else is left to the kernel, which reports a bad address.
-inline bool is_mapped_host_memory(const Slice& slice) noexcept { return slice.region != nullptr && slice.region->kind == MemoryKind::kHost; }
+inline bool is_mapped_host_memory(const Slice& slice) noexcept {
+    return slice.region != nullptr && slice.region->kind == MemoryKind::kHost;
+}
 
 /// The common half of the peers whose transfers are copies done by our CPU (self, shm): cuts the submitted slices into chunks,
 /// shares them between the submitter and the pool, keeps count, and cancels. A derived class only copies one chunk.
@@ -73,8 +75,8 @@ private:
 
     CopyPool& pool_;
     CopyQueue queue_;
-    Quiescence copying_;                // a Section around every copy(): close() waits for them
-    std::atomic<bool> broken_{false};   // seq_cst: asked inside a Section
+    Quiescence copying_;               // a Section around every copy(): close() waits for them
+    std::atomic<bool> broken_{false};  // seq_cst: asked inside a Section
     Mutex mutex_;
     Error broken_reason_ MC_GUARDED_BY(mutex_);
     std::list<Batch> batches_ MC_GUARDED_BY(mutex_);  // those of more than one chunk, and all left to the pool

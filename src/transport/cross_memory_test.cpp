@@ -24,7 +24,8 @@ TEST(CrossMemory, JoinsNeighboursOnEitherSideWithoutChangingWhatArrives) {
     for (uint64_t i = 0; i < kCrossPiecesMax; ++i)
         pieces.push_back({.local = here.data() + i * 100, .remote = there.address() + i * 200 + i % 3, .length = 100 - i % 2});
     EXPECT_EQ(cross_copy(::getpid(), Direction::kWrite, pieces).fault, Fault::kNone);
-    for (const CrossPiece& piece : pieces) ASSERT_EQ(std::memcmp(piece.local, reinterpret_cast<const void*>(piece.remote), piece.length), 0);
+    for (const CrossPiece& piece : pieces)
+        ASSERT_EQ(std::memcmp(piece.local, reinterpret_cast<const void*>(piece.remote), piece.length), 0);
 }
 
 TEST(CrossMemory, NamesThePieceAndTheSideThatFailed) {

@@ -19,9 +19,9 @@ struct BufferRecord {
 /// What a process tells others about the memory it lends: who it is, where its control port is, and one opaque endpoint per
 /// transport. The transports check every access themselves, so buffers are only listed for people and tools that ask.
 struct SegmentDescriptor {
-    std::string name;                              // "10.0.0.1:15123", or the name given in directory modes
+    std::string name;  // "10.0.0.1:15123", or the name given in directory modes
     Incarnation incarnation;
-    std::string host;                              // where rpc_port and the transports' ports listen
+    std::string host;  // where rpc_port and the transports' ports listen
     uint16_t rpc_port = 0;
     std::string boot_id;                           // equal on one host: the same-host transports may be tried
     std::map<std::string, std::string> endpoints;  // transport name -> its Transport::endpoint()

@@ -18,11 +18,11 @@ struct MemoryRegion {
     std::byte* address = nullptr;
     uint64_t length = 0;
     MemoryKind kind = MemoryKind::kHost;
-    int device = 0;                  // GPU or NPU number; the NUMA node (or -1) of host memory
-    std::string location;            // "cpu:0", "cuda:1", "*"
-    bool remote_accessible = true;   // peers may read and write it
-    int shared_fd = -1;              // memfd behind it, when we allocated it; peers may map it
-    uint64_t shared_offset = 0;      // where the region starts in shared_fd
+    int device = 0;                 // GPU or NPU number; the NUMA node (or -1) of host memory
+    std::string location;           // "cpu:0", "cuda:1", "*"
+    bool remote_accessible = true;  // peers may read and write it
+    int shared_fd = -1;             // memfd behind it, when we allocated it; peers may map it
+    uint64_t shared_offset = 0;     // where the region starts in shared_fd
 };
 
 /// What a transport did to make a region reachable; undone by revoke() and destruction.

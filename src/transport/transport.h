@@ -23,10 +23,10 @@ enum class Direction : uint8_t { kRead, kWrite };  // kRead: remote -> local
 /// One contiguous piece to move. Counts as one operation of its completion.
 struct Slice {
     std::byte* local = nullptr;
-    uint64_t remote = 0;                     // address in the peer's memory
-    uint64_t length = 0;                     // never 0
+    uint64_t remote = 0;  // address in the peer's memory
+    uint64_t length = 0;  // never 0
     Completion* completion = nullptr;
-    const MemoryRegion* region = nullptr;    // our registration around `local`; null: unregistered, may not even be mapped
+    const MemoryRegion* region = nullptr;  // our registration around `local`; null: unregistered, may not even be mapped
 };
 
 /// How the submitter goes on after submit().

@@ -54,8 +54,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const RegionView::Region& region : view.regions()) {
         MC_CHECK(region.length > 0 && region.address >= end);
         end = region.end();
-        MC_CHECK(region.mapped == nullptr || (region.mapped >= memory->address() && region.length <= memory->length() &&
-                                              region.mapped - memory->address() <= static_cast<ptrdiff_t>(memory->length() - region.length)));
+        MC_CHECK(region.mapped == nullptr ||
+                 (region.mapped >= memory->address() && region.length <= memory->length() &&
+                  region.mapped - memory->address() <= static_cast<ptrdiff_t>(memory->length() - region.length)));
         size_t hint = size;
         MC_CHECK(view.find(forged.table, {region.address, region.length}, hint) == &region);
     }

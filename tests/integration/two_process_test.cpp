@@ -31,7 +31,8 @@ EngineConfig config_for(const std::string& transport) {
 class SharedRange {
 public:
     explicit SharedRange(uint64_t length)
-        : length_(length), address_(static_cast<std::byte*>(::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+        : length_(length),
+          address_(static_cast<std::byte*>(::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
     ~SharedRange() { ::munmap(address_, length_); }
     SharedRange(const SharedRange&) = delete;
     SharedRange& operator=(const SharedRange&) = delete;
@@ -87,8 +88,7 @@ private:
         if (own_memory > 0) hello.own_memory = reinterpret_cast<uint64_t>((*engine)->allocate_memory(own_memory).value_or(nullptr));
         if (::write(out, &hello, sizeof hello) != sizeof hello) return 2;
         char byte = 0;
-        while (::read(stop, &byte, 1) > 0) {
-        }
+        while (::read(stop, &byte, 1) > 0) {}
         engine->reset();
         return 0;
     }
@@ -191,7 +191,8 @@ TEST_P(TwoProcesses, MoveAMillionScatteredPiecesInOneBatch) {
     ASSERT_NO_FATAL_FAILURE(move(Direction::kRead, blocks));
     for (size_t i = 0; i < kPieces; ++i) {
         ASSERT_EQ(0, std::memcmp(blocks[i].local, far->data() + there[i] * kStep, kLength)) << i;
-        ASSERT_EQ(0, std::memcmp(blocks[i].local + kLength, &before[here[i] * kStep + kLength], kStep - kLength)) << "the gaps stay untouched";
+        ASSERT_EQ(0, std::memcmp(blocks[i].local + kLength, &before[here[i] * kStep + kLength], kStep - kLength))
+            << "the gaps stay untouched";
     }
 }
 
@@ -225,7 +226,8 @@ TEST_P(TwoProcesses, UseMemoryThatTheEngineAllocated) {
     auto* const mine = static_cast<std::byte*>(engine->allocate_memory(kLength).value());
     auto* const back = static_cast<std::byte*>(engine->allocate_memory(kLength).value());
     fill(mine, kLength, 8);
-    const Block out{.local = mine, .remote = target->own_memory(), .length = kLength}, in{.local = back, .remote = target->own_memory(), .length = kLength};
+    const Block out{.local = mine, .remote = target->own_memory(), .length = kLength},
+        in{.local = back, .remote = target->own_memory(), .length = kLength};
     for (int i = 0; i < 3; ++i) {  // the peer's memory is mapped in the background: before and after
         ASSERT_NO_FATAL_FAILURE(move(Direction::kWrite, {&out, 1}));
         std::memset(back, 0, kLength);
@@ -234,7 +236,8 @@ TEST_P(TwoProcesses, UseMemoryThatTheEngineAllocated) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, TwoProcesses, ::testing::Values("tcp", "shm"), [](const auto& parameter) { return std::string(parameter.param); });
+INSTANTIATE_TEST_SUITE_P(Paths, TwoProcesses, ::testing::Values("tcp", "shm"),
+                         [](const auto& parameter) { return std::string(parameter.param); });
 
 }  // namespace
 }  // namespace mooncake

@@ -28,7 +28,8 @@ void SimClient::crash() {
 
 void SimClient::leave() {
     for (const auto& put : writing_) put->stopped = true;
-    world_.send(endpoint, master_.endpoint, [this, id = id_] { master_.run([&](Transaction& t) { return goodbye(t, id, world_.now()); }); });
+    world_.send(endpoint, master_.endpoint,
+                [this, id = id_] { master_.run([&](Transaction& t) { return goodbye(t, id, world_.now()); }); });
     endpoint.up = false;
     ++endpoint.life;
     world_.after(world_.between(10ms, 1000ms), [this] { start(); });
@@ -82,13 +83,15 @@ void SimClient::beat() {
         // Silence for as long as the master waits: it may think us dead, so nothing of ours may land from now on.
         if (sent - answered_ >= master_.state().options().client_ttl)
             for (const auto& put : writing_) put->stopped = true;
-        call<PingReply>([this, id = id_](Transaction& t) {
-            const PingReply reply = ping(t, id, world_.now());
-            if (reply.status == PingStatus::kNeedRemount) remount(t, {.client = id, .segments = {}}, world_.now());
-            return reply;
-        }, [this, sent](std::optional<PingReply> reply) {
-            if (reply) answered_ = sent;
-        });
+        call<PingReply>(
+            [this, id = id_](Transaction& t) {
+                const PingReply reply = ping(t, id, world_.now());
+                if (reply.status == PingStatus::kNeedRemount) remount(t, {.client = id, .segments = {}}, world_.now());
+                return reply;
+            },
+            [this, sent](std::optional<PingReply> reply) {
+                if (reply) answered_ = sent;
+            });
     });
 }
 
@@ -109,13 +112,16 @@ void SimClient::send_start(const std::shared_ptr<Put>& put) {
     ++put->tries;
     const uint32_t replicas = world_.chance(0.3) ? 2 : 1;
     const bool pin = world_.chance(0.1);
-    call<Started>([this, put, replicas, pin, id = id_](Transaction& t) {
-        std::vector<PutItem> items{{.key = put->key, .length = put->length, .group = put->group}};
-        PutStartRequest request{.client = id, .request_id = put->request_id, .config = {.replica_num = replicas}, .items = items};
-        if (pin) request.config.soft_pin = SoftPinAction::kEnable, request.config.soft_pin_ttl = 3s;
-        const PutStartReply reply = put->upsert ? upsert_start(t, request, world_.now()) : put_start(t, request, world_.now());
-        return Started{.item = reply.items[0], .retry_after = reply.retry_after, .copies = resolve(reply.replicas), .view = master_.view()};
-    }, [this, put](std::optional<Started> reply) { started(put, std::move(reply)); });
+    call<Started>(
+        [this, put, replicas, pin, id = id_](Transaction& t) {
+            std::vector<PutItem> items{{.key = put->key, .length = put->length, .group = put->group}};
+            PutStartRequest request{.client = id, .request_id = put->request_id, .config = {.replica_num = replicas}, .items = items};
+            if (pin) request.config.soft_pin = SoftPinAction::kEnable, request.config.soft_pin_ttl = 3s;
+            const PutStartReply reply = put->upsert ? upsert_start(t, request, world_.now()) : put_start(t, request, world_.now());
+            return Started{
+                .item = reply.items[0], .retry_after = reply.retry_after, .copies = resolve(reply.replicas), .view = master_.view()};
+        },
+        [this, put](std::optional<Started> reply) { started(put, std::move(reply)); });
 }
 
 void SimClient::started(const std::shared_ptr<Put>& put, std::optional<Started> reply) {
@@ -145,8 +151,14 @@ void SimClient::started(const std::shared_ptr<Put>& put, std::optional<Started> 
 }
 
 HeldObject SimClient::held(const Put& put, const Copy& copy) const {
-    return {.tenant = TenantTable::kDefaultName, .key = put.key, .group = put.group, .offset = copy.offset, .length = put.length,
-            .generation = put.generation, .checksum = put.generation, .writer = id_};
+    return {.tenant = TenantTable::kDefaultName,
+            .key = put.key,
+            .group = put.group,
+            .offset = copy.offset,
+            .length = put.length,
+            .generation = put.generation,
+            .checksum = put.generation,
+            .writer = id_};
 }
 
 void SimClient::write_copy(const std::shared_ptr<Put>& put, size_t i) {
@@ -187,19 +199,21 @@ void SimClient::copy_written(const std::shared_ptr<Put>& put) {
 
 void SimClient::send_end(const std::shared_ptr<Put>& put) {
     ++put->tries;
-    call<StoreCode>([this, put, id = id_](Transaction& t) {
-        const PutEndItem item{.key = put->key, .generation = put->generation, .checksum = put->generation};
-        const StoreCode code = put_end(t, {.client = id, .items = {&item, 1}}, world_.now()).codes[0];
-        // From here on the value must be there, whether the answer arrives or not.
-        if (code == StoreCode::kOk && master_.holds(put->key, put->generation)) master_.acknowledged(put->key, put->generation);
-        return code;
-    }, [this, put](std::optional<StoreCode> code) {
-        if (!code && put->tries < 4) send_end(put);
-        if (code == StoreCode::kOk) ++puts;
-        if (code && *code != StoreCode::kOk)
-            for (const Copy& copy : put->copies)
-                world_.send(endpoint, copy.node->endpoint, [put, node = copy.node] { node->forget(put->generation); });
-    });
+    call<StoreCode>(
+        [this, put, id = id_](Transaction& t) {
+            const PutEndItem item{.key = put->key, .generation = put->generation, .checksum = put->generation};
+            const StoreCode code = put_end(t, {.client = id, .items = {&item, 1}}, world_.now()).codes[0];
+            // From here on the value must be there, whether the answer arrives or not.
+            if (code == StoreCode::kOk && master_.holds(put->key, put->generation)) master_.acknowledged(put->key, put->generation);
+            return code;
+        },
+        [this, put](std::optional<StoreCode> code) {
+            if (!code && put->tries < 4) send_end(put);
+            if (code == StoreCode::kOk) ++puts;
+            if (code && *code != StoreCode::kOk)
+                for (const Copy& copy : put->copies)
+                    world_.send(endpoint, copy.node->endpoint, [put, node = copy.node] { node->forget(put->generation); });
+        });
 }
 
 void SimClient::give_up(const std::shared_ptr<Put>& put) {
@@ -207,10 +221,12 @@ void SimClient::give_up(const std::shared_ptr<Put>& put) {
     std::erase(writing_, put);
     for (const Copy& copy : put->copies)
         if (copy.node != nullptr) world_.send(endpoint, copy.node->endpoint, [put, node = copy.node] { node->forget(put->generation); });
-    call<StoreCode>([this, put, id = id_](Transaction& t) {
-        const PutEndItem item{.key = put->key, .generation = put->generation};
-        return put_revoke(t, {.client = id, .request_id = put->request_id, .items = {&item, 1}}, world_.now()).codes[0];
-    }, [](std::optional<StoreCode>) {});
+    call<StoreCode>(
+        [this, put, id = id_](Transaction& t) {
+            const PutEndItem item{.key = put->key, .generation = put->generation};
+            return put_revoke(t, {.client = id, .request_id = put->request_id, .items = {&item, 1}}, world_.now()).codes[0];
+        },
+        [](std::optional<StoreCode>) {});
 }
 
 // get, exist, remove ------------------------------------------------------------------------------------------------------
@@ -221,20 +237,22 @@ void SimClient::begin_get() {
     get->sent = world_.now();
     get->slow = world_.chance(0.3);
     get->chunks = 1 + world_.random.below(5);
-    call<Get>([this, get](Transaction& t) {
-        const std::string_view key = get->key;
-        const GetReply reply = get_replicas(t, {.keys = {&key, 1}}, world_.now());
-        Get answer = *get;
-        answer.item = reply.items[0];
-        answer.lease = reply.lease;
-        answer.copies = resolve(reply.replicas);
-        return answer;
-    }, [this](std::optional<Get> answer) {
-        if (!answer || answer->item.code != StoreCode::kOk) return;
-        const Copy chosen = answer->copies[world_.random.below(answer->copies.size())];
-        answer->copies = {chosen};
-        if (chosen.node != nullptr) read_chunk(std::make_shared<Get>(*std::move(answer)), 0);
-    });
+    call<Get>(
+        [this, get](Transaction& t) {
+            const std::string_view key = get->key;
+            const GetReply reply = get_replicas(t, {.keys = {&key, 1}}, world_.now());
+            Get answer = *get;
+            answer.item = reply.items[0];
+            answer.lease = reply.lease;
+            answer.copies = resolve(reply.replicas);
+            return answer;
+        },
+        [this](std::optional<Get> answer) {
+            if (!answer || answer->item.code != StoreCode::kOk) return;
+            const Copy chosen = answer->copies[world_.random.below(answer->copies.size())];
+            answer->copies = {chosen};
+            if (chosen.node != nullptr) read_chunk(std::make_shared<Get>(*std::move(answer)), 0);
+        });
 }
 
 void SimClient::read_chunk(const std::shared_ptr<Get>& get, size_t chunk) {
@@ -249,7 +267,8 @@ void SimClient::read_chunk(const std::shared_ptr<Get>& get, size_t chunk) {
         const uint64_t size = (get->item.length + get->chunks - 1) / get->chunks;
         const uint64_t begin = std::min(chunk * size, get->item.length), end = std::min(begin + size, get->item.length);
         if (begin < end && !from.node->read(from.offset + begin, end - begin, get->item.generation))
-            world_.violated(format_text("a read of {} of generation {} under a valid lease met other bytes", get->key, get->item.generation));
+            world_.violated(
+                format_text("a read of {} of generation {} under a valid lease met other bytes", get->key, get->item.generation));
         if (chunk + 1 < get->chunks) read_chunk(get, chunk + 1);
         else ++gets;
     });
@@ -258,23 +277,28 @@ void SimClient::read_chunk(const std::shared_ptr<Get>& get, size_t chunk) {
 void SimClient::begin_probe() {
     std::vector<std::string> names;
     for (uint64_t i = 0, count = 1 + world_.random.below(10); i < count; ++i) names.push_back(some_key());
-    call<ExistReply>([this, names](Transaction& t) {
-        const std::vector<std::string_view> keys(names.begin(), names.end());
-        return exist(t, {.keys = keys}, world_.now());
-    }, [](std::optional<ExistReply>) {});
+    call<ExistReply>(
+        [this, names](Transaction& t) {
+            const std::vector<std::string_view> keys(names.begin(), names.end());
+            return exist(t, {.keys = keys}, world_.now());
+        },
+        [](std::optional<ExistReply>) {});
 }
 
 void SimClient::begin_remove() {
     const std::string name = some_key();
     const bool force = world_.chance(0.5);
     if (world_.chance(0.02)) {
-        call<uint64_t>([this, force](Transaction& t) { return remove_matching(t, {.force = force}, world_.now()); }, [](std::optional<uint64_t>) {});
+        call<uint64_t>([this, force](Transaction& t) { return remove_matching(t, {.force = force}, world_.now()); },
+                       [](std::optional<uint64_t>) {});
         return;
     }
-    call<StoreCode>([this, name, force](Transaction& t) {
-        const std::string_view key = name;
-        return remove(t, {.keys = {&key, 1}, .force = force}, world_.now()).codes[0];
-    }, [](std::optional<StoreCode>) {});
+    call<StoreCode>(
+        [this, name, force](Transaction& t) {
+            const std::string_view key = name;
+            return remove(t, {.keys = {&key, 1}, .force = force}, world_.now()).codes[0];
+        },
+        [](std::optional<StoreCode>) {});
 }
 
 }  // namespace mooncake::store::simulation

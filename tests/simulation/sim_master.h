@@ -20,7 +20,10 @@ namespace mooncake::store::simulation {
 /// vanishes without a change that says why.
 class SimMaster {
 public:
-    SimMaster(World& world, const MasterOptions& options) : world_(world), options_(options), state_(std::make_unique<MasterState>(options)) { tick(); }
+    SimMaster(World& world, const MasterOptions& options)
+        : world_(world), options_(options), state_(std::make_unique<MasterState>(options)) {
+        tick();
+    }
 
     /// Runs one operation now.
     template <typename Op>
@@ -100,11 +103,14 @@ private:
 
     void note_change(const Change& change) const {
         if (const auto* one = std::get_if<WriteStarted>(&change))
-            world_.note("master: write of generation {} starts at {}+{}", one->generation, one->replicas[0].segment, one->replicas[0].offset);
+            world_.note("master: write of generation {} starts at {}+{}", one->generation, one->replicas[0].segment,
+                        one->replicas[0].offset);
         if (const auto* one = std::get_if<WriteCommitted>(&change)) world_.note("master: write {} ends", one->write);
         if (const auto* one = std::get_if<WriteDropped>(&change)) world_.note("master: write {} is dropped", one->write);
-        if (const auto* one = std::get_if<ValueAdopted>(&change)) world_.note("master: adopts {} of generation {} at {}+{}", one->key, one->generation, one->segment, one->offset);
-        if (const auto* one = std::get_if<RangeReserved>(&change)) world_.note("master: reserves {}+{} {}", one->segment, one->offset, one->length);
+        if (const auto* one = std::get_if<ValueAdopted>(&change))
+            world_.note("master: adopts {} of generation {} at {}+{}", one->key, one->generation, one->segment, one->offset);
+        if (const auto* one = std::get_if<RangeReserved>(&change))
+            world_.note("master: reserves {}+{} {}", one->segment, one->offset, one->length);
         if (const auto* one = std::get_if<SegmentMounted>(&change)) world_.note("master: mounts {}", one->segment.name);
         if (const auto* one = std::get_if<SegmentRemoved>(&change)) world_.note("master: removes segment {}", one->segment);
         if (const auto* one = std::get_if<ObjectsRemoved>(&change)) world_.note("master: removes {} objects", one->objects.size());

@@ -14,7 +14,8 @@ class SimNode {
 public:
     static constexpr uint64_t kUnit = 64;
 
-    SimNode(World& world, SimMaster& master, uint64_t number, uint64_t size) : world_(world), master_(master), number_(number), size_(size) {
+    SimNode(World& world, SimMaster& master, uint64_t number, uint64_t size)
+        : world_(world), master_(master), number_(number), size_(size) {
         start();
         beat();
     }
@@ -41,11 +42,15 @@ public:
     // What writers ask. The node knows which master's plans it may follow.
     bool announce(uint64_t view, const SegmentId& segment, const HeldObject& planned) {
         if (view != view_ || segment != spec_.id) return false;
-        world_.note("{}: {} of generation {} is to be written to {}+{}", spec_.name, planned.key, planned.generation, planned.offset, planned.length);
-        const auto overlaps = [&](uint64_t offset, uint64_t length) { return offset < planned.offset + planned.length && planned.offset < offset + length; };
+        world_.note("{}: {} of generation {} is to be written to {}+{}", spec_.name, planned.key, planned.generation, planned.offset,
+                    planned.length);
+        const auto overlaps = [&](uint64_t offset, uint64_t length) {
+            return offset < planned.offset + planned.length && planned.offset < offset + length;
+        };
         std::erase_if(objects_, [&](const auto& entry) { return overlaps(entry.second.held.offset, entry.second.held.length); });
         std::erase_if(writes_, [&](const auto& entry) { return overlaps(entry.second.held.offset, entry.second.held.length); });
-        writes_[planned.generation] = {.held = {.offset = planned.offset, .length = planned.length, .writer = planned.writer}, .since = world_.now()};
+        writes_[planned.generation] = {.held = {.offset = planned.offset, .length = planned.length, .writer = planned.writer},
+                                       .since = world_.now()};
         return true;
     }
     void land(uint64_t offset, uint64_t length, uint64_t generation) {
@@ -91,7 +96,10 @@ private:
     void start() {
         endpoint.up = true;
         id_ = {2, number_ * 1'000'000 + endpoint.life};
-        spec_ = {.id = {3, number_ * 1'000'000'000 + endpoint.life * 1'000'000}, .name = format_text("node{}:1", number_), .base = number_ << 32, .size = size_};
+        spec_ = {.id = {3, number_ * 1'000'000'000 + endpoint.life * 1'000'000},
+                 .name = format_text("node{}:1", number_),
+                 .base = number_ << 32,
+                 .size = size_};
         memory_.assign(size_ / kUnit, 0);
         objects_.clear();
         writes_.clear();
@@ -129,7 +137,8 @@ private:
         std::vector<Entry> entries;
         std::vector<HeldWrite> writes;
         for (const auto& entry : objects_) entries.push_back(entry.second);
-        std::erase_if(writes_, [&](const auto& entry) { return world_.now() - entry.second.since > master_.state().options().put_release_timeout; });
+        std::erase_if(writes_,
+                      [&](const auto& entry) { return world_.now() - entry.second.since > master_.state().options().put_release_timeout; });
         for (const auto& entry : writes_) writes.push_back(entry.second.held);
         world_.send(endpoint, master_.endpoint, [this, fresh, id = id_, spec = spec_, entries, writes, view = master_.view()] {
             const bool ok = master_.run([&](Transaction& t) { return remount_with(t, fresh, id, spec, entries, writes); });
@@ -139,7 +148,8 @@ private:
             });
         });
     }
-    bool remount_with(Transaction& t, bool fresh, const ClientId& id, const SegmentSpec& spec, const std::vector<Entry>& entries, const std::vector<HeldWrite>& writes) {
+    bool remount_with(Transaction& t, bool fresh, const ClientId& id, const SegmentSpec& spec, const std::vector<Entry>& entries,
+                      const std::vector<HeldWrite>& writes) {
         if (fresh) {
             remount(t, {.client = id, .segments = {}}, world_.now());
             return mount_segment(t, {.client = id, .segment = spec}, world_.now()) == StoreCode::kOk;
@@ -167,7 +177,8 @@ private:
     }
     void mount() {
         world_.send(endpoint, master_.endpoint, [this, id = id_, spec = spec_, view = master_.view()] {
-            const StoreCode code = master_.run([&](Transaction& t) { return mount_segment(t, {.client = id, .segment = spec}, world_.now()); });
+            const StoreCode code = master_.run(
+                [&](Transaction& t) { return mount_segment(t, {.client = id, .segment = spec}, world_.now()); });
             world_.send(master_.endpoint, endpoint, [this, code, spec, view] {
                 if (code == StoreCode::kOk && spec.id == spec_.id && view == master_.view()) view_ = view;
             });
@@ -179,10 +190,10 @@ private:
     const uint64_t number_, size_;
     ClientId id_;
     SegmentSpec spec_;
-    uint64_t view_ = 0;           // the master whose plans it follows; 0: none now
-    uint64_t attached_view_ = 0;  // 0: no master has ever seen this memory
-    std::vector<uint64_t> memory_;  // the generation last written, per 64 bytes
-    std::map<uint64_t, Entry> objects_;    // by generation
+    uint64_t view_ = 0;                  // the master whose plans it follows; 0: none now
+    uint64_t attached_view_ = 0;         // 0: no master has ever seen this memory
+    std::vector<uint64_t> memory_;       // the generation last written, per 64 bytes
+    std::map<uint64_t, Entry> objects_;  // by generation
     std::map<uint64_t, Announced> writes_;
     SegmentId unmounting_;  // the master has not said yet that it let go of this one
 };

@@ -18,8 +18,7 @@ constexpr uint64_t kSegmentBytes = 64 * 1024;
 
 class Simulation {
 public:
-    explicit Simulation(uint64_t seed, bool loud = false)
-        : world_(seed), master_(world_, options()), keys_(20 + world_.random.below(180)) {
+    explicit Simulation(uint64_t seed, bool loud = false) : world_(seed), master_(world_, options()), keys_(20 + world_.random.below(180)) {
         world_.loud = loud;
         world_.loss = world_.chance(0.3) ? 0.10 : 0.01;
         const uint64_t node_count = 1 + world_.random.below(5), client_count = 1 + world_.random.below(6);
@@ -63,12 +62,20 @@ private:
             SimNode& node = *nodes_[world_.random.below(nodes_.size())];
             SimClient& client = *clients_[world_.random.below(clients_.size())];
             switch (world_.random.below(8)) {
-                case 0: if (client.endpoint.up) client.crash(); break;
-                case 1: if (client.endpoint.up) client.leave(); break;
+                case 0:
+                    if (client.endpoint.up) client.crash();
+                    break;
+                case 1:
+                    if (client.endpoint.up) client.leave();
+                    break;
                 case 2: client.endpoint.cut_until = world_.now() + world_.between(100ms, 8s); break;
-                case 3: if (node.endpoint.up) node.crash(); break;
+                case 3:
+                    if (node.endpoint.up) node.crash();
+                    break;
                 case 4: node.endpoint.cut_until = world_.now() + world_.between(100ms, 8s); break;
-                case 5: if (node.endpoint.up) node.renew_segment(); break;
+                case 5:
+                    if (node.endpoint.up) node.renew_segment();
+                    break;
                 case 6: crash_master(false); break;
                 default: crash_master(world_.chance(0.5)); break;
             }
@@ -96,7 +103,8 @@ private:
             for (const auto& [key, generation] : acknowledged) {
                 if (master_.holds(key, generation)) continue;
                 for (const auto& node : nodes_)
-                    if (node->holds(generation)) world_.violated(format_text("{} of generation {} lies on a node and is not known", key, generation));
+                    if (node->holds(generation))
+                        world_.violated(format_text("{} of generation {} lies on a node and is not known", key, generation));
                 master_.forget_acknowledged(key);
             }
         });
@@ -116,7 +124,9 @@ private:
         if (state.quarantine().size() != 0) world_.violated("a range rests for ever");
         if (state.segments().size() != nodes_.size()) world_.violated("a node did not find back");
         const PutItem item{.key = "last", .length = kSegmentBytes};
-        const PutStartReply reply = master_.run([&](Transaction& t) { return put_start(t, {.client = {9, 9}, .config = {}, .items = {&item, 1}}, world_.now()); });
+        const PutStartReply reply = master_.run([&](Transaction& t) {
+            return put_start(t, {.client = {9, 9}, .config = {}, .items = {&item, 1}}, world_.now());
+        });
         if (reply.items[0].code != StoreCode::kOk) world_.violated("a put of a whole segment is refused although everything may go");
     }
 
@@ -151,7 +161,8 @@ TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
         late += simulation.late();
         steps += simulation.steps();
     }
-    std::printf("%lu puts, %lu gets, %lu refused for space, %lu reads outlived their lease, %lu steps of the master\n", puts, gets, refused, late, steps);
+    std::printf("%lu puts, %lu gets, %lu refused for space, %lu reads outlived their lease, %lu steps of the master\n", puts, gets, refused,
+                late, steps);
     EXPECT_GT(puts, 100u * seeds().size());
     EXPECT_GT(gets, 100u * seeds().size());
 }

@@ -18,7 +18,7 @@ namespace mooncake::store::simulation {
 struct Endpoint {
     uint64_t life = 1;  // rises when it crashes: what was sent to an earlier life is lost
     bool up = true;
-    Time cut_until{};   // no message gets through before
+    Time cut_until{};  // no message gets through before
 };
 
 /// A clock that only moves from event to event, a network that loses, delays, doubles and reorders, and one seed for all of it.
@@ -35,7 +35,9 @@ public:
         if (chance(doubling)) deliver(to, action);
     }
     bool chance(double probability) { return static_cast<double>(random.below(1 << 20)) < probability * (1 << 20); }
-    Duration between(Duration low, Duration high) { return low + Duration(static_cast<Duration::rep>(random.below(static_cast<uint64_t>((high - low).count()) + 1))); }
+    Duration between(Duration low, Duration high) {
+        return low + Duration(static_cast<Duration::rep>(random.below(static_cast<uint64_t>((high - low).count()) + 1)));
+    }
 
     /// Tells what happens, in a run that is repeated to be understood.
     template <typename... Args>

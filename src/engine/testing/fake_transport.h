@@ -21,7 +21,7 @@ struct FakeScript {
     std::function<Result<>()> on_connect;
     /// Outcome of each slice; nothing set = copied.
     std::function<Result<>(const Slice&)> on_slice;
-    bool hold = false;                    // slices wait for release()
+    bool hold = false;  // slices wait for release()
     std::vector<Slice> held;
     Direction held_direction = Direction::kRead;
     Stopped on_cancel = Stopped::kEverywhere;

@@ -35,7 +35,8 @@ struct FakeWorld final : DescriptorSource, Notifier {
     Result<Found> fetch(const std::string& name, uint32_t, Deadline) override {
         ++fetches;
         Lock lock(mutex);
-        return Found{.descriptor = {.name = name, .incarnation = incarnation, .endpoints = {{"fake", "fake"}}}, .rpc_address = "127.0.0.1:1"};
+        return Found{.descriptor = {.name = name, .incarnation = incarnation, .endpoints = {{"fake", "fake"}}},
+                     .rpc_address = "127.0.0.1:1"};
     }
     Result<> notify(Session& session, const Notification& notification, Deadline) override {
         Lock lock(mutex);

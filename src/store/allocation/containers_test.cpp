@@ -87,8 +87,8 @@ void compare_with_a_map(uint64_t seed, uint64_t hash_mask) {
 TEST(SlotIndex, AgreesWithAMap) {
     compare_with_a_map<0>(1, UINT64_MAX);
     compare_with_a_map<4>(2, UINT64_MAX);
-    compare_with_a_map<0>(3, 0xff) ;                // clusters at the start, many equal hashes
-    compare_with_a_map<0>(4, 0xffffff00 | 0x0f);    // wraps around the end
+    compare_with_a_map<0>(3, 0xff);               // clusters at the start, many equal hashes
+    compare_with_a_map<0>(4, 0xffffff00 | 0x0f);  // wraps around the end
 }
 
 TEST(SlotIndex, FindsNothingWhenEmpty) {

@@ -70,7 +70,8 @@ std::optional<uint32_t> walk(uint32_t begin, uint32_t end, uint64_t start, Visit
 template <typename Visit>
 std::optional<uint32_t> walk_hosts(const PlacementView& view, const PlacementWish& wish, Visit&& accepts) {
     const auto count = static_cast<uint32_t>(view.segments.size());
-    const auto first = std::lower_bound(view.segments.begin(), view.segments.end(), wish.host, [](const SegmentView& s, uint32_t host) { return s.host < host; });
+    const auto first = std::lower_bound(view.segments.begin(), view.segments.end(), wish.host,
+                                        [](const SegmentView& s, uint32_t host) { return s.host < host; });
     uint32_t begin = first == view.segments.end() ? 0 : static_cast<uint32_t>(first - view.segments.begin());
     for (uint32_t seen = 0; seen < count;) {
         uint32_t end = begin;

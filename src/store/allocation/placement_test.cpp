@@ -17,7 +17,8 @@ struct Pool {
 
     void add(uint64_t capacity, uint64_t free, uint32_t host = UINT32_MAX) {
         const auto number = static_cast<uint32_t>(segments.size());
-        segments.push_back({.segment = number, .name = number, .host = host == UINT32_MAX ? number : host, .capacity = capacity, .free = free});
+        segments.push_back(
+            {.segment = number, .name = number, .host = host == UINT32_MAX ? number : host, .capacity = capacity, .free = free});
         sums.push_back((sums.empty() ? 0 : sums.back()) + capacity);
     }
     PlacementView view() const { return {segments, sums}; }

@@ -31,7 +31,8 @@ size_t RangeAllocator::bin_for(uint64_t units) noexcept {
 size_t RangeAllocator::first_bin_from(size_t bin) const noexcept {
     if (bin >= kBins) return kBins;
     const size_t word = bin / 64;
-    if (const uint64_t here = filled_[word] >> (bin % 64) << (bin % 64); here != 0) return word * 64 + static_cast<size_t>(std::countr_zero(here));
+    if (const uint64_t here = filled_[word] >> (bin % 64) << (bin % 64); here != 0)
+        return word * 64 + static_cast<size_t>(std::countr_zero(here));
     const uint64_t words = word + 1 == 64 ? 0 : filled_words_ >> (word + 1) << (word + 1);
     if (words == 0) return kBins;
     const auto found = static_cast<size_t>(std::countr_zero(words));
@@ -186,7 +187,8 @@ bool RangeAllocator::consistent() const {
         for (Block block = bins_[bin]; block != 0; block = blocks_[block].bin_next, ++binned)
             if (!blocks_[block].free || bin_of(blocks_[block].length >> alignment_shift_) != bin) return false;
     }
-    return end == capacity_ && free_sum == free_bytes_ && frees == free_blocks_ && binned == frees && blocks == blocks_.size() && starts_.size() == frees;
+    return end == capacity_ && free_sum == free_bytes_ && frees == free_blocks_ && binned == frees && blocks == blocks_.size() &&
+           starts_.size() == frees;
 }
 
 }  // namespace mooncake::store

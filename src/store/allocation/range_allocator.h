@@ -63,23 +63,23 @@ public:
 private:
     static constexpr unsigned kStepBits = 5;  // 32 bins per power of two
     static constexpr size_t kBins = 60 << kStepBits;
-    static constexpr int kNearTries = 8;      // in the bin of the length itself, before splitting something larger
-    static constexpr int kFarTries = 256;     // there once more, when nothing larger is left
+    static constexpr int kNearTries = 8;   // in the bin of the length itself, before splitting something larger
+    static constexpr int kFarTries = 256;  // there once more, when nothing larger is left
 
     struct Node {
         uint64_t offset = 0;
         uint64_t free : 1 = 0;
         uint64_t length : 63 = 0;
-        Block previous = 0, next = 0;  // by address
+        Block previous = 0, next = 0;             // by address
         uint32_t bin_previous = 0, bin_next = 0;  // free: others in the bin; used: the two halves of the owner
 
         uint64_t owner() const { return uint64_t{bin_previous} << 32 | bin_next; }
     };
 
-    static size_t bin_of(uint64_t units) noexcept;      // the last bin whose least length is not above
-    static size_t bin_for(uint64_t units) noexcept;     // the first bin all of whose lengths are enough
+    static size_t bin_of(uint64_t units) noexcept;   // the last bin whose least length is not above
+    static size_t bin_for(uint64_t units) noexcept;  // the first bin all of whose lengths are enough
     static uint64_t hash_of(uint64_t offset) noexcept { return (offset + 1) * 0x9e3779b97f4a7c15; }
-    size_t first_bin_from(size_t bin) const noexcept;   // kBins: none
+    size_t first_bin_from(size_t bin) const noexcept;  // kBins: none
     Block search_bin(size_t bin, uint64_t length, int tries) const;
     Block free_block_at(uint64_t offset) const;
     Block free_block_around(uint64_t offset, uint64_t length) const;  // 0 also for arguments that make no sense

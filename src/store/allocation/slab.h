@@ -39,7 +39,9 @@ public:
     size_t size() const noexcept { return size_; }
     /// Every number ever given out is below it; those given back hold a fresh T.
     uint32_t limit() const noexcept { return limit_; }
-    size_t memory_bytes() const noexcept { return chunks_.size() * (kChunk * sizeof(T) + sizeof(chunks_[0])) + free_.capacity() * sizeof(free_[0]); }
+    size_t memory_bytes() const noexcept {
+        return chunks_.size() * (kChunk * sizeof(T) + sizeof(chunks_[0])) + free_.capacity() * sizeof(free_[0]);
+    }
 
 private:
     std::vector<std::unique_ptr<T[]>> chunks_;

@@ -20,7 +20,8 @@ void MasterState::apply(const ClientGone& change) {
     const Time quiet_from = quiet ? change.now : change.now + options_.silent_writer_rest;
     for (WriteId id = writes_by_age_.first(), next = 0; id != 0; id = next) {
         next = writes_[id].age.next;
-        if (writes_[id].client == number) drop_write(id, std::min(quiet_from, writes_[id].started + options_.put_release_timeout), change.now);
+        if (writes_[id].client == number)
+            drop_write(id, std::min(quiet_from, writes_[id].started + options_.put_release_timeout), change.now);
     }
     Client& client = clients_[number];
     if (client.rests != 0) {
@@ -116,7 +117,8 @@ void MasterState::apply(const SegmentRemoved& change) {
     }
     const ClientNumber client = segment.client;
     if (busy_until > change.now)
-        departed_.push_back({.client = clients_[client].id, .base = segment.spec.base, .size = segment.spec.size, .busy_until = busy_until});
+        departed_.push_back(
+            {.client = clients_[client].id, .base = segment.spec.base, .size = segment.spec.size, .busy_until = busy_until});
     std::erase(clients_[client].segments, change.segment);
     segments_.erase(change.segment);
     segments_.rebuild_view(change.now);

@@ -140,8 +140,8 @@ struct ClockAdvanced {
     Time now{};
 };
 
-using Change = std::variant<ClientSeen, ClientGone, RequestClosed, SegmentMounted, SegmentRemoved, SegmentStatusSet, SegmentSuspected, ValueAdopted,
-                            RangeReserved, WriteStarted, WriteCommitted, WriteDropped, LeasesGranted, PromisesGranted, ObjectsRemoved, ReplicaRemoved,
-                            SetAside, ClockAdvanced>;
+using Change = std::variant<ClientSeen, ClientGone, RequestClosed, SegmentMounted, SegmentRemoved, SegmentStatusSet, SegmentSuspected,
+                            ValueAdopted, RangeReserved, WriteStarted, WriteCommitted, WriteDropped, LeasesGranted, PromisesGranted,
+                            ObjectsRemoved, ReplicaRemoved, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

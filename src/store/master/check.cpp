@@ -28,12 +28,15 @@ public:
 private:
     /// Every owner claims its blocks; afterwards each used block must have been claimed exactly once.
     Result<> claim(const Replica& replica, uint64_t length, OwnerKind kind, uint32_t number) {
-        MC_AGREE(state_.segments().exists(replica.segment), "owner {} {} lies in segment {} which is not there", static_cast<int>(kind), number, replica.segment);
+        MC_AGREE(state_.segments().exists(replica.segment), "owner {} {} lies in segment {} which is not there", static_cast<int>(kind),
+                 number, replica.segment);
         const RangeAllocator& allocator = state_.segments()[replica.segment].allocator;
         MC_AGREE(!allocator.is_free(replica.block), "a range of {} {} is free", static_cast<int>(kind), number);
-        MC_AGREE(allocator.owner(replica.block) == owner_word(kind, number), "a range of {} {} has another owner", static_cast<int>(kind), number);
+        MC_AGREE(allocator.owner(replica.block) == owner_word(kind, number), "a range of {} {} has another owner", static_cast<int>(kind),
+                 number);
         MC_AGREE(allocator.offset(replica.block) == replica.offset, "a range of {} {} lies elsewhere", static_cast<int>(kind), number);
-        MC_AGREE(allocator.length(replica.block) == allocator.rounded(length), "a range of {} {} has another length", static_cast<int>(kind), number);
+        MC_AGREE(allocator.length(replica.block) == allocator.rounded(length), "a range of {} {} has another length",
+                 static_cast<int>(kind), number);
         ++claimed_[replica.segment];
         return {};
     }
@@ -50,7 +53,8 @@ private:
             MC_AGREE(object.generation < state_.next_generation(), "object {} is of the future", id);
             for (size_t i = 0; i < object.replicas.size(); ++i) {
                 MC_RETURN_IF_ERROR(claim(object.replicas[i], object.length, OwnerKind::kObject, id));
-                MC_AGREE(object.replicas.find(object.replicas[i].segment) == i, "object {} is twice in segment {}", id, object.replicas[i].segment);
+                MC_AGREE(object.replicas.find(object.replicas[i].segment) == i, "object {} is twice in segment {}", id,
+                         object.replicas[i].segment);
             }
             MC_AGREE(object.write == 0 || state_.write(object.write).object == id, "the write of object {} is another's", id);
             charged_[object.tenant] += state_.rounded(object.length) * object.replicas.size();
@@ -59,7 +63,8 @@ private:
             const bool blocked = object.hard_pin || object.write != 0 || object.copy != 0 || !object.has_value();
             MC_AGREE(object.blocked == blocked, "object {} is {}blocked by mistake", id, blocked ? "not " : "");
             const bool evictable = object.group == 0 ? !blocked : state_.groups()[object.group].blocked == 0 && state_.unit(id) == id;
-            MC_AGREE(evictable == (object.shelf != Shelf::kNone), "object {} is on shelf {} by mistake", id, static_cast<int>(object.shelf));
+            MC_AGREE(evictable == (object.shelf != Shelf::kNone), "object {} is on shelf {} by mistake", id,
+                     static_cast<int>(object.shelf));
             if (evictable) ++ordered_[object.tenant];
         }
         MC_AGREE(seen == state_.objects().size(), "{} objects seen of {}", seen, state_.objects().size());
@@ -76,7 +81,8 @@ private:
             MC_AGREE(state_.objects().exists(write.object) && state_.objects()[write.object].write == id, "write {} has no object", id);
             MC_AGREE(state_.clients().alive(write.client), "write {} has no living writer", id);
             MC_AGREE(!write.replicas.empty(), "write {} has no range", id);
-            for (size_t i = 0; i < write.replicas.size(); ++i) MC_RETURN_IF_ERROR(claim(write.replicas[i], write.length, OwnerKind::kWrite, id));
+            for (size_t i = 0; i < write.replicas.size(); ++i)
+                MC_RETURN_IF_ERROR(claim(write.replicas[i], write.length, OwnerKind::kWrite, id));
             charged_[state_.objects()[write.object].tenant] += state_.rounded(write.length) * write.replicas.size();
         }
         MC_AGREE(seen == state_.write_count(), "{} writes seen of {}", seen, state_.write_count());
@@ -116,7 +122,8 @@ private:
             capacity += segment.allocator.capacity();
             used += segment.allocator.used_bytes();
         }
-        MC_AGREE(capacity == state_.segments().capacity() && used == state_.segments().used_bytes(), "the totals of the segments are wrong");
+        MC_AGREE(capacity == state_.segments().capacity() && used == state_.segments().used_bytes(),
+                 "the totals of the segments are wrong");
         return {};
     }
 
@@ -129,7 +136,8 @@ private:
             uint32_t writing = 0, blocked = 0;
             for (size_t i = 0; i < group.members.size(); ++i) {
                 const Object& object = state_.objects()[group.members[i]];
-                MC_AGREE(object.group == id && object.group_position == i && object.tenant == group.tenant, "group {} has a wrong member", id);
+                MC_AGREE(object.group == id && object.group_position == i && object.tenant == group.tenant, "group {} has a wrong member",
+                         id);
                 writing += !object.has_value();
                 blocked += object.blocked;
             }
@@ -143,9 +151,11 @@ private:
         for (TenantNumber number = 1; number < state_.tenants().limit(); ++number) {
             if (!state_.tenants().exists(number)) continue;
             const Tenant& tenant = state_.tenants()[number];
-            MC_AGREE(tenant.charged_bytes == charged_[number], "tenant {} is charged {} bytes, not {}", tenant.name, tenant.charged_bytes, charged_[number]);
+            MC_AGREE(tenant.charged_bytes == charged_[number], "tenant {} is charged {} bytes, not {}", tenant.name, tenant.charged_bytes,
+                     charged_[number]);
             MC_AGREE(tenant.objects == objects_[number], "tenant {} has another number of objects", tenant.name);
-            MC_AGREE(tenant.order.size() == ordered_[number], "tenant {} has {} entries in its order, not {}", tenant.name, tenant.order.size(), ordered_[number]);
+            MC_AGREE(tenant.order.size() == ordered_[number], "tenant {} has {} entries in its order, not {}", tenant.name,
+                     tenant.order.size(), ordered_[number]);
         }
         return {};
     }
@@ -153,9 +163,11 @@ private:
     Result<> check_clients() {
         for (ClientNumber number = 1; number < state_.clients().limit(); ++number) {
             const Client& client = state_.clients()[number];
-            MC_AGREE(client.objects == written_[number] && client.rests == rests_[number], "client {} is referred to otherwise than it counts", number);
+            MC_AGREE(client.objects == written_[number] && client.rests == rests_[number],
+                     "client {} is referred to otherwise than it counts", number);
             for (const SegmentNumber segment : client.segments)
-                MC_AGREE(state_.segments().exists(segment) && state_.segments()[segment].client == number, "client {} does not own segment {}", number, segment);
+                MC_AGREE(state_.segments().exists(segment) && state_.segments()[segment].client == number,
+                         "client {} does not own segment {}", number, segment);
         }
         return {};
     }
@@ -180,17 +192,19 @@ void dump_objects(const MasterState& state, std::string& to) {
     for (ObjectId id = 1; id < state.objects().limit(); ++id) {
         if (!state.objects().exists(id)) continue;
         const Object& object = state.objects()[id];
-        to += format_text("object {} tenant {} key {} generation {} length {} checksum {} lease {} promise {} pin {} {} writer {} group {} write {} copy {} type {} shelf {} at",
-                          id, object.tenant, object.key(), object.generation, object.length, object.checksum, ticks(object.lease_end), ticks(object.promise_end),
-                          ticks(object.soft_pin_end), object.hard_pin, object.writer, object.group, object.write, object.copy,
-                          static_cast<int>(object.data_type), static_cast<int>(object.shelf));
+        to += format_text(
+            "object {} tenant {} key {} generation {} length {} checksum {} lease {} promise {} pin {} {} writer {} group {} write {} copy "
+            "{} type {} shelf {} at",
+            id, object.tenant, object.key(), object.generation, object.length, object.checksum, ticks(object.lease_end),
+            ticks(object.promise_end), ticks(object.soft_pin_end), object.hard_pin, object.writer, object.group, object.write, object.copy,
+            static_cast<int>(object.data_type), static_cast<int>(object.shelf));
         dump_replicas(object.replicas, to);
         to += '\n';
     }
     for (WriteId id = state.oldest_write(); id != 0; id = state.write(id).age.next) {
         const Write& write = state.write(id);
-        to += format_text("write {} object {} client {} request {} generation {} length {} started {} at", id, write.object, write.client, write.request_id,
-                          write.generation, write.length, ticks(write.started));
+        to += format_text("write {} object {} client {} request {} generation {} length {} started {} at", id, write.object, write.client,
+                          write.request_id, write.generation, write.length, ticks(write.started));
         dump_replicas(write.replicas, to);
         to += '\n';
     }
@@ -200,8 +214,10 @@ void dump_order(const MasterState& state, std::string& to) {
     for (TenantNumber number = 1; number < state.tenants().limit(); ++number) {
         if (!state.tenants().exists(number)) continue;
         const Tenant& tenant = state.tenants()[number];
-        to += format_text("tenant {} {} quota {} {} charged {} order", number, tenant.name, tenant.requested_quota.value_or(0), tenant.effective_quota, tenant.charged_bytes);
-        for (ObjectId id = tenant.order.policy().coldest(); id != 0; id = tenant.order.policy().next_coldest(id)) to += format_text(" {}", id);
+        to += format_text("tenant {} {} quota {} {} charged {} order", number, tenant.name, tenant.requested_quota.value_or(0),
+                          tenant.effective_quota, tenant.charged_bytes);
+        for (ObjectId id = tenant.order.policy().coldest(); id != 0; id = tenant.order.policy().next_coldest(id))
+            to += format_text(" {}", id);
         for (const Shelf shelf : {Shelf::kPromised, Shelf::kLeased, Shelf::kSoftPinned}) {
             to += " |";
             for (ObjectId id = tenant.order.first_aside(shelf); id != 0; id = state.objects()[id].order.next) to += format_text(" {}", id);
@@ -226,19 +242,22 @@ std::string dump_state(const MasterState& state) {
     }
     for (ClientNumber number = 1; number < state.clients().limit(); ++number) {
         const Client& client = state.clients()[number];
-        if (client.id) text += format_text("client {} {} {} {} expires {} objects {} rests {}\n", number, client.id.to_string(), client.alive, client.attached,
-                                           ticks(client.expires), client.objects, client.rests);
+        if (client.id)
+            text += format_text("client {} {} {} {} expires {} objects {} rests {}\n", number, client.id.to_string(), client.alive,
+                                client.attached, ticks(client.expires), client.objects, client.rests);
     }
     for (SegmentNumber number = 1; number < state.segments().limit(); ++number) {
         if (!state.segments().exists(number)) continue;
         const Segment& segment = state.segments()[number];
-        text += format_text("segment {} {} client {} status {} until {} closed {} suspect {} used {} resting {}\n", number, segment.spec.name, segment.client,
-                            segment_status_name(segment.status), ticks(segment.status_end), ticks(segment.closed_until), ticks(segment.suspect_until),
-                            segment.allocator.used_bytes(), segment.resting_bytes);
+        text += format_text("segment {} {} client {} status {} until {} closed {} suspect {} used {} resting {}\n", number,
+                            segment.spec.name, segment.client, segment_status_name(segment.status), ticks(segment.status_end),
+                            ticks(segment.closed_until), ticks(segment.suspect_until), segment.allocator.used_bytes(),
+                            segment.resting_bytes);
     }
     for (const auto& [until, rests] : state.quarantine().by_time())
         for (const Quarantine::Rest& rest : rests)
-            text += format_text("rest {} {}+{} {} writer {}\n", ticks(until), rest.segment, state.segments()[rest.segment].allocator.offset(rest.block), rest.bytes, rest.writer);
+            text += format_text("rest {} {}+{} {} writer {}\n", ticks(until), rest.segment,
+                                state.segments()[rest.segment].allocator.offset(rest.block), rest.bytes, rest.writer);
     return text + format_text("next generation {} event {}\n", state.next_generation(), ticks(state.next_event()));
 }
 

@@ -83,14 +83,14 @@ struct alignas(64) Object {
     ObjectDataType data_type = ObjectDataType::kUnknown;
     Shelf shelf = Shelf::kNone;
     bool hard_pin = false;
-    bool blocked = false;     // may not be evicted whatever the time: as counted in its group
+    bool blocked = false;  // may not be evicted whatever the time: as counted in its group
 
-    ReplicaList replicas;     // of the value, all complete
+    ReplicaList replicas;  // of the value, all complete
     uint64_t length = 0;
     uint64_t checksum = 0;
     Time soft_pin_end{};
     uint32_t group_position = 0;
-    CopyId copy = 0;          // the copy or move in progress
+    CopyId copy = 0;  // the copy or move in progress
 
     std::string_view key() const { return {key_bytes.get(), key_length}; }
     bool has_value() const { return generation != 0; }

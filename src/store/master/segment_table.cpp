@@ -85,8 +85,12 @@ void SegmentTable::rebuild_view(Time now) {
         Segment& segment = *segments_[number];
         if (hosts_.empty() || hosts_.back() != host) hosts_.emplace_back(host);
         segment.view_position = static_cast<uint32_t>(view_.size());
-        view_.push_back({.segment = number, .name = segment.name_number, .host = static_cast<uint32_t>(hosts_.size() - 1),
-                         .suspect = segment.suspect_until > now, .capacity = segment.allocator.capacity(), .free = segment.allocator.free_bytes()});
+        view_.push_back({.segment = number,
+                         .name = segment.name_number,
+                         .host = static_cast<uint32_t>(hosts_.size() - 1),
+                         .suspect = segment.suspect_until > now,
+                         .capacity = segment.allocator.capacity(),
+                         .free = segment.allocator.free_bytes()});
         capacity_sums_.push_back(sum += segment.allocator.capacity());
         largest_writable_ = std::max(largest_writable_, segment.allocator.capacity());
     }

@@ -39,7 +39,8 @@ void TenantTable::share_out(uint64_t capacity) {
     std::sort(tenants.begin(), tenants.end(), [](const Tenant* a, const Tenant* b) { return a->name < b->name; });
     uint64_t rest = capacity;
     for (Tenant* tenant : tenants) {
-        tenant->effective_quota = static_cast<uint64_t>(static_cast<unsigned __int128>(tenant->requested_quota.value_or(0)) * capacity / requested);
+        tenant->effective_quota = static_cast<uint64_t>(static_cast<unsigned __int128>(tenant->requested_quota.value_or(0)) * capacity /
+                                                        requested);
         rest -= tenant->effective_quota;
     }
     for (Tenant* tenant : tenants) {

@@ -17,15 +17,24 @@
 namespace mooncake::store {
 
 enum class ObjectDataType : uint8_t {
-    kUnknown, kKvCache, kTensor, kWeight, kSample, kActivation, kGradient, kOptimizerState, kMetadata, kGeneral,
+    kUnknown,
+    kKvCache,
+    kTensor,
+    kWeight,
+    kSample,
+    kActivation,
+    kGradient,
+    kOptimizerState,
+    kMetadata,
+    kGeneral,
 };
 enum class SoftPinAction : uint8_t { kPreserve, kEnable, kDisable };
 
 struct WriteConfig {
     uint32_t replica_num = 1;
     SoftPinAction soft_pin = SoftPinAction::kPreserve;
-    std::optional<Duration> soft_pin_ttl;         // only with kEnable; nothing: the master's default; 0: not pinned
-    bool hard_pin = false;                        // never evicted
+    std::optional<Duration> soft_pin_ttl;  // only with kEnable; nothing: the master's default; 0: not pinned
+    bool hard_pin = false;                 // never evicted
     ObjectDataType data_type = ObjectDataType::kUnknown;
     std::vector<std::string> preferred_segments;  // names, tried in this order first
     std::string writer_host;                      // for placement near the writer; empty: unknown

@@ -22,8 +22,8 @@ std::string_view segment_status_name(SegmentStatus status) noexcept;
 
 struct SegmentSpec {
     SegmentId id;
-    std::string name;      // host:port of the owner; several segments may share it
-    uint64_t base = 0;     // address of its first byte in the owner
+    std::string name;   // host:port of the owner; several segments may share it
+    uint64_t base = 0;  // address of its first byte in the owner
     uint64_t size = 0;
     std::string endpoint;  // what the transfer engine connects to
     std::string protocol;

@@ -44,7 +44,8 @@ private:
 Error unmapped(const Slice& slice, const CrossResult& result) {
     if (result.fault == CrossResult::Fault::kSystem)
         return Error(Code::kNotSupported, "the system does not let us check unregistered memory: register it", result.error);
-    return error(Code::kNotRegistered, "{} memory at {:#x} is not mapped", result.fault == CrossResult::Fault::kLocal ? "local" : "registered",
+    return error(Code::kNotRegistered, "{} memory at {:#x} is not mapped",
+                 result.fault == CrossResult::Fault::kLocal ? "local" : "registered",
                  result.fault == CrossResult::Fault::kLocal ? address_of(slice.local) : slice.remote);
 }
 

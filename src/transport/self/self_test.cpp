@@ -18,8 +18,9 @@ protected:
         std::vector<std::byte> expected(area.bytes().begin(), area.bytes().end());
         if (direction == Direction::kRead) std::memmove(&expected[local], &expected[remote], length);
         else std::memmove(&expected[remote], &expected[local], length);
-        const auto moved = transfer(*peer, direction, {.local = area.data() + local, .remote = area.address() + remote, .length = length,
-                                                       .region = registered ? region : nullptr});
+        const auto moved = transfer(
+            *peer, direction,
+            {.local = area.data() + local, .remote = area.address() + remote, .length = length, .region = registered ? region : nullptr});
         ASSERT_TRUE(moved) << moved.error().to_string();
         ASSERT_EQ(std::memcmp(expected.data(), area.data(), expected.size()), 0) << local << " " << remote << " " << length;
     }
@@ -56,8 +57,10 @@ TEST_F(SelfTransport, MovesOverlappingRangesAmongOthers) {
 
 TEST_F(SelfTransport, RefusesAnOverlapThatIsNotRegistered) {
     const TestMemory other(1 << 20);
-    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = other.data(), .remote = other.address() + 10, .length = 1000})), Code::kNotRegistered);
-    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = other.data(), .remote = other.address(), .length = 1000})), Code::kNotRegistered);
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = other.data(), .remote = other.address() + 10, .length = 1000})),
+              Code::kNotRegistered);
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = other.data(), .remote = other.address(), .length = 1000})),
+              Code::kNotRegistered);
 }
 
 }  // namespace

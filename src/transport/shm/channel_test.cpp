@@ -32,7 +32,9 @@ size_t open_descriptors() {
     return count;
 }
 
-TEST(ShmEndpoint, IsReadAsItWasWritten) { EXPECT_EQ(decode_endpoint(encode_endpoint("mooncake-0123456789abcdef")).value(), "mooncake-0123456789abcdef"); }
+TEST(ShmEndpoint, IsReadAsItWasWritten) {
+    EXPECT_EQ(decode_endpoint(encode_endpoint("mooncake-0123456789abcdef")).value(), "mooncake-0123456789abcdef");
+}
 
 TEST(ShmEndpoint, IsNotSupportedWhenItMakesNoSense) {
     for (const std::string_view text : {"", "1", "1 ", "2 mooncake-1", "mooncake-1", "1 has space", "1 Upper", "1 a/b", "1 \xff"})

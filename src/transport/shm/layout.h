@@ -45,12 +45,12 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::is_standard_lay
 constexpr uint32_t kMessageMagic = 0x534d'434d;
 
 enum class MessageKind : uint16_t {
-    kHello = 1,      // initiator: incarnation = its own, expected = the target's
-    kWelcome = 2,    // target: incarnation = its own, address and value = a word to read as a test; + table and claims page
-    kRefusal = 3,    // target: incarnation = its own, value = Refusal
-    kWantMemory = 4, // initiator: value = number of a shared memory
-    kMemory = 5,     // target: value = its number; + the memory, or nothing if it is gone
-    kMemoryGone = 6, // target: some memory it handed out is no longer in the table
+    kHello = 1,       // initiator: incarnation = its own, expected = the target's
+    kWelcome = 2,     // target: incarnation = its own, address and value = a word to read as a test; + table and claims page
+    kRefusal = 3,     // target: incarnation = its own, value = Refusal
+    kWantMemory = 4,  // initiator: value = number of a shared memory
+    kMemory = 5,      // target: value = its number; + the memory, or nothing if it is gone
+    kMemoryGone = 6,  // target: some memory it handed out is no longer in the table
 };
 
 enum class Refusal : uint64_t { kOtherVersion = 1, kOtherIncarnation = 2, kFull = 3 };

@@ -31,8 +31,11 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
 
     regions_.reserve(found.size());
     for (const RemoteTable::Found& one : found)
-        regions_.push_back({.address = one.region.address, .length = one.region.length, .state = one.state,
-                            .mapped = mapped_address(one.region, memories), .number = one.number});
+        regions_.push_back({.address = one.region.address,
+                            .length = one.region.length,
+                            .state = one.state,
+                            .mapped = mapped_address(one.region, memories),
+                            .number = one.number});
     std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.address < b.address; });
     // An entry that changed hands while we read may appear to overlap another. Only one of them is live, and find() asks.
     size_t kept = 0;

@@ -47,10 +47,11 @@ Result<MemoryFile> MemoryFile::create(const std::string& name, uint64_t length) 
 Result<Mapping> MemoryFile::map(bool writable, uint64_t length_min) const {
     const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return fail(Code::kRefused, "shared memory that may shrink is not mapped");
-    struct stat status{};
+    struct stat status {};
     if (::fstat(fd_.get(), &status) != 0) return fail_errno(Code::kInternal, errno, "cannot examine shared memory");
     const auto length = static_cast<uint64_t>(status.st_size);
-    if (length == 0 || length < length_min) return fail(Code::kRefused, "shared memory of {} bytes where {} are needed", length, length_min);
+    if (length == 0 || length < length_min)
+        return fail(Code::kRefused, "shared memory of {} bytes where {} are needed", length, length_min);
     void* const address = ::mmap(nullptr, length, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd_.get(), 0);
     if (address == MAP_FAILED) return fail_errno(Code::kNoSpace, errno, "cannot map {} bytes of shared memory", length);
     return Mapping(address, length);
@@ -63,7 +64,8 @@ void MemoryFile::forbid_new_writers() noexcept {
 
 Result<SharedMemory> allocate_shared_memory(uint64_t length, HugePages huge_pages) {
     const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-    if (length == 0 || length > static_cast<uint64_t>(INT64_MAX) - page) return fail(Code::kInvalidArgument, "cannot allocate {} bytes", length);
+    if (length == 0 || length > static_cast<uint64_t>(INT64_MAX) - page)
+        return fail(Code::kInvalidArgument, "cannot allocate {} bytes", length);
     length = (length + page - 1) / page * page;
     MC_ASSIGN_OR_RETURN(MemoryFile file, MemoryFile::create("mooncake", length));
     MC_ASSIGN_OR_RETURN(Mapping mapping, file.map(true, length));

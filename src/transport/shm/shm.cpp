@@ -24,7 +24,8 @@ public:
     Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) override {
         const auto endpoint = descriptor.endpoints.find(std::string(kCapabilities.name));
         if (endpoint == descriptor.endpoints.end()) return fail(Code::kNotSupported, "{} offers no shared memory", descriptor.name);
-        if (descriptor.boot_id.empty() || descriptor.boot_id != boot_id()) return fail(Code::kNotSupported, "{} is on another host", descriptor.name);
+        if (descriptor.boot_id.empty() || descriptor.boot_id != boot_id())
+            return fail(Code::kNotSupported, "{} is on another host", descriptor.name);
         MC_ASSIGN_OR_RETURN(const std::string name, shm::decode_endpoint(endpoint->second));
         return shm::ShmPeer::connect(name, incarnation_, descriptor.incarnation, pool_, *loop_, deadline);
     }

@@ -19,7 +19,8 @@ namespace {
 
 Error refusal(const Message& answer) {
     switch (static_cast<Refusal>(answer.value)) {
-        case Refusal::kOtherVersion: return error(Code::kRefused, "the peer speaks version {} of the shared-memory protocol, we speak {}", answer.version, kVersion);
+        case Refusal::kOtherVersion:
+            return error(Code::kRefused, "the peer speaks version {} of the shared-memory protocol, we speak {}", answer.version, kVersion);
         case Refusal::kOtherIncarnation: return Error(Code::kStale, "another incarnation answered");
         case Refusal::kFull: return Error(Code::kRefused, "the peer has too many same-host connections");
     }
@@ -32,7 +33,8 @@ Result<> probe(pid_t pid, const Message& welcome) {
     const CrossPiece piece{.local = reinterpret_cast<std::byte*>(&word), .remote = welcome.address, .length = sizeof word};
     const CrossResult result = cross_copy(pid, Direction::kRead, std::span(&piece, 1));
     if (result.fault == CrossResult::Fault::kSystem)
-        return fail_errno(Code::kRefused, result.error, "the system does not let us access the memory of process {} (ptrace scope, container or user)", pid);
+        return fail_errno(Code::kRefused, result.error,
+                          "the system does not let us access the memory of process {} (ptrace scope, container or user)", pid);
     if (result.fault != CrossResult::Fault::kNone || word != welcome.value)
         return fail(Code::kRefused, "process {} is not the peer: it lives in another process namespace", pid);
     return {};
@@ -64,8 +66,8 @@ Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, 
     return link;
 }
 
-Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool, Loop& loop,
-                                               Deadline deadline) {
+Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool,
+                                               Loop& loop, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(net::Socket socket, connect_local(socket_name, deadline));
     MC_ASSIGN_OR_RETURN(Link link, shake_hands(std::move(socket), own, expected, deadline));
     std::unique_ptr<ShmPeer> peer(new ShmPeer(std::move(link), pool, loop));
@@ -261,8 +263,10 @@ void ShmPeer::Pass::flush() {
         if (result.fault == Fault::kNone) break;
         if (result.fault == Fault::kSystem) return fail_from(read ? 0 : done, peer_.lost(result.error));
         const CrossPiece& bad = pieces_[done];
-        failures_.emplace_back(slice_of_[done], error(Code::kNotRegistered, "{} memory at {:#x}+{} is not mapped there", result.fault == Fault::kLocal ? "local" : "the peer's",
-                                                      result.fault == Fault::kLocal ? reinterpret_cast<uint64_t>(bad.local) : bad.remote, bad.length));
+        failures_.emplace_back(
+            slice_of_[done],
+            error(Code::kNotRegistered, "{} memory at {:#x}+{} is not mapped there", result.fault == Fault::kLocal ? "local" : "the peer's",
+                  result.fault == Fault::kLocal ? reinterpret_cast<uint64_t>(bad.local) : bad.remote, bad.length));
         const uint32_t failed = slice_of_[done];
         while (done < count_ && slice_of_[done] == failed) ++done;
     }
@@ -285,7 +289,9 @@ void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
     Pass pass(*this, chunk, *fresh, failures);
     for (const size_t i : refused) {
         const Slice& slice = chunk.slices[i];
-        if (!pass.add(i)) failures.emplace_back(i, error(Code::kNotRegistered, "remote range {:#x}+{} is not registered at the peer", slice.remote, slice.length));
+        if (!pass.add(i))
+            failures.emplace_back(
+                i, error(Code::kNotRegistered, "remote range {:#x}+{} is not registered at the peer", slice.remote, slice.length));
     }
     pass.flush();
 }

@@ -29,8 +29,8 @@ namespace mooncake::shm {
 /// RegionView; when one is missing or dead there, a fresh view decides.
 class ShmPeer final : public CopyPeer, private Loop::Handler {
 public:
-    static Result<std::unique_ptr<Peer>> connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool, Loop& loop,
-                                                 Deadline deadline);
+    static Result<std::unique_ptr<Peer>> connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool,
+                                                 Loop& loop, Deadline deadline);
     ~ShmPeer() override;
 
     static constexpr size_t kMemoriesMax = 4096;  // mapped at once

@@ -22,7 +22,8 @@ constexpr uint64_t kLength = 4 << 20;
 constexpr std::byte kPoison{0xa5};
 
 std::string describe_in_words(const SegmentDescriptor& descriptor, const TestMemory& plain, const TestMemory& shared) {
-    return format_text("{} {} {} {}", descriptor.incarnation.to_string(), plain.address(), shared.address(), descriptor.endpoints.at("shm"));
+    return format_text("{} {} {} {}", descriptor.incarnation.to_string(), plain.address(), shared.address(),
+                       descriptor.endpoints.at("shm"));
 }
 
 struct Offer {
@@ -34,7 +35,10 @@ struct Offer {
         std::string incarnation, endpoint;
         in >> incarnation >> plain >> shared >> std::ws;
         std::getline(in, endpoint);
-        descriptor = {.name = "child", .incarnation = Incarnation::parse(incarnation).value(), .boot_id = boot_id(), .endpoints = {{"shm", endpoint}}};
+        descriptor = {.name = "child",
+                      .incarnation = Incarnation::parse(incarnation).value(),
+                      .boot_id = boot_id(),
+                      .endpoints = {{"shm", endpoint}}};
     }
 };
 
@@ -92,7 +96,8 @@ Resources count_resources() {
 /// Comes down to `expected` soon: the loop may still be busy forgetting.
 void expect_no_more_than(const Resources& expected) {
     Resources now = count_resources();
-    for (const Deadline deadline = patience(); !deadline.passed() && (now.descriptors > expected.descriptors || now.mappings > expected.mappings);) {
+    for (const Deadline deadline = patience();
+         !deadline.passed() && (now.descriptors > expected.descriptors || now.mappings > expected.mappings);) {
         std::this_thread::yield();
         now = count_resources();
     }
@@ -115,8 +120,10 @@ TEST(ShmProcess, MovesBytesBetweenTwoProcesses) {
         EXPECT_TRUE(local.all(first));
         for (int round = 0; round < 20; ++round) {
             local.fill_random(static_cast<uint64_t>(round));
-            ASSERT_TRUE(transfer(*peer, Direction::kWrite, {.local = local.data() + 1, .remote = remote + 2, .length = kLength - 3, .region = region}));
-            ASSERT_TRUE(transfer(*peer, Direction::kRead, {.local = back.data() + 1, .remote = remote + 2, .length = kLength - 3, .region = back_region}));
+            ASSERT_TRUE(transfer(*peer, Direction::kWrite,
+                                 {.local = local.data() + 1, .remote = remote + 2, .length = kLength - 3, .region = region}));
+            ASSERT_TRUE(transfer(*peer, Direction::kRead,
+                                 {.local = back.data() + 1, .remote = remote + 2, .length = kLength - 3, .region = back_region}));
             ASSERT_EQ(std::memcmp(local.data() + 1, back.data() + 1, kLength - 3), 0);
         }
     }
@@ -139,7 +146,8 @@ TEST(ShmProcess, SurvivesTargetsThatStopAndDieAtAnyMoment) {
                 const uint64_t remote = t % 2 == 0 ? offer.plain : offer.shared;
                 for (;;) {
                     const Slice one{.local = local.data() + t * kLength, .remote = remote, .length = kLength, .region = region};
-                    const Code code = code_of(transfer(*peer, t < 2 ? Direction::kRead : Direction::kWrite, one, t == 3 ? Submit::kLeave : Submit::kWait));
+                    const Code code = code_of(
+                        transfer(*peer, t < 2 ? Direction::kRead : Direction::kWrite, one, t == 3 ? Submit::kLeave : Submit::kWait));
                     if (code == Code::kUnavailable) return;
                     if (code != Code::kOk) ++strange;
                 }

@@ -10,9 +10,9 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <new>
-#include <fstream>
 #include <thread>
 
 #include "transport/shm/channel.h"
@@ -71,8 +71,9 @@ TEST_F(ShmTransport, CopiesSharedMemoryThroughItsOwnMapping) {
     EXPECT_TRUE(transfer(*peer, Direction::kWrite, one));
     // Memory that is not registered here goes through the kernel, which knows whether it is there.
     const TestMemory unregistered(1 << 20);
-    EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, {.local = unregistered.data(), .remote = shared.address(), .length = shared.length()})),
-              Code::kNotRegistered);
+    EXPECT_EQ(
+        code_of(transfer(*peer, Direction::kRead, {.local = unregistered.data(), .remote = shared.address(), .length = shared.length()})),
+        Code::kNotRegistered);
     ASSERT_EQ(::mprotect(shared.data(), shared.length(), PROT_READ | PROT_WRITE), 0);
     EXPECT_TRUE(shared.all(std::byte{4}));
 }
@@ -243,10 +244,13 @@ TEST_F(ShmTransport, RegistersAHundredThousandRegionsQuickly) {
     for (uint64_t i = 0; i < 100'000; ++i)
         registrations.push_back(pair.target().transport().register_memory(many.region(i * 64, 64)).value());
     EXPECT_LT(Clock::now() - begin, 10s);
-    const auto written = transfer(*peer, Direction::kWrite, {.local = local.data(), .remote = many.address(), .length = 1 << 20, .region = region});
+    const auto written = transfer(*peer, Direction::kWrite,
+                                  {.local = local.data(), .remote = many.address(), .length = 1 << 20, .region = region});
     EXPECT_TRUE(written) << written.error().to_string();
     for (auto& registration : registrations) ASSERT_TRUE(registration->revoke(patience()));
-    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = local.data(), .remote = many.address(), .length = 64, .region = region})), Code::kNotRegistered);
+    EXPECT_EQ(
+        code_of(transfer(*peer, Direction::kWrite, {.local = local.data(), .remote = many.address(), .length = 64, .region = region})),
+        Code::kNotRegistered);
 }
 
 }  // namespace

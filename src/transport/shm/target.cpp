@@ -198,7 +198,8 @@ std::shared_ptr<const Target::Claims> Target::welcome(int fd, pid_t pid, const M
     const int files[] = {table_->fd(), file->fd()};
     const auto sent = send_message(fd, answer, files);
     if (sent) return claims;
-    if (sent.error().code() != Code::kUnavailable) MC_LOG_WARNING_EVERY(60s, "cannot welcome process {}: {}", pid, sent.error().to_string());
+    if (sent.error().code() != Code::kUnavailable)
+        MC_LOG_WARNING_EVERY(60s, "cannot welcome process {}: {}", pid, sent.error().to_string());
     return nullptr;
 }
 
@@ -220,7 +221,7 @@ void Target::hand_out(Connection& connection, uint64_t memory) {
 // ---- regions
 
 uint64_t Target::hold_memory(const MemoryRegion& region) {
-    struct stat status{};
+    struct stat status {};
     const int seals = region.shared_fd < 0 ? -1 : ::fcntl(region.shared_fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(region.shared_fd, &status) != 0) return 0;
     const FileId id(status.st_dev, status.st_ino);
@@ -252,7 +253,8 @@ void Target::drop_memory(uint64_t number) {
 Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
     if (!region.remote_accessible || region.kind != MemoryKind::kHost) return nullptr;
     const uint64_t memory = hold_memory(region);
-    auto number = table_->publish({.address = address_of(region.address), .length = region.length, .memory = memory, .offset = region.shared_offset});
+    auto number = table_->publish(
+        {.address = address_of(region.address), .length = region.length, .memory = memory, .offset = region.shared_offset});
     if (!number) {
         if (memory != 0) drop_memory(memory);
         return Unexpected(std::move(number).error());

@@ -74,8 +74,6 @@ std::string read_command() {
     return line;
 }
 
-void say(const std::string& line) {
-    std::cout << line << std::endl;
-}
+void say(const std::string& line) { std::cout << line << std::endl; }
 
 }  // namespace mooncake::testing

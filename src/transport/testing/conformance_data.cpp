@@ -35,7 +35,8 @@ TEST_P(TransportConformance, MovesAnyLengthAtAnyOffsetBothWays) {
         source.fill_random(static_cast<uint64_t>(round));
         target.fill(kPoison);
 
-        const auto moved = transfer(*peer, direction, direction == Direction::kWrite ? slice(from, to, length) : slice(to, from, length), how);
+        const auto moved = transfer(*peer, direction, direction == Direction::kWrite ? slice(from, to, length) : slice(to, from, length),
+                                    how);
 
         ASSERT_TRUE(moved) << moved.error().to_string();
         EXPECT_EQ(*moved, length);
@@ -55,14 +56,12 @@ TEST_P(TransportConformance, MovesAHundredThousandSlicesInOneSubmission) {
         const auto written = transfer(*peer, Direction::kWrite, slices, how);
         ASSERT_TRUE(written) << written.error().to_string();
         EXPECT_EQ(*written, kSlices * kLength);
-        for (const Slice& one : slices)
-            ASSERT_EQ(std::memcmp(one.local, reinterpret_cast<const void*>(one.remote), one.length), 0);
+        for (const Slice& one : slices) ASSERT_EQ(std::memcmp(one.local, reinterpret_cast<const void*>(one.remote), one.length), 0);
 
         remote->fill_random(4);
         const auto read = transfer(*peer, Direction::kRead, slices, how);
         ASSERT_TRUE(read) << read.error().to_string();
-        for (const Slice& one : slices)
-            ASSERT_EQ(std::memcmp(one.local, reinterpret_cast<const void*>(one.remote), one.length), 0);
+        for (const Slice& one : slices) ASSERT_EQ(std::memcmp(one.local, reinterpret_cast<const void*>(one.remote), one.length), 0);
     }
 }
 
@@ -140,7 +139,8 @@ TEST_P(TransportConformance, ServesBothEndsAsInitiatorsAtOnce) {
         });
         std::jthread here([&] {
             for (int round = 0; round < 10; ++round) {
-                const Slice one{.local = remote->data() + kHalf, .remote = local->address() + kHalf, .length = kHalf, .region = remote_region};
+                const Slice one{
+                    .local = remote->data() + kHalf, .remote = local->address() + kHalf, .length = kHalf, .region = remote_region};
                 if (!transfer(**back, Direction::kWrite, one)) ++wrong;
             }
         });
@@ -187,14 +187,14 @@ TEST_P(TransportConformance, RefusesRangesThatAreNotRegisteredAndLeavesMemoryAlo
         uint64_t address, length;
     };
     const Bad bad[] = {
-        {stranger.address(), 100},                        // never registered
-        {half.address() + (4 << 20) - 100, 200},          // its end is not
-        {half.address() + 4096, 6 << 20},                 // the same, in several chunks
-        {half.address() + (4 << 20), 1},                  // just behind
-        {half.address() - 1, 2},                          // just before
-        {remote->address() + kAreaBytes - 1, 2},          // over the end
+        {stranger.address(), 100},                // never registered
+        {half.address() + (4 << 20) - 100, 200},  // its end is not
+        {half.address() + 4096, 6 << 20},         // the same, in several chunks
+        {half.address() + (4 << 20), 1},          // just behind
+        {half.address() - 1, 2},                  // just before
+        {remote->address() + kAreaBytes - 1, 2},  // over the end
         {0, 8},
-        {~uint64_t{0} - 50, 100},                         // wraps around
+        {~uint64_t{0} - 50, 100},  // wraps around
     };
     for (const Bad& range : bad) {
         for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
@@ -252,8 +252,10 @@ TEST_P(TransportConformance, ReportsLocalMemoryThatIsNotMapped) {
             bad.add(1);
             Slice slices[] = {slice(0, 0, 5000), slice(0, 1 << 20, 3 << 20), slice(8192, 8192, 5000)};
             slices[0].completion = slices[2].completion = &good;
-            slices[1] = {.local = hole != 0 ? holed.data() : holed.data() + (2 << 20), .remote = remote->address() + (8 << 20),
-                         .length = hole != 0 ? 3u << 20 : 100, .completion = &bad};
+            slices[1] = {.local = hole != 0 ? holed.data() : holed.data() + (2 << 20),
+                         .remote = remote->address() + (8 << 20),
+                         .length = hole != 0 ? 3u << 20 : 100,
+                         .completion = &bad};
 
             peer->submit(direction, slices, Submit::kWait);
 

@@ -70,7 +70,8 @@ ObjectId Evictor::next(TenantNumber tenant, Sacrifice most) {
     ObjectId unit = pick(tenant, [this](TenantNumber one) { return next_plain(one); });
     if (unit == 0 && most >= Sacrifice::kSoftPinned && state().options().evict_soft_pinned)
         unit = pick(tenant, [this](TenantNumber one) { return next_aside(one, Shelf::kSoftPinned); });
-    if (unit == 0 && most >= Sacrifice::kPromised) unit = pick(tenant, [this](TenantNumber one) { return next_aside(one, Shelf::kPromised); });
+    if (unit == 0 && most >= Sacrifice::kPromised)
+        unit = pick(tenant, [this](TenantNumber one) { return next_aside(one, Shelf::kPromised); });
     return unit;
 }
 

@@ -43,7 +43,8 @@ TEST_F(Reclaim, ServesABatchLargerThanWhatIsFree) {
 }
 
 TEST_F(Reclaim, NeverEvictsWhatTheSameBatchIsWriting) {
-    const PutStartReply reply = start({{.key = "a", .length = kMiB / 2}, {.key = "b", .length = kMiB / 2}, {.key = "c", .length = kMiB / 2}});
+    const PutStartReply reply = start(
+        {{.key = "a", .length = kMiB / 2}, {.key = "b", .length = kMiB / 2}, {.key = "c", .length = kMiB / 2}});
     EXPECT_EQ(reply.items[2].code, StoreCode::kNoAvailableHandle);
     EXPECT_EQ(end("a"), StoreCode::kOk);
     EXPECT_EQ(end("b"), StoreCode::kOk);

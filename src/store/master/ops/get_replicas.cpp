@@ -13,7 +13,8 @@ void list_replicas(const MasterState& state, const ReplicaList& replicas, Time n
     }
     for (const bool suspect : {false, true})
         for (size_t i = 0; i < replicas.size(); ++i)
-            if ((state.segments()[replicas[i].segment].suspect_until > now) == suspect) to.push_back({replicas[i].segment, replicas[i].offset});
+            if ((state.segments()[replicas[i].segment].suspect_until > now) == suspect)
+                to.push_back({replicas[i].segment, replicas[i].offset});
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ TEST_F(Groups, OfABatchAreStartedAllOrNone) {
                                        {.key = "b", .length = 2 * kMiB, .group = "g"},
                                        {.key = "c", .length = 64, .group = "g"},
                                        {.key = "d", .length = 64, .group = "h"}});
-    const std::vector<StoreCode> expected{StoreCode::kNoAvailableHandle, StoreCode::kOk, StoreCode::kNoAvailableHandle, StoreCode::kNoAvailableHandle, StoreCode::kOk};
+    const std::vector<StoreCode> expected{StoreCode::kNoAvailableHandle, StoreCode::kOk, StoreCode::kNoAvailableHandle,
+                                          StoreCode::kNoAvailableHandle, StoreCode::kOk};
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(reply.items[i].code, expected[i]) << i;
     EXPECT_EQ(state().segments().used_bytes(), 128u);
     EXPECT_EQ(state().groups().size(), 1u);

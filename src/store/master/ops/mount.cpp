@@ -5,7 +5,8 @@ namespace mooncake::store {
 
 StoreCode check_mount(const MasterState& state, ClientNumber client, const SegmentSpec& spec, bool& mounted) {
     mounted = false;
-    const bool sensible = spec.id && !spec.name.empty() && spec.size >= state.options().alignment && spec.size >> 56 == 0 && spec.base + spec.size >= spec.base;
+    const bool sensible = spec.id && !spec.name.empty() && spec.size >= state.options().alignment && spec.size >> 56 == 0 &&
+                          spec.base + spec.size >= spec.base;
     if (!sensible) return StoreCode::kInvalidParams;
     if (const SegmentNumber known = state.segments().find(spec.id); known != 0) {
         const Segment& segment = state.segments()[known];
@@ -49,9 +50,9 @@ StoreCode unmount_segment(Transaction& transaction, const UnmountRequest& reques
     if (number == 0) return StoreCode::kSegmentNotFound;
     if (state.clients()[state.segments()[number].client].id != request.client) return StoreCode::kIllegalClient;
     if (request.grace > Duration::zero())
-        transaction.apply(SegmentStatusSet{.segment = number, .status = SegmentStatus::kGracefullyUnmounting, .until = now + request.grace, .now = now});
-    else
-        transaction.apply(SegmentRemoved{.segment = number, .now = now});
+        transaction.apply(
+            SegmentStatusSet{.segment = number, .status = SegmentStatus::kGracefullyUnmounting, .until = now + request.grace, .now = now});
+    else transaction.apply(SegmentRemoved{.segment = number, .now = now});
     return StoreCode::kOk;
 }
 

@@ -32,8 +32,11 @@ uint32_t Placer::affordable(const Wanted& wanted) {
 SegmentNumber Placer::choose(const Wanted& wanted, std::vector<uint32_t>& names_in_use, Random& random) {
     const SegmentTable& segments = state().segments();
     const PlacementWish wish{.strategy = config_.replica_num == 1 ? state().options().placement : PlacementStrategy::kRandom,
-                             .length = state().rounded(wanted.length), .preferred = preferred_, .names_in_use = names_in_use,
-                             .host = host_, .key_hash = wanted.key_hash};
+                             .length = state().rounded(wanted.length),
+                             .preferred = preferred_,
+                             .names_in_use = names_in_use,
+                             .host = host_,
+                             .key_hash = wanted.key_hash};
     const auto fits = [&](const SegmentView& view) { return segments[view.segment].allocator.find(wanted.length).has_value(); };
     if (const auto position = choose_segment(segments.view(), wish, random, fits)) return segments.view().segments[*position].segment;
     // Only the first replica is worth a broken promise.
@@ -70,9 +73,11 @@ Duration Placer::retry_after(uint64_t length) const {
     const SegmentTable& segments = state().segments();
     bool possible = false;
     for (SegmentNumber number = 1; number < segments.limit(); ++number)
-        possible |= segments.exists(number) && segments[number].status == SegmentStatus::kOk && segments[number].allocator.capacity() >= length;
+        possible |= segments.exists(number) && segments[number].status == SegmentStatus::kOk &&
+                    segments[number].allocator.capacity() >= length;
     if (!possible) return Duration::zero();
-    const Time at = std::min({state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_change(), evictor_.obstacle_end()});
+    const Time at = std::min(
+        {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_change(), evictor_.obstacle_end()});
     return at == Time::max() ? Duration::zero() : std::max<Duration>(at - now_, 1ms);
 }
 

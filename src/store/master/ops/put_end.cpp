@@ -26,7 +26,8 @@ Ended find_write(const MasterState& state, ClientNumber client, const PutEndItem
 }
 
 template <typename End>
-CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, const ClientId& client_id, std::span<const PutEndItem> items, End&& end) {
+CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, const ClientId& client_id, std::span<const PutEndItem> items,
+                      End&& end) {
     const MasterState& state = transaction.state();
     CodesReply reply;
     reply.codes.reserve(items.size());
@@ -36,7 +37,8 @@ CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, co
     for (size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
     constexpr size_t kPrefetch = 32;
     for (size_t i = 0; i < items.size(); ++i) {
-        if (tenant != 0 && i % kPrefetch == 0) state.objects().prefetch_many(tenant, std::span(keys).subspan(i, std::min(kPrefetch, keys.size() - i)));
+        if (tenant != 0 && i % kPrefetch == 0)
+            state.objects().prefetch_many(tenant, std::span(keys).subspan(i, std::min(kPrefetch, keys.size() - i)));
         if (items[i].key.empty()) {
             reply.codes.push_back(StoreCode::kInvalidParams);
             continue;
@@ -64,7 +66,8 @@ CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request,
         return StoreCode::kOk;
     });
     const ClientNumber client = transaction.state().clients().find(request.client);
-    if (request.request_id != 0 && transaction.state().clients().alive(client) && !transaction.state().clients()[client].closed(request.request_id))
+    if (request.request_id != 0 && transaction.state().clients().alive(client) &&
+        !transaction.state().clients()[client].closed(request.request_id))
         transaction.apply(RequestClosed{.client = request.client, .request_id = request.request_id});
     return reply;
 }

@@ -13,7 +13,8 @@ namespace {
 StoreCode check_config(const MasterOptions& options, const WriteConfig& config) {
     if (config.replica_num == 0) return StoreCode::kInvalidParams;
     if (!config.soft_pin_ttl) return StoreCode::kOk;
-    const bool sensible = config.soft_pin == SoftPinAction::kEnable && *config.soft_pin_ttl >= Duration::zero() && *config.soft_pin_ttl <= options.soft_pin_ttl_max;
+    const bool sensible = config.soft_pin == SoftPinAction::kEnable && *config.soft_pin_ttl >= Duration::zero() &&
+                          *config.soft_pin_ttl <= options.soft_pin_ttl_max;
     return sensible ? StoreCode::kOk : StoreCode::kInvalidParams;
 }
 
@@ -50,7 +51,8 @@ private:
         if (!request_.client) return StoreCode::kInvalidParams;
         if (const StoreCode code = check_config(state().options(), request_.config); code != StoreCode::kOk) return code;
         tenant_ = state().tenant(request_.tenant);
-        if (tenant_ == 0 || (state().options().tenants && !state().tenants()[tenant_].requested_quota)) return StoreCode::kTenantNotRegistered;
+        if (tenant_ == 0 || (state().options().tenants && !state().tenants()[tenant_].requested_quota))
+            return StoreCode::kTenantNotRegistered;
         ClientNumber client = state().clients().find(request_.client);
         if (!state().clients().alive(client)) {
             transaction_.apply(ClientSeen{.client = request_.client, .expires = now_ + state().options().client_ttl});
@@ -76,7 +78,8 @@ private:
             if (const StoreCode code = make_way(id, item); code != StoreCode::kOk) return code;
             id = state().objects().find(tenant_, item.key);  // pre-empting may have ended it
         }
-        Placer::Placed placed = placer_.place({.tenant = tenant_, .key_hash = state().objects().hash(tenant_, item.key), .length = item.length, .keep = id});
+        Placer::Placed placed = placer_.place(
+            {.tenant = tenant_, .key_hash = state().objects().hash(tenant_, item.key), .length = item.length, .keep = id});
         if (placed.code != StoreCode::kOk) return placed.code;
         PutStartItem& answer = reply_.items[i];
         answer.generation = state().next_generation();
@@ -84,12 +87,20 @@ private:
         answer.replica_count = static_cast<uint32_t>(placed.replicas.size());
         reply_.replicas.insert(reply_.replicas.end(), placed.replicas.begin(), placed.replicas.end());
         const WriteConfig& config = request_.config;
-        transaction_.apply(WriteStarted{
-            .object = id, .tenant = tenant_, .key = id == 0 ? std::string(item.key) : std::string(),
-            .group = id == 0 ? std::string(item.group) : std::string(), .client = request_.client, .request_id = request_.request_id,
-            .generation = answer.generation, .length = item.length, .replicas = std::move(placed.replicas),
-            .soft_pin_ttl = config.soft_pin_ttl.value_or(state().options().soft_pin_ttl), .soft_pin = config.soft_pin,
-            .data_type = config.data_type, .hard_pin = config.hard_pin, .now = now_});
+        transaction_.apply(WriteStarted{.object = id,
+                                        .tenant = tenant_,
+                                        .key = id == 0 ? std::string(item.key) : std::string(),
+                                        .group = id == 0 ? std::string(item.group) : std::string(),
+                                        .client = request_.client,
+                                        .request_id = request_.request_id,
+                                        .generation = answer.generation,
+                                        .length = item.length,
+                                        .replicas = std::move(placed.replicas),
+                                        .soft_pin_ttl = config.soft_pin_ttl.value_or(state().options().soft_pin_ttl),
+                                        .soft_pin = config.soft_pin,
+                                        .data_type = config.data_type,
+                                        .hard_pin = config.hard_pin,
+                                        .now = now_});
         if (!item.group.empty()) started_.push_back(i);
         return StoreCode::kOk;
     }
@@ -113,7 +124,8 @@ private:
         const Object& object = state().objects()[id];
         if (!upsert_ && object.has_value()) return StoreCode::kObjectAlreadyExists;
         if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
-        if (upsert_ && !item.group.empty() && (object.group == 0 || state().groups()[object.group].name != item.group)) return StoreCode::kInvalidParams;
+        if (upsert_ && !item.group.empty() && (object.group == 0 || state().groups()[object.group].name != item.group))
+            return StoreCode::kInvalidParams;
         if (object.write == 0) return StoreCode::kOk;
         if (!upsert_ && !preemptible(state(), state().write(object.write), now_)) return StoreCode::kObjectAlreadyExists;
         preempt(transaction_, object.write, now_);

@@ -114,7 +114,8 @@ TEST_F(Put, RevokeFreesTheRangeAtOnce) {
 }
 
 TEST_F(Put, BatchKeysSeeEachOther) {
-    const PutStartReply reply = start({{.key = "a", .length = kMiB / 2}, {.key = "a", .length = kMiB / 2}, {.key = "b", .length = kMiB / 2}, {.key = "c", .length = 64}});
+    const PutStartReply reply = start(
+        {{.key = "a", .length = kMiB / 2}, {.key = "a", .length = kMiB / 2}, {.key = "b", .length = kMiB / 2}, {.key = "c", .length = 64}});
     EXPECT_EQ(reply.items[0].code, StoreCode::kOk);
     EXPECT_EQ(reply.items[1].code, StoreCode::kObjectAlreadyExists);
     EXPECT_EQ(reply.items[2].code, StoreCode::kOk);

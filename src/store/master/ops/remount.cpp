@@ -40,7 +40,8 @@ private:
 
     bool in_bounds(uint64_t offset, uint64_t length) const {
         const uint64_t capacity = state().segments()[segment_].allocator.capacity();
-        return length != 0 && length <= capacity && offset % state().options().alignment == 0 && offset <= capacity - state().rounded(length);
+        return length != 0 && length <= capacity && offset % state().options().alignment == 0 &&
+               offset <= capacity - state().rounded(length);
     }
 
     /// The entries that do not overlap, in address order. Writes win, since bytes may land there; of the objects, those that end first:
@@ -48,7 +49,8 @@ private:
     std::vector<Entry> select(RemountReply::Segment& result) const {
         std::vector<Entry> writes, objects, kept;
         for (const HeldWrite& write : held_.writes)
-            if (in_bounds(write.offset, write.length)) writes.push_back({write.offset, write.offset + state().rounded(write.length), nullptr, &write});
+            if (in_bounds(write.offset, write.length))
+                writes.push_back({write.offset, write.offset + state().rounded(write.length), nullptr, &write});
         for (const HeldObject& object : held_.objects) {
             const bool sensible = !object.key.empty() && object.generation != 0 && in_bounds(object.offset, object.length);
             if (sensible) objects.push_back({object.offset, object.offset + state().rounded(object.length), &object, nullptr});
@@ -90,16 +92,29 @@ private:
     }
 
     void adopt(const HeldObject& held) {
-        transaction_.apply(ValueAdopted{
-            .segment = segment_, .tenant = std::string(state().options().tenants ? held.tenant : TenantTable::kDefaultName),
-            .key = std::string(held.key), .group = std::string(held.group), .offset = held.offset, .length = held.length,
-            .generation = held.generation, .checksum = held.checksum, .data_type = held.data_type, .hard_pin = held.hard_pin,
-            .soft_pin_end = held.soft_pin_left > Duration::zero() ? now_ + std::min(held.soft_pin_left, state().options().soft_pin_ttl_max) : Time{},
-            .writer = held.writer, .lease_end = now_ + state().options().lease_ttl, .now = now_});
+        transaction_.apply(ValueAdopted{.segment = segment_,
+                                        .tenant = std::string(state().options().tenants ? held.tenant : TenantTable::kDefaultName),
+                                        .key = std::string(held.key),
+                                        .group = std::string(held.group),
+                                        .offset = held.offset,
+                                        .length = held.length,
+                                        .generation = held.generation,
+                                        .checksum = held.checksum,
+                                        .data_type = held.data_type,
+                                        .hard_pin = held.hard_pin,
+                                        .soft_pin_end = held.soft_pin_left > Duration::zero()
+                                                            ? now_ + std::min(held.soft_pin_left, state().options().soft_pin_ttl_max)
+                                                            : Time{},
+                                        .writer = held.writer,
+                                        .lease_end = now_ + state().options().lease_ttl,
+                                        .now = now_});
     }
 
     void reserve(const HeldWrite& write) {
-        transaction_.apply(RangeReserved{.segment = segment_, .offset = write.offset, .length = write.length, .writer = write.writer,
+        transaction_.apply(RangeReserved{.segment = segment_,
+                                         .offset = write.offset,
+                                         .length = write.length,
+                                         .writer = write.writer,
                                          .until = now_ + state().options().put_release_timeout});
     }
 

@@ -14,7 +14,8 @@ protected:
         auto t = transaction();
         return unmount_segment(t, {.client = client.value_or(node(number)), .segment = spec(number, kMiB).id, .grace = grace}, now_);
     }
-    RemountReply::Segment adopt(uint64_t number, const std::vector<HeldObject>& objects, const std::vector<HeldWrite>& writes = {}, uint64_t size = kMiB) {
+    RemountReply::Segment adopt(uint64_t number, const std::vector<HeldObject>& objects, const std::vector<HeldWrite>& writes = {},
+                                uint64_t size = kMiB) {
         const HeldSegment held{.segment = spec(number, size), .objects = objects, .writes = writes};
         auto t = transaction();
         return remount(t, {.client = node(number), .segments = {&held, 1}}, now_).segments[0];
@@ -274,15 +275,15 @@ TEST_F(Adoption, OneBadEntryCostsOneKey) {
     std::vector<std::string> names;
     for (int i = 0; i < 100; ++i) names.push_back(std::to_string(i));
     for (uint64_t i = 0; i < 100; ++i) objects.push_back(held(names[i], i * 4096, i + 1, 4096));
-    objects[10].offset = 9 * 4096 + 64;       // overlaps its neighbour
-    objects[20].offset = 20 * 4096 + 1;       // unaligned
-    objects[30].offset = kMiB;                // outside
+    objects[10].offset = 9 * 4096 + 64;  // overlaps its neighbour
+    objects[20].offset = 20 * 4096 + 1;  // unaligned
+    objects[30].offset = kMiB;           // outside
     objects[40].length = 0;
     objects[50].generation = 0;
     objects[60].key = "";
     objects[70].offset = UINT64_MAX - 63;
     objects[80].length = UINT64_MAX;
-    objects[90].offset = 0;                   // claims everything
+    objects[90].offset = 0;  // claims everything
     objects[90].length = kMiB;
     const auto result = adopt(1, objects);
     EXPECT_EQ(result.adopted, 91u);
@@ -317,7 +318,8 @@ TEST_F(Adoption, TwoGenerationsInOneReportLeaveTheNewer) {
 }
 
 TEST_F(Adoption, ReservesWhatWasBeingWritten) {
-    const auto result = adopt(1, {held("a", 0, 5), held("b", 8192, 6)}, {{.offset = 8192, .length = 64, .writer = kOther}, {.offset = 4096, .length = 64, .writer = kOther}});
+    const auto result = adopt(1, {held("a", 0, 5), held("b", 8192, 6)},
+                              {{.offset = 8192, .length = 64, .writer = kOther}, {.offset = 4096, .length = 64, .writer = kOther}});
     EXPECT_EQ(result.adopted, 1u);
     EXPECT_EQ(result.refused, 1u) << "its bytes may be written over";
     EXPECT_EQ(state().quarantine().bytes(), 128u);

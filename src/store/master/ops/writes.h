@@ -15,7 +15,8 @@ inline bool preemptible(const MasterState& state, const Write& write, Time now) 
 /// Drops a write whose writer was not asked: its bytes may still land, so its ranges rest.
 inline void preempt(Transaction& transaction, WriteId id, Time now) {
     const Write& write = transaction.state().write(id);
-    transaction.apply(WriteDropped{.write = id, .rest_until = write.started + transaction.state().options().put_release_timeout, .now = now});
+    transaction.apply(
+        WriteDropped{.write = id, .rest_until = write.started + transaction.state().options().put_release_timeout, .now = now});
 }
 
 }  // namespace mooncake::store

@@ -51,7 +51,12 @@ protected:
     // nodes
     static ClientId node(uint64_t number) { return {2, number}; }
     static SegmentSpec spec(uint64_t number, uint64_t size) {
-        return {.id = {3, number}, .name = format_text("node{:02}:1", number), .base = 0x10000000 * number, .size = size, .endpoint = format_text("e{}", number), .protocol = "tcp"};
+        return {.id = {3, number},
+                .name = format_text("node{:02}:1", number),
+                .base = 0x10000000 * number,
+                .size = size,
+                .endpoint = format_text("e{}", number),
+                .protocol = "tcp"};
     }
     void attach(const ClientId& client) {
         auto t = transaction();
@@ -66,9 +71,11 @@ protected:
     }
 
     // objects
-    PutStartReply start(const std::vector<PutItem>& items, WriteConfig config = {}, const ClientId& client = kClient, uint64_t request_id = 0, bool upsert = false) {
+    PutStartReply start(const std::vector<PutItem>& items, WriteConfig config = {}, const ClientId& client = kClient,
+                        uint64_t request_id = 0, bool upsert = false) {
         auto t = transaction();
-        const PutStartRequest request{.client = client, .request_id = request_id, .tenant = tenant_, .config = std::move(config), .items = items};
+        const PutStartRequest request{
+            .client = client, .request_id = request_id, .tenant = tenant_, .config = std::move(config), .items = items};
         return upsert ? upsert_start(t, request, now_) : put_start(t, request, now_);
     }
     PutStartItem start(std::string_view key, uint64_t length = kKiB, WriteConfig config = {}, const ClientId& client = kClient) {
@@ -89,7 +96,8 @@ protected:
     }
     /// Start and end; the code of the first that failed.
     StoreCode put(std::string_view key, uint64_t length = kKiB, WriteConfig config = {}, std::string_view group = {}) {
-        const PutStartItem started = start(std::vector<PutItem>{{.key = key, .length = length, .group = group}}, std::move(config)).items[0];
+        const PutStartItem started =
+            start(std::vector<PutItem>{{.key = key, .length = length, .group = group}}, std::move(config)).items[0];
         return started.code == StoreCode::kOk ? end(key, started.generation) : started.code;
     }
     GetReply get_all(const std::vector<std::string_view>& keys) {
