@@ -25,6 +25,28 @@ enum class Method : uint16_t {
     kProbe = 1,     // empty -> empty
     kDescribe = 2,  // engine.fbs DescribeRequest -> DescribeReply
     kNotify = 3,    // engine.fbs NotifyRequest -> empty
+
+    // the store's master (store.fbs)
+    kStoreExist = 32,
+    kStoreGetReplicas = 33,
+    kStorePutStart = 34,
+    kStorePutEnd = 35,
+    kStorePutRevoke = 36,
+    kStoreRemove = 37,
+    kStoreRemoveMatching = 38,
+    kStoreReplicaClear = 39,
+    kStoreMount = 40,
+    kStoreRemount = 41,
+    kStoreUnmount = 42,
+    kStorePing = 43,
+    kStoreGoodbye = 44,
+    kStoreReportFailures = 45,
+    kStoreSegments = 46,
+    kStoreFollow = 47,  // answered in parts, for as long as the client lives
+    kStoreAcknowledge = 48,
+    kStoreCreateTask = 49,
+    kStoreQueryTask = 50,
+    kStoreEndTask = 51,
 };
 
 constexpr uint16_t kProtocolMajor = 1;  // both sides must agree

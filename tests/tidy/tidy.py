@@ -20,13 +20,14 @@ RANKS = (
     ("net", "device", "topology"),
     ("rpc", "coordination", "transport"),
     ("engine", "kvplan", "store/allocation", "store/protocol"),
-    ("store/tier", "store/node", "store/client", "store/master", "conductor"),
+    ("store/tier", "store/node", "store/master", "conductor"),
+    ("store/client", "store/service"),
     ("capi", "apps", "python", "include"),
 )
 RANK_OF = {layer: rank for rank, layers in enumerate(RANKS) for layer in layers}
 
 CPP_SUFFIXES = (".h", ".cpp", ".c")
-HEAVY_INCLUDE = re.compile(r"#\s*include\s*<(boost|spdlog|nlohmann|flatbuffers|prometheus|gflags|hiredis)\b")
+HEAVY_INCLUDE = re.compile(r"#\s*include\s*<(boost|spdlog|nlohmann|flatbuffers|prometheus|gflags|hiredis|re2|yaml-cpp)\b")
 ONLY_FOR_CPP = "Include only in .cpp files"  # what a header says that needs one of those, and is needed by no other header
 VENDOR_CONDITION = re.compile(r"#\s*(?:if|ifdef|ifndef|elif)\b.*\b(?:USE|WITH|ENABLE|HAVE|SUPPORT)_\w+|#\s*(?:if|ifdef|ifndef|elif)\b.*\b__(?:CUDA|HIP|MUSA|CANN)\w*")
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")

@@ -5,8 +5,8 @@
 
 namespace mooncake::store {
 
-MasterState::MasterState(const MasterOptions& options)
-    : options_(options), objects_(options.hash_seed), tenants_(objects_), next_generation_(options.first_generation) {
+MasterState::MasterState(const MasterOptions& options, StateObserver* observer)
+    : options_(options), observer_(observer), objects_(options.hash_seed), tenants_(objects_), next_generation_(options.first_generation) {
     MC_CHECK(options.first_generation != 0);
 }
 

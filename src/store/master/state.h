@@ -12,6 +12,7 @@
 #include "store/master/client_table.h"
 #include "store/master/group_table.h"
 #include "store/master/object_table.h"
+#include "store/master/observer.h"
 #include "store/master/options.h"
 #include "store/master/quarantine.h"
 #include "store/master/segment_table.h"
@@ -23,7 +24,8 @@ namespace mooncake::store {
 /// change that was decided on this state can always be applied to it. Not thread-safe.
 class MasterState {
 public:
-    explicit MasterState(const MasterOptions& options);
+    /// The observer, if any, must outlive it.
+    explicit MasterState(const MasterOptions& options, StateObserver* observer = nullptr);
     MasterState(const MasterState&) = delete;
     MasterState& operator=(const MasterState&) = delete;
 
@@ -109,6 +111,7 @@ private:
     Time block_busy_until(uint64_t owner) const;
 
     const MasterOptions options_;
+    StateObserver* const observer_;
     ObjectTable objects_;
     TenantTable tenants_;  // uses objects_
     GroupTable groups_;

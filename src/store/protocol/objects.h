@@ -40,7 +40,7 @@ struct WriteConfig {
     std::string writer_host;                      // for placement near the writer; empty: unknown
 };
 
-/// A copy of the object's bytes: `segment` is the master's number of a mounted segment.
+/// A copy of the object's bytes: `segment` is the master's number of a mounted segment, never used again in one life of a master.
 struct ReplicaLocation {
     uint32_t segment = 0;
     uint64_t offset = 0;
@@ -72,6 +72,7 @@ struct PutStartReply {
     std::vector<ReplicaLocation> replicas;
     /// Where some item got kNoAvailableHandle: when memory that is only held by leases comes back. Zero: waiting will not help.
     Duration retry_after{0};
+    uint64_t epoch = 0;  // the life of the master that numbered the segments; set by its server
 };
 
 struct PutEndItem {
@@ -99,6 +100,8 @@ struct CodesReply {
 struct KeysRequest {
     std::string_view tenant;
     std::span<const std::string_view> keys;
+    /// Segments the caller cannot reach now: what lies only there is missing for it, and for it alone.
+    std::span<const uint32_t> unreachable;
 };
 struct GetItem {
     StoreCode code = StoreCode::kOk;
@@ -109,10 +112,12 @@ struct GetItem {
 struct GetReply {
     std::vector<GetItem> items;
     std::vector<ReplicaLocation> replicas;
-    Duration lease{0};  // from the moment the request was sent
+    Duration lease{0};   // from the moment the request was sent
+    uint64_t epoch = 0;  // as in PutStartReply
 };
 struct ExistReply {
     std::vector<int32_t> results;  // 1, 0, or a negative StoreCode
+    Duration promise{0};           // from the moment the request was sent
 };
 
 // remove ------------------------------------------------------------------------------------------------------------------

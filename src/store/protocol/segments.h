@@ -44,17 +44,27 @@ struct HeldObject {
     Duration soft_pin_left{0};
     ClientId writer;  // none: unknown
 };
-/// A write that was announced to the node and has not ended.
+/// A write that was planned by an earlier master and has not ended.
 struct HeldWrite {
     uint64_t offset = 0, length = 0;
     ClientId writer;
+};
+/// A range whose value went, but whose readers' leases may still run.
+struct HeldRest {
+    uint64_t offset = 0, length = 0;
+    Duration left{0};
 };
 struct HeldSegment {
     SegmentSpec segment;
     std::span<const HeldObject> objects;
     std::span<const HeldWrite> writes;
+    std::span<const HeldRest> rests;
+    /// The node followed the earlier master to its last word: what it does not name is free. Else everything free rests for a lease time.
+    bool exact = false;
+    /// Not the last part of this segment's report: no new ranges until that came. Objects are readable at once.
+    bool more = false;
 };
-/// Also how a client makes itself known, with no segments.
+/// Also how a client makes itself known, with no segments. Whoever sends it has stopped all writes that earlier masters planned.
 struct RemountRequest {
     ClientId client;
     std::span<const HeldSegment> segments;
@@ -75,9 +85,24 @@ struct UnmountRequest {
     Duration grace{0};  // 0: at once; else readable until then, without new writes
 };
 
+/// All mounted segments, for clients to find what replicas name.
+struct SegmentsReply {
+    struct Entry {
+        uint32_t number = 0;
+        SegmentSpec segment;
+        SegmentStatus status = SegmentStatus::kOk;
+        ClientId client;
+        uint64_t used_bytes = 0;
+    };
+    std::vector<Entry> segments;
+    uint64_t epoch = 0;
+};
+
 enum class PingStatus : uint8_t { kOk, kNeedRemount };
 struct PingReply {
     PingStatus status = PingStatus::kOk;
+    uint64_t epoch = 0;
+    Duration client_ttl{0};
 };
 
 /// A client could not move data to or from these segments.

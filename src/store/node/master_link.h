@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/incarnation.h"
+#include "base/time.h"
+#include "store/protocol/feed.h"
+#include "store/protocol/objects.h"
+#include "store/protocol/segments.h"
+#include "store/protocol/tasks.h"
+
+namespace mooncake::rpc {
+class Client;
+}
+
+namespace mooncake::store {
+
+/// What can be asked of a master. The real one sends RPCs; tests call the core directly. Errors are those of rpc::Client: nothing is known
+/// about whether the master acted. All calls block and are thread-safe.
+class MasterApi {
+public:
+    virtual ~MasterApi() = default;
+
+    virtual Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline) = 0;
+    virtual Result<CodesReply> put_end(const PutEndRequest& request, Deadline deadline) = 0;
+    virtual Result<CodesReply> put_revoke(const PutRevokeRequest& request, Deadline deadline) = 0;
+    virtual Result<GetReply> get_replicas(const KeysRequest& request, Deadline deadline) = 0;
+    virtual Result<ExistReply> exist(const KeysRequest& request, Deadline deadline) = 0;
+    virtual Result<CodesReply> remove(const RemoveRequest& request, Deadline deadline) = 0;
+    /// How many, or a negative StoreCode (kInvalidParams: not a regular expression). An empty pattern means all.
+    virtual Result<int64_t> remove_matching(std::string_view tenant, std::string_view pattern, bool force, Deadline deadline) = 0;
+    virtual Result<CodesReply> replica_clear(const ReplicaClearRequest& request, Deadline deadline) = 0;
+
+    virtual Result<StoreCode> mount(const MountRequest& request, Deadline deadline) = 0;
+    virtual Result<RemountReply> remount(const RemountRequest& request, Deadline deadline) = 0;
+    virtual Result<StoreCode> unmount(const UnmountRequest& request, Deadline deadline) = 0;
+    virtual Result<PingReply> ping(const ClientId& client, Deadline deadline) = 0;
+    virtual Result<StoreCode> goodbye(const ClientId& client, Deadline deadline) = 0;
+    virtual Result<StoreCode> report_failures(const FailureReport& report, Deadline deadline) = 0;
+    virtual Result<SegmentsReply> segments(Deadline deadline) = 0;
+
+    virtual Result<TaskReply> create_task(const TaskRequest& request, Deadline deadline) = 0;
+    virtual Result<TaskInfo> query_task(const TaskId& task, Deadline deadline) = 0;  // kNotFound
+    virtual Result<StoreCode> end_task(const TaskEnd& end, Deadline deadline) = 0;
+
+    /// Follows the master's feed until it breaks or unfollow(). `on_update` and then, once, `on_end` run on one I/O thread.
+    struct Feed {
+        std::function<void(const FeedUpdate&)> on_update;
+        std::function<void(const Error& why)> on_end;
+    };
+    virtual uint64_t follow(const ClientId& client, Feed feed) = 0;
+    virtual void unfollow(uint64_t feed) = 0;
+    virtual void acknowledge(const ClientId& client, uint64_t sequence) = 0;  // does not wait
+};
+
+/// Two connections, each with its own I/O thread: one for calls about objects, one for liveness, so that no load on the first can make a
+/// living client look dead.
+struct MasterLinkOptions {
+    std::string address;  // host:port
+    Incarnation incarnation;
+    Duration connect_timeout = 5s;
+};
+std::unique_ptr<MasterApi> connect_master(MasterLinkOptions options);
+
+}  // namespace mooncake::store

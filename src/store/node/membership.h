@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "store/node/catalogue.h"
+#include "store/node/master_link.h"
+
+namespace mooncake::store {
+
+/// What the pool tells its member. Called on the membership's threads; must not block on it.
+class MembershipListener {
+public:
+    virtual ~MembershipListener() = default;
+    /// These values changed or went.
+    virtual void keys_changed(const std::vector<KeyChanged>& keys) = 0;
+    virtual void all_keys_changed() = 0;
+    /// The master was lost, or another took over: writes it planned must end before this returns, nothing it said holds any more.
+    virtual void master_lost() = 0;
+    /// Answered from then on.
+    virtual void master_found(uint64_t epoch) = 0;
+    /// To be carried out, and reported with MasterApi::end_task().
+    virtual void copy_ordered(const CopyOrder& order) = 0;
+};
+
+struct MembershipOptions {
+    Duration ping_interval = 1s;
+    Duration retry_interval = 100ms;  // while the master does not answer
+    size_t report_entries_max = 20'000;
+};
+
+/// Keeps this process a member of the pool: pings on a thread of its own, follows the feed, mounts again (with all they hold) whenever the
+/// master does not know us. Thread-safe; start() once.
+class Membership {
+public:
+    static std::unique_ptr<Membership> create(MasterApi& master, ClientId client, MembershipListener& listener, MembershipOptions options);
+    virtual ~Membership() = default;
+
+    /// Makes us known; fails with the error of the first try.
+    virtual Result<> start(Deadline deadline) = 0;
+    /// Stops following and pinging, says goodbye (within a second), joins. Idempotent.
+    virtual void stop() = 0;
+
+    /// Mounted again by itself after a change of master, until unmounted.
+    virtual Result<StoreCode> mount(const SegmentSpec& segment, Deadline deadline) = 0;
+    virtual Result<StoreCode> unmount(const SegmentId& segment, Duration grace, Deadline deadline) = 0;
+
+    /// The life of the master that answers now; 0: none.
+    virtual uint64_t epoch() const noexcept = 0;
+    virtual const Catalogue& catalogue() const noexcept = 0;
+};
+
+}  // namespace mooncake::store

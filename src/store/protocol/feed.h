@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "store/protocol/objects.h"
+#include "store/protocol/segments.h"
+
+/// What the master tells a client without being asked, in order, over one streamed call (docs/store.md, "The feed"). From it a node
+/// keeps the catalogue of what its segments hold, and every client forgets what it cached too long. Plain data, owning.
+namespace mooncake::store {
+
+/// A writer may put bytes here from now on, until filled or dropped. In a first report: also values, filled right after.
+struct RangePlanned {
+    SegmentId segment;
+    uint64_t offset = 0, length = 0;  // of the value
+    uint64_t generation = 0;
+    std::string tenant, key, group;
+    ObjectDataType data_type = ObjectDataType::kUnknown;
+    bool hard_pin = false;
+    Duration soft_pin_left{0};
+    ClientId writer;
+};
+/// The write of this generation ended: its range on this segment holds the value.
+struct RangeFilled {
+    SegmentId segment;
+    uint64_t generation = 0;
+    uint64_t checksum = 0;
+};
+/// Nothing of this generation is on this segment any more; readers may still look there for `rest`.
+struct RangeDropped {
+    SegmentId segment;
+    uint64_t generation = 0;
+    Duration rest{0};
+};
+/// Whatever is remembered of these keys may be outdated.
+struct KeyChanged {
+    std::string tenant, key;
+};
+
+/// A copy or a move that this client shall carry out: it owns the source.
+struct CopyOrder {
+    TaskId task;
+    std::string tenant, key;
+    uint64_t generation = 0, length = 0, checksum = 0;
+    ReplicaLocation source;
+    std::vector<ReplicaLocation> targets;
+};
+
+struct FeedUpdate {
+    /// Counts the updates of one stream from 1; acknowledged where `acknowledge` is set.
+    uint64_t sequence = 0;
+    bool acknowledge = false;
+    /// The catalogue starts from nothing: the first update of a stream.
+    bool reset = false;
+    /// With this update everything the master had at the start of the stream has been told.
+    bool complete = false;
+    std::vector<RangePlanned> planned;
+    std::vector<RangeFilled> filled;
+    std::vector<RangeDropped> dropped;
+    std::vector<KeyChanged> changed;
+    bool all_changed = false;  // too many to name
+    std::vector<CopyOrder> orders;
+};
+
+}  // namespace mooncake::store
