@@ -56,6 +56,10 @@ public:
     virtual uint64_t follow(const ClientId& client, Feed feed) = 0;
     virtual void unfollow(uint64_t feed) = 0;
     virtual void acknowledge(const ClientId& client, uint64_t sequence) = 0;  // does not wait
+
+    /// Ends the calls about objects and tasks that are under way (put_start() to replica_clear(), *_task()) with kCancelled, and refuses
+    /// later ones, so that a client can close while its master is silent. Those about liveness and the feed go on working. Idempotent.
+    virtual void stop_calls() = 0;
 };
 
 /// Two connections, each with its own I/O thread: one for calls about objects, one for liveness, so that no load on the first can make a
