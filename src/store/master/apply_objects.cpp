@@ -87,6 +87,14 @@ void MasterState::apply(const PromisesGranted& change) {
 }
 
 void MasterState::apply(const ObjectsRemoved& change) {
+    if (change.cause == RemovalCause::kEvicted) {
+        for (const ObjectId id : change.objects) {
+            const uint64_t bytes = rounded(objects_[id].length) * objects_[id].replicas.size();
+            totals_.evicted_bytes += bytes;
+            tenants_[objects_[id].tenant].evicted_bytes += bytes;
+        }
+        totals_.evicted_objects += change.objects.size();
+    }
     for (const ObjectId id : change.objects) drop_value(id, change.now);
 }
 

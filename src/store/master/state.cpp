@@ -177,6 +177,8 @@ void MasterState::drop_write(WriteId id, Time rest_until, Time now) {
     Write& write = writes_[id];
     const ObjectId object_id = write.object;
     Object& object = objects_[object_id];
+    if (rest_until > now) ++totals_.discarded_writes;
+    if (write.started + options_.put_release_timeout <= now) ++totals_.expired_writes;
     refund(object.tenant, write.length, write.replicas.size());
     for (size_t i = 0; i < write.replicas.size(); ++i) release(write.replicas[i], rest_until, now, write.client);
     object.write = 0;

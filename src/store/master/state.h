@@ -20,6 +20,13 @@
 
 namespace mooncake::store {
 
+/// Counted since the start, for people to look at: nothing is decided by them.
+struct StateTotals {
+    uint64_t evicted_objects = 0, evicted_bytes = 0;
+    uint64_t discarded_writes = 0;  // their writers were not asked
+    uint64_t expired_writes = 0;    // after put_release_timeout
+};
+
 /// Everything the master knows. Deterministic: no I/O, no clock, no threads; equal after equal changes. Only apply() alters it; a
 /// change that was decided on this state can always be applied to it. Not thread-safe.
 class MasterState {
@@ -59,6 +66,7 @@ public:
     const Write& write(WriteId id) const { return writes_[id]; }
     size_t write_count() const noexcept { return writes_.size(); }
     WriteId oldest_write() const noexcept { return writes_by_age_.first(); }
+    const StateTotals& totals() const noexcept { return totals_; }
 
     /// The tenant of that name, or the default one where tenants are off; 0: unknown.
     TenantNumber tenant(std::string_view name) const;
@@ -123,6 +131,7 @@ private:
     std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;
     std::vector<Departed> departed_;
     uint64_t next_generation_;
+    StateTotals totals_;
 };
 
 }  // namespace mooncake::store

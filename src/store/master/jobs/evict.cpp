@@ -15,6 +15,7 @@ EvictionRun evict_to_watermark(Transaction& transaction, Time now) {
     const double over = used - capacity * state.options().high_watermark;
     EvictionRun run;
     if (over <= 0) return run;
+    run.over = true;
     const auto target = static_cast<uint64_t>(std::min(used, over + capacity * state.options().eviction_ratio));
     const uint64_t least = std::max(target / 2, static_cast<uint64_t>(over));
     Evictor evictor(transaction, now);

@@ -15,6 +15,7 @@ struct EvictionRun {
     size_t entries = 0;
     uint64_t bytes = 0;
     bool more = false;
+    bool over = false;  // the mark was exceeded
 };
 EvictionRun evict_to_watermark(Transaction& transaction, Time now);
 /// Ends clients that have not pinged for client_ttl. Returns how many.

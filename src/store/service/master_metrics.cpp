@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/service/master_metrics.h"
+
+#include <algorithm>
+#include <string>
+
+namespace mooncake::store {
+
+namespace {
+
+struct CallNames {
+    std::string_view single;  // empty: every call is a batch
+    std::string_view batch;   // empty: there is none
+};
+
+constexpr CallNames names_of(MasterCall call) {
+    switch (call) {
+        case MasterCall::kPutStart: return {"put_start", "put_start"};
+        case MasterCall::kPutEnd: return {"put_end", "put_end"};
+        case MasterCall::kPutRevoke: return {"put_revoke", "put_revoke"};
+        case MasterCall::kGetReplicaList: return {"get_replica_list", "get_replica_list"};
+        case MasterCall::kGetReplicaListByRegex: return {"get_replica_list_by_regex", ""};
+        case MasterCall::kExistKey: return {"exist_key", "exist_key"};
+        case MasterCall::kReplicaClear: return {"", "replica_clear"};
+        case MasterCall::kRemove: return {"remove", "remove"};
+        case MasterCall::kRemoveByRegex: return {"remove_by_regex", ""};
+        case MasterCall::kRemoveAll: return {"remove_all", ""};
+        case MasterCall::kMountSegment: return {"mount_segment", ""};
+        case MasterCall::kUnmountSegment: return {"unmount_segment", ""};
+        case MasterCall::kRemountSegment: return {"remount_segment", ""};
+        case MasterCall::kPing: return {"ping", ""};
+        case MasterCall::kCreateCopyTask: return {"create_copy_task", ""};
+        case MasterCall::kCreateMoveTask: return {"create_move_task", ""};
+        case MasterCall::kQueryTask: return {"query_task", ""};
+        case MasterCall::kUpdateTask: return {"update_task", ""};
+    }
+    return {};
+}
+
+size_t failures_in(const CodesReply& reply) {
+    return static_cast<size_t>(
+        std::count_if(reply.codes.begin(), reply.codes.end(), [](StoreCode code) { return code != StoreCode::kOk; }));
+}
+
+}  // namespace
+
+MasterMetrics::MasterMetrics()
+    : hits_(registry_.counter("mem_cache_hit_nums_", "keys whose place in memory was given out")),
+      hit_bytes_(registry_.counter("mem_cache_hit_bytes_total", "bytes of the values whose place in memory was given out")),
+      exist_found_(registry_.counter("master_exist_key_found_total", "keys reported to exist")),
+      allocation_failures_(registry_.counter("master_put_start_alloc_failures_total", "values refused for lack of memory")),
+      partial_allocations_(
+          registry_.counter("master_put_start_partial_allocations_total", "values that got fewer replicas than asked for")),
+      evictions_attempted_(registry_.counter("master_attempted_evictions_total", "runs of the eviction job above the high watermark")),
+      evictions_successful_(registry_.counter("master_successful_evictions_total", "such runs that evicted something")),
+      value_size_(registry_.histogram("master_value_size_bytes", "lengths of the values being written")) {
+    const auto counter = [this](std::string_view prefix, std::string_view name, std::string_view what, std::string_view help) {
+        return &registry_.counter(format_text("master_{}{}_{}_total", prefix, name, what), format_text("{} of {}{}", help, prefix, name));
+    };
+    for (size_t i = 0; i < kCalls; ++i) {
+        const auto [single, batch] = names_of(static_cast<MasterCall>(i));
+        Counters& counters = calls_[i];
+        if (!single.empty()) {
+            counters.requests = counter("", single, "requests", "calls");
+            counters.failures = counter("", single, "failures", "failed calls");
+        }
+        if (!batch.empty()) {
+            counters.batch_requests = counter("batch_", batch, "requests", "calls");
+            counters.batch_failures = counter("batch_", batch, "failures", "calls without any success");
+            counters.batch_partial_successes = counter("batch_", batch, "partial_successes", "calls with some failed keys");
+            counters.batch_items = counter("batch_", batch, "items", "keys");
+            counters.batch_failed_items = counter("batch_", batch, "failed_items", "failed keys");
+        }
+    }
+}
+
+void MasterMetrics::call(MasterCall call, bool ok) {
+    Counters& counters = calls_[static_cast<size_t>(call)];
+    if (counters.requests == nullptr) return items(call, 1, ok ? 0 : 1);
+    counters.requests->add();
+    if (!ok) counters.failures->add();
+}
+
+void MasterMetrics::items(MasterCall call, size_t count, size_t failed) {
+    Counters& counters = calls_[static_cast<size_t>(call)];
+    if (count == 1 && counters.requests != nullptr) return this->call(call, failed == 0);
+    counters.batch_requests->add();
+    counters.batch_items->add(count);
+    if (failed == 0) return;
+    counters.batch_failed_items->add(failed);
+    (failed == count ? counters.batch_failures : counters.batch_partial_successes)->add();
+}
+
+void MasterMetrics::codes(MasterCall call, const CodesReply& reply) { items(call, reply.codes.size(), failures_in(reply)); }
+
+void MasterMetrics::put_start(const PutStartRequest& request, const PutStartReply& reply) {
+    size_t failed = 0, no_space = 0, partial = 0;
+    for (size_t i = 0; i < reply.items.size(); ++i) {
+        const PutStartItem& item = reply.items[i];
+        if (item.code != StoreCode::kOk) {
+            ++failed;
+            if (item.code == StoreCode::kNoAvailableHandle) ++no_space;
+            continue;
+        }
+        if (item.replica_count < request.config.replica_num) ++partial;
+        if (i < request.items.size()) value_size_.observe(request.items[i].length);
+    }
+    if (no_space != 0) allocation_failures_.add(no_space);
+    if (partial != 0) partial_allocations_.add(partial);
+    items(MasterCall::kPutStart, reply.items.size(), failed);
+}
+
+void MasterMetrics::get_replicas(const GetReply& reply) {
+    size_t found = 0;
+    uint64_t bytes = 0;
+    for (const GetItem& item : reply.items) {
+        if (item.code != StoreCode::kOk) continue;
+        ++found;
+        bytes += item.length;
+    }
+    if (found != 0) {
+        hits_.add(found);
+        hit_bytes_.add(bytes);
+    }
+    items(MasterCall::kGetReplicaList, reply.items.size(), reply.items.size() - found);
+}
+
+void MasterMetrics::exist(const ExistReply& reply) {
+    size_t found = 0, failed = 0;
+    for (const int32_t result : reply.results) {
+        if (result > 0) ++found;
+        if (result < 0) ++failed;
+    }
+    if (found != 0) exist_found_.add(found);
+    items(MasterCall::kExistKey, reply.results.size(), failed);
+}
+
+void MasterMetrics::remount(const RemountReply& reply) {
+    call(MasterCall::kRemountSegment,
+         std::all_of(reply.segments.begin(), reply.segments.end(), [](const auto& segment) { return segment.code == StoreCode::kOk; }));
+}
+
+void MasterMetrics::evicted(const EvictionRun& run) {
+    if (run.over) evictions_attempted_.add();
+    if (run.entries != 0) evictions_successful_.add();
+}
+
+uint64_t MasterMetrics::total(MasterCall call) const {
+    const Counters& counters = calls_[static_cast<size_t>(call)];
+    return (counters.requests != nullptr ? counters.requests->value() : 0) +
+           (counters.batch_items != nullptr ? counters.batch_items->value() : 0);
+}
+
+MasterMetrics::Lookups MasterMetrics::lookups() const {
+    return {.keys = total(MasterCall::kGetReplicaList) + total(MasterCall::kExistKey), .found = hits_.value() + exist_found_.value()};
+}
+
+}  // namespace mooncake::store
