@@ -48,7 +48,9 @@ public:
     virtual Result<TaskInfo> query_task(const TaskId& task, Deadline deadline) = 0;  // kNotFound
     virtual Result<StoreCode> end_task(const TaskEnd& end, Deadline deadline) = 0;
 
-    /// Follows the master's feed until it breaks or unfollow(). `on_update` and then, once, `on_end` run on one I/O thread.
+    /// Follows the master's feed until it breaks or unfollow(). `on_update` and then, once, `on_end` run on one I/O thread. A master that
+    /// does not know the client ends it with kNotFound, before any update; one that gave the client up ends it without further words: the
+    /// catalogue stays what it was.
     struct Feed {
         std::function<void(const FeedUpdate&)> on_update;
         std::function<void(const Error& why)> on_end;
@@ -60,6 +62,8 @@ public:
     /// Ends the calls about objects and tasks that are under way (put_start() to replica_clear(), *_task()) with kCancelled, and refuses
     /// later ones, so that a client can close while its master is silent. Those about liveness and the feed go on working. Idempotent.
     virtual void stop_calls() = 0;
+    /// The same for all the others: nothing can be asked any more.
+    virtual void stop_liveness() {}
 };
 
 /// Two connections, each with its own I/O thread: one for calls about objects, one for liveness, so that no load on the first can make a

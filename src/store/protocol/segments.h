@@ -67,6 +67,9 @@ struct HeldSegment {
 /// Also how a client makes itself known, with no segments. Whoever sends it has stopped all writes that earlier masters planned.
 struct RemountRequest {
     ClientId client;
+    /// The life of the master this is meant for, as its ping said; 0: any. A report in parts must not end up half with one master and half
+    /// with its successor, who would take the rest for free: another life adopts nothing and answers kInvalidVersion for every segment.
+    uint64_t epoch = 0;
     std::span<const HeldSegment> segments;
 };
 struct RemountReply {
