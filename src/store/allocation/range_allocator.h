@@ -40,6 +40,9 @@ public:
     /// Frees a used block and returns the length of the free block it is part of now.
     uint64_t free(Block block);
 
+    // Blocks by number; a used one keeps its number until it is freed.
+    Block limit() const noexcept { return blocks_.limit(); }
+    bool is_used(Block block) const { return !blocks_[block].free && blocks_[block].length != 0; }
     // Blocks in address order.
     Block first() const noexcept { return first_; }
     Block next(Block block) const { return blocks_[block].next; }

@@ -32,15 +32,17 @@ void MasterState::apply(const WriteStarted& change) {
     next_generation_ = std::max(next_generation_, change.generation + 1);
     objects_[id].write = write_id;
     update_order(id);
+    for (size_t i = 0; observer_ != nullptr && i < write.replicas.size(); ++i)
+        observer_->range_planned(*this, write.replicas[i].segment, write_id);
 }
 
 void MasterState::apply(const WriteCommitted& change) {
     Write& write = writes_[change.write];
     const ObjectId id = write.object;
     Object& object = objects_[id];
-    if (object.has_value()) {  // readers of the old value keep its bytes until their leases are over
-        refund(object.tenant, object.length, object.replicas.size());
-        for (size_t i = 0; i < object.replicas.size(); ++i) release(object.replicas[i], object.lease_end, change.now, 0);
+    if (object.has_value()) {
+        if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
+        drop_ranges_of(object, change.now);
     } else {
         value_arrived(id);
     }
@@ -59,6 +61,8 @@ void MasterState::apply(const WriteCommitted& change) {
     writes_by_age_.erase(change.write, [this](WriteId other) -> Links& { return writes_[other].age; });
     writes_.give_back(change.write);
     update_order(id);
+    for (size_t i = 0; observer_ != nullptr && i < object.replicas.size(); ++i)
+        observer_->range_filled(*this, object.replicas[i].segment, object.generation, object.checksum);
 }
 
 void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.rest_until, change.now); }
@@ -103,7 +107,7 @@ void MasterState::apply(const ReplicaRemoved& change) {
     const size_t position = object.replicas.find(change.segment);
     MC_CHECK(position < object.replicas.size() && object.replicas.size() > 1);
     refund(object.tenant, object.length, 1);
-    release(object.replicas[position], object.lease_end, change.now, 0);
+    drop_range(object.replicas[position], object.length, object.generation, object.lease_end, change.now);
     object.replicas.erase(position);
 }
 

@@ -24,21 +24,26 @@ void MasterState::apply(const ClientGone& change) {
             drop_write(id, std::min(quiet_from, writes_[id].started + options_.put_release_timeout), change.now);
     }
     Client& client = clients_[number];
-    if (client.rests != 0) {
-        std::vector<std::pair<Time, Quarantine::Rest>> moved;
-        quarantine_.extract([&](const Quarantine::Rest& rest) { return rest.writer == number; },
-                            [&](Time until, const Quarantine::Rest& rest) { moved.emplace_back(std::min(until, quiet_from), rest); });
-        for (auto& [until, rest] : moved) {
-            rest.writer = 0;
-            segments_[rest.segment].resting_bytes -= rest.bytes;
-            release({.offset = 0, .segment = rest.segment, .block = rest.block}, until, change.now, 0);
-        }
-        client.rests = 0;
-    }
+    if (client.rests != 0) end_rests_of(number, quiet_from, change.now);
     client.alive = client.attached = false;
     client.expires = {};
     client.closed_requests.clear();
     clients_.drop_if_unused(number);
+}
+
+/// The writer is known to be quiet from some time on.
+void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now) {
+    std::vector<Quarantine::Rest> rests;
+    quarantine_.extract([&](const Quarantine::Rest& one) { return one.writer == writer; },
+                        [&](const Quarantine::Rest& one) { rests.push_back(one); });
+    for (Quarantine::Rest& one : rests) {
+        segments_[one.segment].resting_bytes -= one.bytes;
+        one.writer = 0;
+        one.until = std::min(one.until, quiet_from);
+        if (one.until <= now) segments_.free(one.segment, one.block);
+        else rest(one);
+    }
+    clients_[writer].rests = 0;
 }
 
 void MasterState::apply(const RequestClosed& change) {
@@ -99,12 +104,13 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
 }
 
 void MasterState::apply(const SegmentRemoved& change) {
+    if (observer_ != nullptr) observer_->segment_removed(*this, change.segment);
     Segment& segment = segments_[change.segment];
     RangeAllocator& allocator = segment.allocator;
     Time busy_until{};
     quarantine_.extract([&](const Quarantine::Rest& rest) { return rest.segment == change.segment; },
-                        [&](Time until, const Quarantine::Rest& rest) {
-                            busy_until = std::max(busy_until, until);
+                        [&](const Quarantine::Rest& rest) {
+                            busy_until = std::max(busy_until, rest.until);
                             if (rest.writer == 0) return;
                             --clients_[rest.writer].rests;
                             clients_.drop_if_unused(rest.writer);
@@ -139,14 +145,15 @@ void MasterState::apply(const ValueAdopted& change) {
         if (!change.group.empty()) join_group(id, change.group);
     }
     Object& object = objects_[id];
-    const RangeAllocator::Block block = segments_.take(change.segment, change.offset, change.length, owner_word(OwnerKind::kObject, id));
+    const RangeAllocator::Block block = segments_.take(change.segment, change.offset, rounded(change.length),
+                                                       owner_word(OwnerKind::kObject, id));
     MC_CHECK(block != 0);
     const Replica replica{.offset = change.offset, .segment = change.segment, .block = block};
     next_generation_ = std::max(next_generation_, change.generation + 1);
     if (object.generation != change.generation) {
         if (object.has_value()) {  // an older one: newer things are told later, too
-            refund(tenant, object.length, object.replicas.size());
-            for (size_t i = 0; i < object.replicas.size(); ++i) release(object.replicas[i], object.lease_end, change.now, 0);
+            if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
+            drop_ranges_of(object, change.now);
             object.replicas = {};
         } else {
             value_arrived(id);
@@ -167,13 +174,15 @@ void MasterState::apply(const ValueAdopted& change) {
 }
 
 void MasterState::apply(const RangeReserved& change) {
-    const RangeAllocator::Block block = segments_.take(change.segment, change.offset, change.length, owner_word(OwnerKind::kResting, 0));
+    const RangeAllocator::Block block = segments_.take(change.segment, change.offset, rounded(change.length),
+                                                       owner_word(OwnerKind::kResting, 0));
     MC_CHECK(block != 0);
-    const uint64_t bytes = segments_[change.segment].allocator.length(block);
-    segments_[change.segment].resting_bytes += bytes;
-    const ClientNumber writer = change.writer ? clients_.find_or_insert(change.writer) : 0;
-    if (writer != 0) ++clients_[writer].rests;
-    quarantine_.add(change.until, {.segment = change.segment, .block = block, .writer = writer, .bytes = bytes});
+    rest({.segment = change.segment,
+          .block = block,
+          .writer = change.writer ? clients_.find_or_insert(change.writer) : 0,
+          .length = change.length,
+          .generation = next_generation_++,
+          .until = change.until});
 }
 
 }  // namespace mooncake::store

@@ -35,8 +35,8 @@ private:
         MC_AGREE(allocator.owner(replica.block) == owner_word(kind, number), "a range of {} {} has another owner", static_cast<int>(kind),
                  number);
         MC_AGREE(allocator.offset(replica.block) == replica.offset, "a range of {} {} lies elsewhere", static_cast<int>(kind), number);
-        MC_AGREE(allocator.length(replica.block) == allocator.rounded(length), "a range of {} {} has another length",
-                 static_cast<int>(kind), number);
+        MC_AGREE(allocator.length(replica.block) == state_.rounded(length), "a range of {} {} has another length", static_cast<int>(kind),
+                 number);
         ++claimed_[replica.segment];
         return {};
     }
@@ -93,9 +93,11 @@ private:
         uint64_t bytes = 0;
         for (const auto& [until, rests] : state_.quarantine().by_time()) {
             MC_AGREE(!rests.empty(), "nothing rests until {}", until.time_since_epoch().count());
-            for (const Quarantine::Rest& rest : rests) {
+            for (const RestId id : rests) {
+                const Quarantine::Rest& rest = state_.quarantine()[id];
+                MC_AGREE(rest.until == until && rest.bytes == state_.rounded(rest.length), "rest {} contradicts itself", id);
                 const RangeAllocator& allocator = state_.segments()[rest.segment].allocator;
-                MC_RETURN_IF_ERROR(claim({allocator.offset(rest.block), rest.segment, rest.block}, rest.bytes, OwnerKind::kResting, 0));
+                MC_RETURN_IF_ERROR(claim({allocator.offset(rest.block), rest.segment, rest.block}, rest.length, OwnerKind::kResting, id));
                 bytes += rest.bytes;
                 resting_[rest.segment] += rest.bytes;
                 if (rest.writer != 0) ++rests_[rest.writer];
@@ -107,8 +109,7 @@ private:
 
     Result<> check_segments() {
         uint64_t capacity = 0, used = 0;
-        for (SegmentNumber number = 1; number < state_.segments().limit(); ++number) {
-            if (!state_.segments().exists(number)) continue;
+        for (const SegmentNumber number : state_.segments().numbers()) {
             const Segment& segment = state_.segments()[number];
             MC_AGREE(segment.allocator.consistent(), "the allocator of segment {} contradicts itself", number);
             MC_AGREE(segment.allocator.used_blocks() == claimed_[number], "segment {} has {} used ranges, {} of them claimed", number,
@@ -246,8 +247,7 @@ std::string dump_state(const MasterState& state) {
             text += format_text("client {} {} {} {} expires {} objects {} rests {}\n", number, client.id.to_string(), client.alive,
                                 client.attached, ticks(client.expires), client.objects, client.rests);
     }
-    for (SegmentNumber number = 1; number < state.segments().limit(); ++number) {
-        if (!state.segments().exists(number)) continue;
+    for (const SegmentNumber number : state.segments().numbers()) {
         const Segment& segment = state.segments()[number];
         text += format_text("segment {} {} client {} status {} until {} closed {} suspect {} used {} resting {}\n", number,
                             segment.spec.name, segment.client, segment_status_name(segment.status), ticks(segment.status_end),
@@ -255,9 +255,11 @@ std::string dump_state(const MasterState& state) {
                             segment.resting_bytes);
     }
     for (const auto& [until, rests] : state.quarantine().by_time())
-        for (const Quarantine::Rest& rest : rests)
-            text += format_text("rest {} {}+{} {} writer {}\n", ticks(until), rest.segment,
-                                state.segments()[rest.segment].allocator.offset(rest.block), rest.bytes, rest.writer);
+        for (const RestId id : rests) {
+            const Quarantine::Rest& rest = state.quarantine()[id];
+            text += format_text("rest {} {} {}+{} {} generation {} writer {}\n", id, ticks(until), rest.segment,
+                                state.segments()[rest.segment].allocator.offset(rest.block), rest.length, rest.generation, rest.writer);
+        }
     return text + format_text("next generation {} event {}\n", state.next_generation(), ticks(state.next_event()));
 }
 

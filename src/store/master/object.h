@@ -10,6 +10,7 @@
 #include "base/time.h"
 #include "store/allocation/index_list.h"
 #include "store/allocation/range_allocator.h"
+#include "store/protocol/ids.h"
 #include "store/protocol/objects.h"
 
 namespace mooncake::store {
@@ -22,6 +23,7 @@ using TenantNumber = uint32_t;
 using ClientNumber = uint32_t;
 using SegmentNumber = uint32_t;
 using CopyId = uint32_t;
+using RestId = uint32_t;
 
 /// A range of a segment that is taken in its allocator.
 struct Replica {
@@ -113,6 +115,16 @@ struct Write {
     ObjectDataType data_type = ObjectDataType::kUnknown;
     bool hard_pin = false;
     Links age;
+};
+
+/// A copy or move between its order and its end. Its target ranges belong to it, not to the object.
+struct Copy {
+    TaskId task;
+    ObjectId object = 0;  // 0: this number is free
+    SegmentNumber source = 0;
+    ClientNumber client = 0;  // who carries it out: it owns the source
+    bool move = false;
+    ReplicaList targets;
 };
 
 /// What a taken block of an allocator belongs to.

@@ -12,16 +12,11 @@ std::span<const SegmentNumber> SegmentTable::find_name(std::string_view name) co
 }
 
 SegmentNumber SegmentTable::insert(SegmentSpec spec, ClientNumber client, uint64_t alignment) {
-    auto number = static_cast<SegmentNumber>(segments_.size());
-    if (free_.empty()) {
-        segments_.emplace_back();
-    } else {
-        number = free_.back();
-        free_.pop_back();
-    }
+    const auto number = static_cast<SegmentNumber>(segments_.size());
+    numbers_.push_back(number);
     by_id_.emplace(spec.id, number);
     by_name_[spec.name].push_back(number);
-    segments_[number] = std::make_unique<Segment>(std::move(spec), client, alignment);
+    segments_.push_back(std::make_unique<Segment>(std::move(spec), client, alignment));
     capacity_ += segments_[number]->allocator.capacity();
     return number;
 }
@@ -35,7 +30,7 @@ void SegmentTable::erase(SegmentNumber number) {
     std::erase(name->second, number);
     if (name->second.empty()) by_name_.erase(name);
     segments_[number].reset();
-    free_.push_back(number);
+    std::erase(numbers_, number);
 }
 
 RangeAllocator::Block SegmentTable::take(SegmentNumber number, uint64_t offset, uint64_t length, uint64_t owner) {

@@ -35,8 +35,8 @@ struct Segment {
     RangeAllocator allocator;
 };
 
-/// The mounted segments by id, name and number, and the view of those that may be written to. All taking and freeing of ranges goes
-/// through it, so that its totals and the view stay exact. Not thread-safe.
+/// The mounted segments by id, name and number, and the view of those that may be written to. Numbers are never used again: clients
+/// remember them. All taking and freeing of ranges goes through it, so that its totals and the view stay exact. Not thread-safe.
 class SegmentTable {
 public:
     SegmentNumber find(const SegmentId& id) const {
@@ -64,14 +64,15 @@ public:
     Segment& operator[](SegmentNumber number) { return *segments_[number]; }
     const Segment& operator[](SegmentNumber number) const { return *segments_[number]; }
     bool exists(SegmentNumber number) const { return number < segments_.size() && segments_[number] != nullptr; }
-    SegmentNumber limit() const noexcept { return static_cast<SegmentNumber>(segments_.size()); }
+    /// Those that are mounted, oldest first.
+    std::span<const SegmentNumber> numbers() const noexcept { return numbers_; }
     uint64_t capacity() const noexcept { return capacity_; }
     uint64_t used_bytes() const noexcept { return used_bytes_; }  // with what rests
-    size_t size() const noexcept { return by_id_.size(); }
+    size_t size() const noexcept { return numbers_.size(); }
 
 private:
     std::vector<std::unique_ptr<Segment>> segments_ = std::vector<std::unique_ptr<Segment>>(1);
-    std::vector<SegmentNumber> free_;
+    std::vector<SegmentNumber> numbers_;
     std::unordered_map<SegmentId, SegmentNumber> by_id_;
     std::map<std::string, std::vector<SegmentNumber>, std::less<>> by_name_;
     std::vector<SegmentView> view_;

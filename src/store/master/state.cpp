@@ -43,7 +43,7 @@ Time MasterState::memory_busy_until(const ClientId& client, uint64_t base, uint6
 ReplicaList MasterState::take_ranges(const std::vector<ReplicaLocation>& where, uint64_t length, uint64_t owner) {
     ReplicaList replicas;
     for (const ReplicaLocation& location : where) {
-        const RangeAllocator::Block block = segments_.take(location.segment, location.offset, length, owner);
+        const RangeAllocator::Block block = segments_.take(location.segment, location.offset, rounded(length), owner);
         MC_CHECK(block != 0);
         replicas.add({.offset = location.offset, .segment = location.segment, .block = block});
     }
@@ -54,17 +54,31 @@ void MasterState::give_ranges(const ReplicaList& replicas, uint64_t owner) {
     for (size_t i = 0; i < replicas.size(); ++i) segments_[replicas[i].segment].allocator.set_owner(replicas[i].block, owner);
 }
 
-void MasterState::release(const Replica& replica, Time until, Time now, ClientNumber writer) {
-    if (until <= now) {
-        segments_.free(replica.segment, replica.block);
-        return;
-    }
-    Segment& segment = segments_[replica.segment];
-    const uint64_t bytes = segment.allocator.length(replica.block);
-    segment.allocator.set_owner(replica.block, owner_word(OwnerKind::kResting, 0));
-    segment.resting_bytes += bytes;
-    if (writer != 0) ++clients_[writer].rests;
-    quarantine_.add(until, {.segment = replica.segment, .block = replica.block, .writer = writer, .bytes = bytes});
+void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, ClientNumber writer) {
+    if (observer_ != nullptr) observer_->range_dropped(*this, replica.segment, generation, std::max(until - now, Duration::zero()));
+    if (until <= now) segments_.free(replica.segment, replica.block);
+    else
+        rest({.segment = replica.segment,
+              .block = replica.block,
+              .writer = writer,
+              .length = length,
+              .generation = generation,
+              .until = until});
+}
+
+void MasterState::rest(Quarantine::Rest what) {
+    Segment& segment = segments_[what.segment];
+    what.bytes = segment.allocator.length(what.block);
+    segment.resting_bytes += what.bytes;
+    if (what.writer != 0) ++clients_[what.writer].rests;
+    segment.allocator.set_owner(what.block, owner_word(OwnerKind::kResting, quarantine_.add(what)));
+}
+
+/// Of its value. Readers keep the bytes until their leases are over.
+void MasterState::drop_ranges_of(const Object& object, Time now) {
+    refund(object.tenant, object.length, object.replicas.size());
+    for (size_t i = 0; i < object.replicas.size(); ++i)
+        drop_range(object.replicas[i], object.length, object.generation, object.lease_end, now);
 }
 
 void MasterState::charge(TenantNumber tenant, uint64_t length, size_t replicas) {
@@ -149,8 +163,8 @@ void MasterState::value_arrived(ObjectId id) {
 void MasterState::drop_value(ObjectId id, Time now) {
     Object& object = objects_[id];
     if (!object.has_value()) return;
-    refund(object.tenant, object.length, object.replicas.size());
-    for (size_t i = 0; i < object.replicas.size(); ++i) release(object.replicas[i], object.lease_end, now, 0);
+    if (observer_ != nullptr && !object.free_of_leases(now)) observer_->value_outdated(*this, id);
+    drop_ranges_of(object, now);
     object.replicas = {};
     object.generation = object.length = object.checksum = 0;
     object.lease_end = object.promise_end = object.soft_pin_end = {};
@@ -180,7 +194,8 @@ void MasterState::drop_write(WriteId id, Time rest_until, Time now) {
     if (rest_until > now) ++totals_.discarded_writes;
     if (write.started + options_.put_release_timeout <= now) ++totals_.expired_writes;
     refund(object.tenant, write.length, write.replicas.size());
-    for (size_t i = 0; i < write.replicas.size(); ++i) release(write.replicas[i], rest_until, now, write.client);
+    for (size_t i = 0; i < write.replicas.size(); ++i)
+        drop_range(write.replicas[i], write.length, write.generation, rest_until, now, write.client);
     object.write = 0;
     writes_by_age_.erase(id, [this](WriteId other) -> Links& { return writes_[other].age; });
     writes_.give_back(id);

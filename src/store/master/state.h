@@ -17,6 +17,7 @@
 #include "store/master/quarantine.h"
 #include "store/master/segment_table.h"
 #include "store/master/tenant_table.h"
+#include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
 
@@ -64,6 +65,7 @@ public:
     const ObjectTable& objects() const noexcept { return objects_; }
     const Quarantine& quarantine() const noexcept { return quarantine_; }
     const Write& write(WriteId id) const { return writes_[id]; }
+    const Copy& copy(CopyId id) const { return copies_[id]; }
     size_t write_count() const noexcept { return writes_.size(); }
     WriteId oldest_write() const noexcept { return writes_by_age_.first(); }
     const StateTotals& totals() const noexcept { return totals_; }
@@ -76,7 +78,8 @@ public:
     std::span<const ObjectId> members(const ObjectId& unit) const;
     /// Has a value, and so have all others of its group.
     bool readable(const Object& object) const { return object.has_value() && (object.group == 0 || groups_[object.group].writing == 0); }
-    uint64_t rounded(uint64_t length) const { return (length + options_.alignment - 1) & ~(options_.alignment - 1); }
+    /// What a value of this length takes of a segment.
+    uint64_t rounded(uint64_t length) const { return (stored_bytes(length) + options_.alignment - 1) & ~(options_.alignment - 1); }
     uint64_t next_generation() const noexcept { return next_generation_; }
     /// Whether ClockAdvanced{now} would do anything.
     bool due(Time now) const { return now >= next_event(); }
@@ -102,7 +105,11 @@ private:
 
     ReplicaList take_ranges(const std::vector<ReplicaLocation>& where, uint64_t length, uint64_t owner);
     void give_ranges(const ReplicaList& replicas, uint64_t owner);
-    void release(const Replica& replica, Time until, Time now, ClientNumber writer);
+    /// A range of that generation is of no use any more: it is free now, or rests; its node is told.
+    void drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, ClientNumber writer = 0);
+    void rest(Quarantine::Rest what);
+    void end_rests_of(ClientNumber writer, Time quiet_from, Time now);
+    void drop_ranges_of(const Object& object, Time now);
     void charge(TenantNumber tenant, uint64_t length, size_t replicas);
     void refund(TenantNumber tenant, uint64_t length, size_t replicas);
     void join_group(ObjectId id, std::string_view name);
@@ -126,6 +133,7 @@ private:
     ClientTable clients_;
     SegmentTable segments_;
     Slab<Write, 128> writes_;
+    Slab<Copy, 64> copies_;
     IndexList writes_by_age_;
     Quarantine quarantine_;
     std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;

@@ -28,12 +28,15 @@ size_t expire_writes(Transaction& transaction, Time now) {
 size_t finish_unmounts(Transaction& transaction, Time now) {
     const SegmentTable& segments = transaction.state().segments();
     size_t removed = 0;
-    for (SegmentNumber number = 1; number < segments.limit(); ++number) {
-        if (!segments.exists(number)) continue;
+    for (size_t i = 0; i < segments.size();) {
+        const SegmentNumber number = segments.numbers()[i];
         const Segment& segment = segments[number];
-        if (segment.status != SegmentStatus::kGracefullyUnmounting || segment.status_end > now) continue;
-        transaction.apply(SegmentRemoved{.segment = number, .now = now});
-        ++removed;
+        if (segment.status == SegmentStatus::kGracefullyUnmounting && segment.status_end <= now) {
+            transaction.apply(SegmentRemoved{.segment = number, .now = now});
+            ++removed;
+        } else {
+            ++i;
+        }
     }
     return removed;
 }

@@ -101,7 +101,7 @@ std::optional<SegmentNumber> Evictor::make_room(uint64_t length, std::span<const
         }
         freed += evict(unit);
         for (const SegmentNumber segment : touched)
-            if (usable(segment, names_in_use) && segments[segment].allocator.find(length)) return segment;
+            if (usable(segment, names_in_use) && segments[segment].allocator.find(state().rounded(length))) return segment;
     }
     return evict_hole(length, names_in_use, most);
 }
@@ -165,7 +165,7 @@ std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, std::span<cons
                 const std::vector<ObjectId> victims = hole_around(replicas[i], state().rounded(length), most);
                 if (victims.empty()) continue;
                 for (const ObjectId victim : victims) evict(victim);
-                if (state().segments()[segment].allocator.find(length)) return segment;
+                if (state().segments()[segment].allocator.find(state().rounded(length))) return segment;
                 return std::nullopt;
             }
         }

@@ -30,7 +30,7 @@ TEST_F(Groups, StayVisibleDuringAnUpsertOfAMember) {
 TEST_F(Groups, OfABatchAreStartedAllOrNone) {
     const PutStartReply reply = start({{.key = "a", .length = 64, .group = "g"},
                                        {.key = "x", .length = 64},
-                                       {.key = "b", .length = 2 * kMiB, .group = "g"},
+                                       {.key = "b", .length = 2 * kPool, .group = "g"},
                                        {.key = "c", .length = 64, .group = "g"},
                                        {.key = "d", .length = 64, .group = "h"}});
     const std::vector<StoreCode> expected{StoreCode::kNoAvailableHandle, StoreCode::kOk, StoreCode::kNoAvailableHandle,
@@ -59,22 +59,22 @@ TEST_F(Groups, RemovingOneMemberLeavesTheOthers) {
 }
 
 TEST_F(Groups, AHardPinnedMemberKeepsAll) {
-    put("a", kMiB / 4, {}, "g");
-    put("b", kMiB / 4, {.hard_pin = true}, "g");
-    EXPECT_EQ(start("n", kMiB).code, StoreCode::kNoAvailableHandle);
-    EXPECT_EQ(put("m", kMiB / 2), StoreCode::kOk);
+    put("a", kPool / 4, {}, "g");
+    put("b", kPool / 4, {.hard_pin = true}, "g");
+    EXPECT_EQ(start("n", kPool).code, StoreCode::kNoAvailableHandle);
+    EXPECT_EQ(put("m", kPool / 2), StoreCode::kOk);
     EXPECT_TRUE(holds("a"));
 }
 
 TEST_F(Groups, ComeBackFromBeingSetAsideUnderAnotherFirstMember) {
-    put("a", kMiB / 4, {}, "g");
-    put("b", kMiB / 4, {}, "g");
-    put("c", kMiB / 4);
+    put("a", kPool / 4, {}, "g");
+    put("b", kPool / 4, {}, "g");
+    put("c", kPool / 4);
     exists("a");
-    put("d", kMiB / 2);  // sets the group aside, evicts c
+    put("d", kPool / 2);  // sets the group aside, evicts c
     EXPECT_TRUE(holds("a"));
     EXPECT_EQ(remove_key("a", true), StoreCode::kOk);
-    EXPECT_EQ(put("e", kMiB / 2), StoreCode::kOk);
+    EXPECT_EQ(put("e", kPool / 2), StoreCode::kOk);
     EXPECT_FALSE(holds("b"));
 }
 

@@ -37,7 +37,9 @@ SegmentNumber Placer::choose(const Wanted& wanted, std::vector<uint32_t>& names_
                              .names_in_use = names_in_use,
                              .host = host_,
                              .key_hash = wanted.key_hash};
-    const auto fits = [&](const SegmentView& view) { return segments[view.segment].allocator.find(wanted.length).has_value(); };
+    const auto fits = [&](const SegmentView& view) {
+        return segments[view.segment].allocator.find(state().rounded(wanted.length)).has_value();
+    };
     if (const auto position = choose_segment(segments.view(), wish, random, fits)) return segments.view().segments[*position].segment;
     // Only the first replica is worth a broken promise.
     const Sacrifice most = names_in_use.empty() ? Sacrifice::kPromised : Sacrifice::kSoftPinned;
@@ -46,7 +48,8 @@ SegmentNumber Placer::choose(const Wanted& wanted, std::vector<uint32_t>& names_
 
 Placer::Placed Placer::place(const Wanted& wanted) {
     const SegmentTable& segments = state().segments();
-    if (wanted.length > segments.largest_writable()) return {.code = StoreCode::kNoAvailableHandle};
+    if (wanted.length > segments.largest_writable() || state().rounded(wanted.length) > segments.largest_writable())
+        return {.code = StoreCode::kNoAvailableHandle};
     evictor_.restart(wanted.keep);
     const uint32_t replicas = affordable(wanted);
     if (replicas == 0) return {.code = StoreCode::kTenantQuotaExceeded};
@@ -65,16 +68,17 @@ Placer::Placed Placer::place(const Wanted& wanted) {
         return {.code = StoreCode::kNoAvailableHandle};
     }
     // Only now: evicting for one replica may have merged the free block found for another.
-    for (ReplicaLocation& replica : placed.replicas) replica.offset = segments[replica.segment].allocator.find(wanted.length).value();
+    for (ReplicaLocation& replica : placed.replicas)
+        replica.offset = segments[replica.segment].allocator.find(state().rounded(wanted.length)).value();
     return placed;
 }
 
 Duration Placer::retry_after(uint64_t length) const {
     const SegmentTable& segments = state().segments();
     bool possible = false;
-    for (SegmentNumber number = 1; number < segments.limit(); ++number)
-        possible |= segments.exists(number) && segments[number].status == SegmentStatus::kOk &&
-                    segments[number].allocator.capacity() >= length;
+    for (const SegmentNumber number : segments.numbers())
+        possible |= segments[number].status == SegmentStatus::kOk && segments[number].allocator.capacity() >= length &&
+                    segments[number].allocator.capacity() >= state().rounded(length);
     if (!possible) return Duration::zero();
     const Time at = std::min(
         {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_change(), evictor_.obstacle_end()});

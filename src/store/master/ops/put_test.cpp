@@ -61,10 +61,10 @@ TEST_F(Put, OfAKeyBeingWrittenIsRefusedUntilTheDiscardTimeout) {
 
 TEST_F(Put, RangesOfAPreemptedWriteRestUntilTheReleaseTimeout) {
     const Time started = now_;
-    start("k", kMiB);
+    start("k", kPool);
     pass(30s);
     EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kNoAvailableHandle) << "the whole pool may still be written to";
-    EXPECT_EQ(state().quarantine().bytes(), kMiB);
+    EXPECT_EQ(state().quarantine().bytes(), kPool);
     EXPECT_EQ(state().quarantine().next(), started + 600s);
     now_ = started + 600s;
     EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kOk);
@@ -103,19 +103,21 @@ TEST_F(Put, EndIsTheStartersAloneAndMayBeRepeated) {
 }
 
 TEST_F(Put, RevokeFreesTheRangeAtOnce) {
-    const PutStartItem started = start("k", kMiB);
+    const PutStartItem started = start("k", kPool);
     EXPECT_EQ(revoke("k", started.generation, kOther), StoreCode::kIllegalClient);
     EXPECT_EQ(revoke("k", started.generation), StoreCode::kOk);
     EXPECT_EQ(state().segments().used_bytes(), 0u);
     EXPECT_EQ(revoke("k", started.generation), StoreCode::kObjectNotFound);
-    EXPECT_EQ(put("k", kMiB), StoreCode::kOk);
+    EXPECT_EQ(put("k", kPool), StoreCode::kOk);
     EXPECT_EQ(revoke("k"), StoreCode::kInvalidWrite) << "it is finished";
     EXPECT_TRUE(holds("k"));
 }
 
 TEST_F(Put, BatchKeysSeeEachOther) {
-    const PutStartReply reply = start(
-        {{.key = "a", .length = kMiB / 2}, {.key = "a", .length = kMiB / 2}, {.key = "b", .length = kMiB / 2}, {.key = "c", .length = 64}});
+    const PutStartReply reply = start({{.key = "a", .length = kPool / 2},
+                                       {.key = "a", .length = kPool / 2},
+                                       {.key = "b", .length = kPool / 2},
+                                       {.key = "c", .length = 64}});
     EXPECT_EQ(reply.items[0].code, StoreCode::kOk);
     EXPECT_EQ(reply.items[1].code, StoreCode::kObjectAlreadyExists);
     EXPECT_EQ(reply.items[2].code, StoreCode::kOk);
@@ -142,15 +144,15 @@ TEST_F(Put, GoesToThePreferredSegment) {
 
 TEST_F(Put, IntoAnEmptyPoolIsRefusedWithoutAHint) {
     auto t = transaction();
-    ASSERT_EQ(unmount_segment(t, {.client = node(1), .segment = spec(1, kMiB).id}, now_), StoreCode::kOk);
+    ASSERT_EQ(unmount_segment(t, {.client = node(1), .segment = spec(1, kPool).id}, now_), StoreCode::kOk);
     const PutStartReply reply = start({{.key = "k", .length = 1}});
     EXPECT_EQ(reply.items[0].code, StoreCode::kNoAvailableHandle);
     EXPECT_EQ(reply.retry_after, 0s);
 }
 
 TEST_F(Put, LargerThanAnySegmentIsRefusedAndEvictsNothing) {
-    fill(kMiB / 4);
-    EXPECT_EQ(start("huge", kMiB + 1).code, StoreCode::kNoAvailableHandle);
+    fill(kPool / 4);
+    EXPECT_EQ(start("huge", kPool + 1).code, StoreCode::kNoAvailableHandle);
     for (const char* key : {"0", "1", "2", "3"}) EXPECT_TRUE(holds(key));
 }
 
@@ -200,8 +202,8 @@ TEST_F(Upsert, OfAMissingKeyIsAPut) {
 }
 
 TEST_F(Upsert, LosesNothingWhenThereIsNoSpace) {
-    ASSERT_EQ(put("k", kMiB / 2 + 64), StoreCode::kOk);
-    EXPECT_EQ(upsert("k", kMiB / 2 + 64).code, StoreCode::kNoAvailableHandle) << "its own old value is not a victim";
+    ASSERT_EQ(put("k", kPool / 2 + 64), StoreCode::kOk);
+    EXPECT_EQ(upsert("k", kPool / 2 + 64).code, StoreCode::kNoAvailableHandle) << "its own old value is not a victim";
     EXPECT_TRUE(holds("k"));
 }
 

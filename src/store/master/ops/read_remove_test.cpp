@@ -88,15 +88,15 @@ TEST_F(Remove, WaitsForLeasesAndPromisesUnlessForced) {
 }
 
 TEST_F(Remove, ForcedUnderALeaseLeavesTheBytesAlone) {
-    put("k", kMiB);
+    put("k", kPool);
     get("k");
     EXPECT_EQ(remove_key("k", true), StoreCode::kOk);
     EXPECT_FALSE(holds("k"));
-    const PutStartReply refused = start({{.key = "n", .length = kMiB}});
+    const PutStartReply refused = start({{.key = "n", .length = kPool}});
     EXPECT_EQ(refused.items[0].code, StoreCode::kNoAvailableHandle);
     EXPECT_EQ(refused.retry_after, 10s);
     pass(refused.retry_after);
-    EXPECT_EQ(put("n", kMiB), StoreCode::kOk);
+    EXPECT_EQ(put("n", kPool), StoreCode::kOk);
 }
 
 TEST_F(Remove, EndsAWriteThatNobodyWaitsFor) {

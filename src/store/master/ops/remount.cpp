@@ -40,7 +40,7 @@ private:
 
     bool in_bounds(uint64_t offset, uint64_t length) const {
         const uint64_t capacity = state().segments()[segment_].allocator.capacity();
-        return length != 0 && length <= capacity && offset % state().options().alignment == 0 &&
+        return length != 0 && length <= capacity && state().rounded(length) <= capacity && offset % state().options().alignment == 0 &&
                offset <= capacity - state().rounded(length);
     }
 

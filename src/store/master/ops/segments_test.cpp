@@ -12,10 +12,10 @@ protected:
     }
     StoreCode unmount(uint64_t number, Duration grace = 0s, std::optional<ClientId> client = {}) {
         auto t = transaction();
-        return unmount_segment(t, {.client = client.value_or(node(number)), .segment = spec(number, kMiB).id, .grace = grace}, now_);
+        return unmount_segment(t, {.client = client.value_or(node(number)), .segment = spec(number, kPool).id, .grace = grace}, now_);
     }
     RemountReply::Segment adopt(uint64_t number, const std::vector<HeldObject>& objects, const std::vector<HeldWrite>& writes = {},
-                                uint64_t size = kMiB) {
+                                uint64_t size = kPool) {
         const HeldSegment held{.segment = spec(number, size), .objects = objects, .writes = writes};
         auto t = transaction();
         return remount(t, {.client = node(number), .segments = {&held, 1}}, now_).segments[0];
@@ -26,17 +26,17 @@ protected:
 };
 
 TEST_F(Segments, MountIsIdempotentAndChecked) {
-    EXPECT_EQ(mount(spec(1, kMiB), node(1)), StoreCode::kClientNotFound) << "must make itself known first";
+    EXPECT_EQ(mount(spec(1, kPool), node(1)), StoreCode::kClientNotFound) << "must make itself known first";
     attach(node(1));
-    EXPECT_EQ(mount(spec(1, kMiB), node(1)), StoreCode::kOk);
-    EXPECT_EQ(mount(spec(1, kMiB), node(1)), StoreCode::kOk);
+    EXPECT_EQ(mount(spec(1, kPool), node(1)), StoreCode::kOk);
+    EXPECT_EQ(mount(spec(1, kPool), node(1)), StoreCode::kOk);
     EXPECT_EQ(state().segments().size(), 1u);
-    EXPECT_EQ(mount(spec(1, 2 * kMiB), node(1)), StoreCode::kSegmentAlreadyExists) << "another size";
+    EXPECT_EQ(mount(spec(1, 2 * kPool), node(1)), StoreCode::kSegmentAlreadyExists) << "another size";
     attach(node(2));
-    EXPECT_EQ(mount(spec(1, kMiB), node(2)), StoreCode::kSegmentAlreadyExists) << "another client";
-    SegmentSpec overlapping = spec(1, kMiB);
+    EXPECT_EQ(mount(spec(1, kPool), node(2)), StoreCode::kSegmentAlreadyExists) << "another client";
+    SegmentSpec overlapping = spec(1, kPool);
     overlapping.id = {9, 9};
-    overlapping.base += kMiB - 64;
+    overlapping.base += kPool - 64;
     EXPECT_EQ(mount(overlapping, node(1)), StoreCode::kSegmentAlreadyExists);
     overlapping.base += 64;
     EXPECT_EQ(mount(overlapping, node(1)), StoreCode::kOk);
@@ -48,17 +48,17 @@ TEST_F(Segments, RefusesNonsense) {
     EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams) << "too small";
     bad.size = UINT64_MAX - 5;
     EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams) << "too large";
-    bad = spec(1, kMiB);
+    bad = spec(1, kPool);
     bad.name.clear();
     EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams);
-    bad = spec(1, kMiB);
+    bad = spec(1, kPool);
     bad.id = {};
     EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams);
-    bad = spec(1, kMiB);
+    bad = spec(1, kPool);
     bad.base = UINT64_MAX - 100;
     EXPECT_EQ(mount(bad, node(1)), StoreCode::kInvalidParams) << "past the end of all memory";
     auto t = transaction();
-    const HeldSegment held{.segment = spec(1, kMiB)};
+    const HeldSegment held{.segment = spec(1, kPool)};
     EXPECT_EQ(remount(t, {.client = {}, .segments = {&held, 1}}, now_).segments[0].code, StoreCode::kInvalidParams) << "no client";
 }
 
@@ -125,7 +125,7 @@ TEST_F(Segments, MemoryMountedAgainWaitsForLeasesOnWhatItHeld) {
     put("k");
     get("k");
     unmount(1);
-    SegmentSpec again = spec(1, kMiB);
+    SegmentSpec again = spec(1, kPool);
     again.id = {9, 9};
     again.name = "node01:1";
     ASSERT_EQ(mount(again, node(1)), StoreCode::kOk);
@@ -162,7 +162,7 @@ TEST_F(Segments, AWriterThatNeverAttachedIsAskedToWhenItPings) {
 
 TEST_F(Segments, RangesOfASilentWriterRestForAWhile) {
     add_node(1);
-    start("k", kMiB);
+    start("k", kPool);
     pass(10s);
     attach(node(1));
     jobs();
@@ -192,7 +192,7 @@ TEST_F(Segments, ARestartedNodeReplacesItsEarlierLifeAtOnce) {
     add_node(1);
     put("k");
     attach(node(51));
-    SegmentSpec successor = spec(51, kMiB);
+    SegmentSpec successor = spec(51, kPool);
     successor.name = "node01:1";
     EXPECT_EQ(mount(successor, node(51)), StoreCode::kOk);
     EXPECT_FALSE(holds("k"));
@@ -204,7 +204,7 @@ TEST_F(Segments, FailureReportsKeepNewWritesAway) {
     for (uint64_t n = 1; n <= 4; ++n) add_node(n);
     attach(kClient);
     const auto report = [&](uint64_t number) {
-        const SegmentId id = spec(number, kMiB).id;
+        const SegmentId id = spec(number, kPool).id;
         auto t = transaction();
         return report_failures(t, {.client = kClient, .segments = {&id, 1}}, now_);
     };
@@ -274,17 +274,17 @@ TEST_F(Adoption, OneBadEntryCostsOneKey) {
     std::vector<HeldObject> objects;
     std::vector<std::string> names;
     for (int i = 0; i < 100; ++i) names.push_back(std::to_string(i));
-    for (uint64_t i = 0; i < 100; ++i) objects.push_back(held(names[i], i * 4096, i + 1, 4096));
-    objects[10].offset = 9 * 4096 + 64;  // overlaps its neighbour
-    objects[20].offset = 20 * 4096 + 1;  // unaligned
-    objects[30].offset = kMiB;           // outside
+    for (uint64_t i = 0; i < 100; ++i) objects.push_back(held(names[i], i * 512, i + 1, 512));
+    objects[10].offset = 9 * 512 + 64;  // overlaps its neighbour
+    objects[20].offset = 20 * 512 + 1;  // unaligned
+    objects[30].offset = kPool;         // outside
     objects[40].length = 0;
     objects[50].generation = 0;
     objects[60].key = "";
     objects[70].offset = UINT64_MAX - 63;
     objects[80].length = UINT64_MAX;
     objects[90].offset = 0;  // claims everything
-    objects[90].length = kMiB;
+    objects[90].length = kPool;
     const auto result = adopt(1, objects);
     EXPECT_EQ(result.adopted, 91u);
     EXPECT_EQ(result.refused, 9u);

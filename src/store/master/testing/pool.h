@@ -24,7 +24,8 @@ inline void PrintTo(StoreCode code, std::ostream* to) { *to << store_code_name(c
 /// agree with itself, and replaying its changes must give the same state.
 class PoolTest : public testing::Test {
 protected:
-    static constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
+    static constexpr uint64_t kKiB = 1024;
+    static constexpr uint64_t kPool = 64 * kKiB;  // of a node: values up to this length take just that
     static constexpr ClientId kClient{1, 1}, kOther{1, 2};
 
     void use(const MasterOptions& options) { state_ = std::make_unique<MasterState>(options_ = options); }
@@ -63,7 +64,7 @@ protected:
         remount(t, {.client = client, .segments = {}}, now_);
     }
     /// Node `number` with one segment of that size.
-    SegmentNumber add_node(uint64_t number, uint64_t size = kMiB) {
+    SegmentNumber add_node(uint64_t number, uint64_t size = kPool) {
         attach(node(number));
         auto t = transaction();
         EXPECT_EQ(mount_segment(t, {.client = node(number), .segment = spec(number, size)}, now_), StoreCode::kOk);

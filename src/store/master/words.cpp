@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/master/words.h"
+
+#include <algorithm>
+
+namespace mooncake::store {
+
+namespace {
+
+Duration left(Time end, Time now) { return std::max(end - now, Duration::zero()); }
+
+uint64_t offset_on(const ReplicaList& replicas, SegmentNumber segment) {
+    const size_t position = replicas.find(segment);
+    MC_CHECK(position < replicas.size());
+    return replicas[position].offset;
+}
+
+/// Without what is different for values, writes and copies.
+RangePlanned word_of_object(const MasterState& state, SegmentNumber segment, const Object& object) {
+    return {.segment = state.segments()[segment].spec.id,
+            .tenant = state.tenants()[object.tenant].name,
+            .key = std::string(object.key()),
+            .group = object.group == 0 ? std::string() : state.groups()[object.group].name};
+}
+
+RangePlanned word_of_rest(const MasterState& state, const UsedRange& range, SegmentNumber segment) {
+    return {.segment = state.segments()[segment].spec.id, .offset = range.offset, .length = range.length, .generation = range.generation};
+}
+
+}  // namespace
+
+RangePlanned word_of_write(const MasterState& state, SegmentNumber segment, WriteId write_id) {
+    const Write& write = state.write(write_id);
+    const Object& object = state.objects()[write.object];
+    RangePlanned word = word_of_object(state, segment, object);
+    word.offset = offset_on(write.replicas, segment);
+    word.length = write.length;
+    word.generation = write.generation;
+    word.data_type = write.data_type;
+    word.hard_pin = object.hard_pin || write.hard_pin;
+    if (write.soft_pin == SoftPinAction::kEnable) word.soft_pin_left = write.soft_pin_ttl;
+    if (write.soft_pin == SoftPinAction::kPreserve) word.soft_pin_left = left(object.soft_pin_end, write.started);
+    word.writer = state.clients()[write.client].id;
+    return word;
+}
+
+RangePlanned word_of_value(const MasterState& state, SegmentNumber segment, ObjectId id, Time now) {
+    const Object& object = state.objects()[id];
+    RangePlanned word = word_of_object(state, segment, object);
+    word.offset = offset_on(object.replicas, segment);
+    word.length = object.length;
+    word.generation = object.generation;
+    word.data_type = object.data_type;
+    word.hard_pin = object.hard_pin;
+    word.soft_pin_left = left(object.soft_pin_end, now);
+    if (object.writer != 0) word.writer = state.clients()[object.writer].id;
+    return word;
+}
+
+RangePlanned word_of_copy(const MasterState& state, SegmentNumber segment, CopyId id, Time now) {
+    const Copy& copy = state.copy(id);
+    const Object& object = state.objects()[copy.object];
+    RangePlanned word = word_of_object(state, segment, object);
+    word.offset = offset_on(copy.targets, segment);
+    word.length = object.length;
+    word.generation = object.generation;
+    word.data_type = object.data_type;
+    word.hard_pin = object.hard_pin;
+    word.soft_pin_left = left(object.soft_pin_end, now);
+    word.writer = state.clients()[copy.client].id;
+    return word;
+}
+
+CopyOrder order_of(const MasterState& state, CopyId id) {
+    const Copy& copy = state.copy(id);
+    const Object& object = state.objects()[copy.object];
+    CopyOrder order{.task = copy.task,
+                    .tenant = state.tenants()[object.tenant].name,
+                    .key = std::string(object.key()),
+                    .generation = object.generation,
+                    .length = object.length,
+                    .checksum = object.checksum,
+                    .source = {.segment = copy.source, .offset = offset_on(object.replicas, copy.source)},
+                    .targets = {}};
+    for (size_t i = 0; i < copy.targets.size(); ++i) order.targets.push_back({copy.targets[i].segment, copy.targets[i].offset});
+    return order;
+}
+
+bool for_each_range(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most,
+                    const std::function<void(const UsedRange&)>& visit) {
+    if (!state.segments().exists(segment)) return false;
+    const RangeAllocator& allocator = state.segments()[segment].allocator;
+    for (; most != 0 && cursor.next < allocator.limit(); --most, ++cursor.next) {
+        const RangeAllocator::Block block = cursor.next;
+        if (!allocator.is_used(block)) continue;
+        const uint64_t owner = allocator.owner(block);
+        UsedRange range{.kind = owner_kind(owner), .number = owner_number(owner), .offset = allocator.offset(block)};
+        switch (range.kind) {
+            case OwnerKind::kObject:
+                range.length = state.objects()[range.number].length;
+                range.generation = state.objects()[range.number].generation;
+                break;
+            case OwnerKind::kWrite:
+                range.length = state.write(range.number).length;
+                range.generation = state.write(range.number).generation;
+                break;
+            case OwnerKind::kCopy:
+                range.length = state.objects()[state.copy(range.number).object].length;
+                range.generation = state.objects()[state.copy(range.number).object].generation;
+                break;
+            case OwnerKind::kResting:
+                range.length = state.quarantine()[range.number].length;
+                range.generation = state.quarantine()[range.number].generation;
+                break;
+        }
+        visit(range);
+    }
+    return cursor.next < allocator.limit();
+}
+
+bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most, Time now, FeedUpdate& to) {
+    return for_each_range(state, segment, cursor, most, [&](const UsedRange& range) {
+        switch (range.kind) {
+            case OwnerKind::kObject:
+                to.planned.push_back(word_of_value(state, segment, range.number, now));
+                to.filled.push_back({.segment = to.planned.back().segment,
+                                     .generation = range.generation,
+                                     .checksum = state.objects()[range.number].checksum});
+                break;
+            case OwnerKind::kWrite: to.planned.push_back(word_of_write(state, segment, range.number)); break;
+            case OwnerKind::kCopy: to.planned.push_back(word_of_copy(state, segment, range.number, now)); break;
+            case OwnerKind::kResting:
+                to.planned.push_back(word_of_rest(state, range, segment));
+                to.dropped.push_back({.segment = to.planned.back().segment,
+                                      .generation = range.generation,
+                                      .rest = left(state.quarantine()[range.number].until, now)});
+                break;
+        }
+    });
+}
+
+}  // namespace mooncake::store
