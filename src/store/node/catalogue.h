@@ -4,54 +4,61 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <memory>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/thread_annotations.h"
 #include "base/time.h"
+#include "store/node/held_ranges.h"
+#include "store/node/name_table.h"
 #include "store/protocol/feed.h"
 #include "store/protocol/segments.h"
 
 namespace mooncake::store {
 
 /// What the segments of this process hold, as the master's feed tells it. When a master is lost, its successor learns it from here.
-/// Thread-safe.
+/// Thread-safe. About 80 bytes per entry, and its key.
+///
+/// A stream that begins anew does not make it forget at once: until that stream is complete, what it has not told yet stays, so that a
+/// master lost in the middle takes nothing with it.
 class Catalogue {
 public:
     void add_segment(const SegmentSpec& segment);
     void remove_segment(const SegmentId& segment);
 
+    /// The words of one update count in this order: planned, filled, dropped. A range planned without a key only rests: its drop follows.
     void apply(const FeedUpdate& update, Time now);
     /// The feed broke. `orderly`: by its other end (so every word of it arrived), not by silence.
     void feed_ended(bool orderly);
 
-    /// Hands out, in parts of at most `entries_max` objects each, everything a new master must know; borrowed for the time of the call.
-    /// Stops at the first false.
+    /// Hands out, in parts of at most `entries_max` entries each, everything a new master must know; borrowed for the time of the call,
+    /// during which no lock is held. Stops at the first false. Segments must not be removed nor updates applied meanwhile: a segment
+    /// that goes is not reported to its end.
     bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const;
 
+    /// Values, without writes that have not ended.
     size_t objects() const;
+    size_t memory_bytes() const;
 
 private:
-    struct Entry {
-        RangePlanned range;
-        uint64_t checksum = 0;
-        bool filled = false;
-        Time soft_pin_end{};
-    };
-    struct Rest {
-        uint64_t offset = 0, length = 0;
-        Time until{};
-    };
     struct Lent {
         SegmentSpec spec;
-        std::unordered_map<uint64_t, Entry> entries;  // by generation
-        std::vector<Rest> rests;
+        HeldRanges ranges;
     };
+    class Reporter;
+
+    Lent* find(const SegmentId& segment) MC_REQUIRES(mutex_);
+    void begin_stream() MC_REQUIRES(mutex_);
+    bool report_segment(const SegmentId& id, size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const;
 
     mutable Mutex mutex_;
-    std::unordered_map<SegmentId, Lent> segments_ MC_GUARDED_BY(mutex_);
-    bool exact_ MC_GUARDED_BY(mutex_) = true;
+    std::unordered_map<SegmentId, std::unique_ptr<Lent>> segments_ MC_GUARDED_BY(mutex_);
+    NameTable groups_ MC_GUARDED_BY(mutex_), origins_ MC_GUARDED_BY(mutex_);
+    bool exact_ MC_GUARDED_BY(mutex_) = true;       // nothing but what is written here can be in use
+    bool streaming_ MC_GUARDED_BY(mutex_) = false;  // a stream began and is not complete yet
+    bool round_ MC_GUARDED_BY(mutex_) = false;      // flips with each stream; tells its words from earlier ones
 };
 
 }  // namespace mooncake::store

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/node/catalogue.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory_resource>
+
+#include "store/protocol/stored_form.h"
+
+namespace mooncake::store {
+
+namespace {
+
+/// What rests in one segment, without what is in use again. The master's clock ends a rest a moment before ours does: what it planned there
+/// since then is the truth.
+class RestList {
+public:
+    explicit RestList(std::vector<HeldRanges::Rest> rests) : rests_(std::move(rests)) {
+        std::sort(rests_.begin(), rests_.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+        uint64_t furthest = 0;
+        for (const auto& rest : rests_) furthest_.push_back(furthest = std::max(furthest, rest.offset + rest.length));
+        over_.resize(rests_.size());
+    }
+
+    void in_use(uint64_t offset, uint64_t length) {
+        const auto behind = std::lower_bound(rests_.begin(), rests_.end(), offset + length,
+                                             [](const HeldRanges::Rest& rest, uint64_t end) { return rest.offset < end; });
+        for (auto i = static_cast<size_t>(behind - rests_.begin()); i-- > 0 && furthest_[i] > offset;)
+            if (rests_[i].offset + rests_[i].length > offset) over_[i] = true;
+    }
+
+    template <typename Visit>
+    void for_each(Visit&& visit) const {
+        for (size_t i = 0; i < rests_.size(); ++i)
+            if (!over_[i]) visit(rests_[i]);
+    }
+
+private:
+    std::vector<HeldRanges::Rest> rests_;
+    std::vector<uint64_t> furthest_;  // end of anything up to here
+    std::vector<bool> over_;
+};
+
+}  // namespace
+
+/// Builds the parts for one segment; texts are copied, so that no lock is held while a part is handed out.
+class Catalogue::Reporter {
+public:
+    using HandOut = std::function<bool(const HeldSegment&)>;
+    Reporter(const Lent& lent, bool exact, Time now, size_t entries_max, const HandOut& hand_out)
+        : spec_(lent.spec), exact_(exact), now_(now), entries_max_(std::max<size_t>(entries_max, 1)), hand_out_(hand_out),
+          resting_(lent.ranges.rests(now)) {
+        for (const RangePlanned& range : lent.ranges.announced()) writes_.push_back({.offset = range.offset, .length = range.length});
+    }
+
+    /// Takes records until the part is full. True: those were the last ones.
+    bool collect(const HeldRanges& ranges, const NameTable& origins, const NameTable& groups) {
+        for (; next_ < ranges.limit(); ++next_) {
+            const HeldRanges::Record& record = ranges[next_];
+            if (!record.used()) continue;
+            if (full()) return false;
+            resting_.in_use(record.offset, stored_bytes(record.length));
+            add(record, origins[record.origin], groups[record.group]);
+        }
+        return true;
+    }
+    bool hand_over(bool more) {
+        const bool go_on = hand_out_(
+            {.segment = spec_, .objects = objects_, .writes = writes_, .rests = rests_, .exact = exact_, .more = more});
+        objects_.clear();
+        writes_.clear();
+        rests_.clear();
+        texts_.release();
+        text_bytes_ = 0;
+        tenant_ = {};
+        return go_on;
+    }
+    /// After the last record: what rests, and the end.
+    bool finish() {
+        bool go_on = true;
+        resting_.for_each([&](const HeldRanges::Rest& rest) {
+            if (go_on && full()) go_on = hand_over(/*more=*/true);
+            if (go_on) rests_.push_back({.offset = rest.offset, .length = rest.length, .left = rest.until - now_});
+        });
+        return go_on && hand_over(/*more=*/false);
+    }
+
+private:
+    static constexpr size_t kTextBytesMax = 256 << 10;  // keys may be long, and a request is bounded
+
+    bool full() const noexcept { return objects_.size() + writes_.size() + rests_.size() >= entries_max_ || text_bytes_ >= kTextBytesMax; }
+    void add(const HeldRanges::Record& record, std::string_view origin, std::string_view group) {
+        const ClientId writer = HeldRanges::origin_writer(origin);
+        if (!record.filled) {
+            writes_.push_back({.offset = record.offset, .length = record.length, .writer = writer});
+            return;
+        }
+        const std::string_view tenant = HeldRanges::origin_tenant(origin);
+        if (tenant_ != tenant) tenant_ = copy(tenant);
+        objects_.push_back({.tenant = tenant_,
+                            .key = copy(record.key()),
+                            .group = copy(group),
+                            .offset = record.offset,
+                            .length = record.length,
+                            .generation = record.generation,
+                            .checksum = record.checksum,
+                            .data_type = record.data_type,
+                            .hard_pin = record.hard_pin,
+                            .soft_pin_left = std::max(record.soft_pin_end - now_, Duration::zero()),
+                            .writer = writer});
+    }
+    std::string_view copy(std::string_view text) {
+        if (text.empty()) return {};
+        auto* to = static_cast<char*>(texts_.allocate(text.size(), 1));
+        std::memcpy(to, text.data(), text.size());
+        text_bytes_ += text.size();
+        return {to, text.size()};
+    }
+
+    const SegmentSpec spec_;
+    const bool exact_;
+    const Time now_;
+    const size_t entries_max_;
+    const HandOut& hand_out_;
+    RestList resting_;
+    uint32_t next_ = 1;
+    std::vector<HeldObject> objects_;
+    std::vector<HeldWrite> writes_;
+    std::vector<HeldRest> rests_;
+    std::pmr::monotonic_buffer_resource texts_;
+    size_t text_bytes_ = 0;
+    std::string_view tenant_;
+};
+
+void Catalogue::add_segment(const SegmentSpec& segment) {
+    Lock lock(mutex_);
+    auto& lent = segments_[segment.id];
+    if (lent) return;
+    lent = std::make_unique<Lent>();
+    lent->spec = segment;
+}
+
+void Catalogue::remove_segment(const SegmentId& segment) {
+    Lock lock(mutex_);
+    const auto found = segments_.find(segment);
+    if (found == segments_.end()) return;
+    found->second->ranges.clear({groups_, origins_});
+    segments_.erase(found);
+}
+
+Catalogue::Lent* Catalogue::find(const SegmentId& segment) {
+    const auto found = segments_.find(segment);
+    return found == segments_.end() ? nullptr : found->second.get();
+}
+
+void Catalogue::begin_stream() {
+    // Two rounds are told apart, no more: whatever an unfinished stream left becomes one with what was there before.
+    if (streaming_)
+        for (const auto& [id, lent] : segments_) lent->ranges.settle(round_, {groups_, origins_});
+    for (const auto& [id, lent] : segments_) lent->ranges.forget_announced();
+    streaming_ = true;
+    exact_ = false;
+    round_ = !round_;
+}
+
+void Catalogue::apply(const FeedUpdate& update, Time now) {
+    Lock lock(mutex_);
+    if (update.reset) begin_stream();
+    Lent* lent = nullptr;  // words of one segment mostly stand together
+    const auto of = [&](const SegmentId& segment) MC_REQUIRES(mutex_) {
+        if (lent == nullptr || lent->spec.id != segment) lent = find(segment);
+        return lent;
+    };
+    const HeldRanges::Names names{groups_, origins_};
+    for (const RangePlanned& word : update.planned)
+        if (of(word.segment) != nullptr) lent->ranges.plan(word, round_, now, names);
+    for (const RangeFilled& word : update.filled)
+        if (of(word.segment) != nullptr) lent->ranges.fill(word);
+    for (const RangeDropped& word : update.dropped)
+        if (of(word.segment) != nullptr) lent->ranges.drop(word, now, names);
+    if (!update.complete || !streaming_) return;
+    for (const auto& [id, held] : segments_) held->ranges.keep_only(round_, names);
+    streaming_ = false;
+    exact_ = true;
+}
+
+void Catalogue::feed_ended(bool orderly) {
+    Lock lock(mutex_);
+    if (!orderly) exact_ = false;
+    if (!streaming_) return;
+    for (const auto& [id, lent] : segments_) lent->ranges.settle(round_, {groups_, origins_});
+    streaming_ = false;
+}
+
+bool Catalogue::report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const {
+    std::vector<SegmentId> ids;
+    {
+        Lock lock(mutex_);
+        for (const auto& [id, lent] : segments_) ids.push_back(id);
+    }
+    for (const SegmentId& id : ids)
+        if (!report_segment(id, entries_max, now, part)) return false;
+    return true;
+}
+
+bool Catalogue::report_segment(const SegmentId& id, size_t entries_max, Time now,
+                               const std::function<bool(const HeldSegment&)>& part) const {
+    std::unique_ptr<Reporter> reporter;
+    for (;;) {
+        {
+            Lock lock(mutex_);
+            const auto found = segments_.find(id);
+            if (found == segments_.end()) return true;
+            if (!reporter) reporter = std::make_unique<Reporter>(*found->second, exact_, now, entries_max, part);
+            if (reporter->collect(found->second->ranges, origins_, groups_)) break;
+        }
+        if (!reporter->hand_over(/*more=*/true)) return false;
+    }
+    return reporter->finish();
+}
+
+size_t Catalogue::objects() const {
+    Lock lock(mutex_);
+    size_t count = 0;
+    for (const auto& [id, lent] : segments_) count += lent->ranges.values();
+    return count;
+}
+
+size_t Catalogue::memory_bytes() const {
+    Lock lock(mutex_);
+    size_t bytes = groups_.memory_bytes() + origins_.memory_bytes();
+    for (const auto& [id, lent] : segments_) bytes += sizeof(Lent) + lent->ranges.memory_bytes();
+    return bytes;
+}
+
+}  // namespace mooncake::store
