@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -41,6 +42,8 @@ public:
 
     const Table* operator->() const noexcept { return table_; }
     const Table& operator*() const noexcept { return *table_; }
+    /// The copy, if there is one, for whoever keeps views of the message.
+    std::unique_ptr<uint64_t[]> take_copy() noexcept { return std::move(copy_); }
 
 private:
     static constexpr flatbuffers::uoffset_t kDepthMax = 16;

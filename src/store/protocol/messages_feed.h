@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "store/protocol/feed.h"
+
+/// The feed: see messages.h.
+namespace mooncake::store {
+
+/// Collects one update, item by item, without an allocation for each: keys are appended to one text. Not thread-safe.
+class FeedWriter {
+public:
+    /// RangePlanned with borrowed texts.
+    struct Planned {
+        SegmentId segment;
+        uint64_t offset = 0, length = 0, generation = 0;
+        std::string_view tenant, key, group;
+        ObjectDataType data_type = ObjectDataType::kUnknown;
+        bool hard_pin = false;
+        Duration soft_pin_left{0};
+        ClientId writer;
+    };
+    void planned(const Planned& range);
+    void filled(const RangeFilled& range) { filled_.push_back(range); }
+    void dropped(const RangeDropped& range) { dropped_.push_back(range); }
+    void changed(std::string_view tenant, std::string_view key);
+    /// Forgets the keys told: all may have changed.
+    void all_changed();
+    void order(CopyOrder order) { orders_.push_back(std::move(order)); }
+
+    bool empty() const noexcept;
+    /// Items of all kinds.
+    size_t items() const noexcept;
+    size_t changed_keys() const noexcept { return changed_.size(); }
+    /// About as much as encoded.
+    size_t bytes() const noexcept;
+    void clear() noexcept;
+
+    struct Head {
+        uint64_t sequence = 0;
+        bool acknowledge = false, reset = false, complete = false;
+    };
+    std::vector<std::byte> encode(const Head& head) const;
+
+private:
+    struct PlannedRow {
+        SegmentId segment;
+        ClientId writer;
+        uint64_t offset, length, generation;
+        Duration soft_pin_left;
+        uint32_t tenant_bytes, key_bytes, group_bytes;
+        ObjectDataType data_type;
+        bool hard_pin;
+    };
+    struct ChangedRow {
+        uint32_t tenant_bytes, key_bytes;
+    };
+
+    std::vector<PlannedRow> planned_;
+    std::string planned_texts_;
+    std::vector<RangeFilled> filled_;
+    std::vector<RangeDropped> dropped_;
+    std::vector<ChangedRow> changed_;
+    std::string changed_texts_;
+    std::vector<CopyOrder> orders_;
+    bool all_changed_ = false;
+};
+
+std::vector<std::byte> encode_feed_update(const FeedUpdate& update);
+Result<FeedUpdate> decode_feed_update(std::span<const std::byte> body);
+
+struct Acknowledgement {
+    ClientId client;
+    uint64_t sequence = 0;
+};
+std::vector<std::byte> encode_acknowledgement(const Acknowledgement& acknowledgement);
+Result<Acknowledgement> decode_acknowledgement(std::span<const std::byte> body);
+
+}  // namespace mooncake::store
