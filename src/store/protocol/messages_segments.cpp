@@ -112,7 +112,7 @@ std::vector<std::byte> encode_remount_request(const RemountRequest& request) {
     for (const HeldSegment& held : request.segments) segments.push_back(held_to_wire(*builder, held));
     const auto list = builder->CreateVector(segments);
     const wire::Id client = id_to_wire(request.client);
-    return builder.finish(wire::CreateRemountRequest(*builder, &client, list));
+    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list));
 }
 
 Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) {
@@ -134,7 +134,7 @@ Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) 
                                      .exact = table.exact(),
                                      .more = table.more()});
     }
-    received.request = {.client = id_from_wire<ClientId>(message->client()), .segments = received.segments};
+    received.request = {.client = id_from_wire<ClientId>(message->client()), .epoch = message->epoch(), .segments = received.segments};
     received.copy = message.take_copy();
     return received;
 }

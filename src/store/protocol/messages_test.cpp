@@ -192,10 +192,11 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
     const std::vector<HeldSegment> segments{
         {.segment = some_segment(), .objects = objects, .writes = writes, .rests = rests, .exact = true, .more = true},
         {.segment = {.id = {9, 9}, .name = "empty", .endpoint = {}, .protocol = {}}, .objects = {}, .writes = {}, .rests = {}}};
-    auto decoded = decode_remount_request(encode_remount_request({.client = kClient, .segments = segments}));
+    auto decoded = decode_remount_request(encode_remount_request({.client = kClient, .epoch = 8, .segments = segments}));
     ASSERT_TRUE(decoded);
     const ReceivedRemount back = std::move(*decoded);
     EXPECT_EQ(back.request.client, kClient);
+    EXPECT_EQ(back.request.epoch, 8u);
     ASSERT_EQ(back.request.segments.size(), 2u);
     const HeldSegment& held = back.request.segments[0];
     EXPECT_EQ(held.segment.id, kSegment);
