@@ -51,7 +51,7 @@ void MasterState::apply(const WriteCommitted& change) {
     object.generation = write.generation;
     object.length = write.length;
     object.checksum = change.checksum;
-    object.lease_end = {};
+    object.lease_end = object.promise_end = {};
     object.data_type = write.data_type;
     object.hard_pin |= write.hard_pin;
     if (write.soft_pin == SoftPinAction::kEnable) object.soft_pin_end = change.now + write.soft_pin_ttl;
@@ -70,14 +70,15 @@ void MasterState::apply(const WriteDropped& change) { drop_write(change.write, c
 void MasterState::apply(const LeasesGranted& change) {
     constexpr size_t kAhead = 8;  // the neighbours in the eviction order are far apart in memory
     const std::vector<ObjectId>& ids = change.objects;
-    for (size_t i = 0; i < ids.size(); ++i) {
-        if (i + kAhead < ids.size()) {
-            const Links& links = objects_[ids[i + kAhead]].order;
+    for (size_t i = ids.size();
+         i-- > 0;) {  // the first key becomes the youngest: a prefix is of use without the rest, not the other way round
+        if (i >= kAhead) {
+            const Links& links = objects_[ids[i - kAhead]].order;
             __builtin_prefetch(&objects_[links.previous].order, 1);
             __builtin_prefetch(&objects_[links.next].order, 1);
         }
         Object& object = objects_[ids[i]];
-        object.lease_end = std::max(object.lease_end, change.until);
+        hold(object, object.lease_end, change.until);
         const ObjectId unit_id = unit(ids[i]);
         if (objects_[unit_id].shelf != Shelf::kNone) tenants_[object.tenant].order.touch(unit_id);
     }
@@ -85,8 +86,8 @@ void MasterState::apply(const LeasesGranted& change) {
 
 void MasterState::apply(const PromisesGranted& change) {
     for (const ObjectId id : change.objects) {
-        Time& end = objects_[id].promise_end;
-        end = std::max(end, change.until);
+        Object& object = objects_[id];
+        hold(object, object.promise_end, change.until);
     }
 }
 

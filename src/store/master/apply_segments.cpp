@@ -164,11 +164,11 @@ void MasterState::apply(const ValueAdopted& change) {
         object.data_type = change.data_type;
         object.hard_pin = change.hard_pin;
         object.soft_pin_end = change.soft_pin_end;
-        object.lease_end = {};
+        object.lease_end = object.promise_end = {};
         set_writer(object, change.writer ? clients_.find_or_insert(change.writer) : 0);
     }
     object.replicas.add(replica);
-    object.lease_end = std::max(object.lease_end, change.lease_end);
+    hold(object, object.lease_end, change.lease_end);
     charge(tenant, change.length, 1);
     update_order(id);
 }

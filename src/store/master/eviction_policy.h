@@ -30,36 +30,53 @@ struct OrderLinks {
     Links& operator()(ObjectId id) const { return objects[id].order; }
 };
 
-/// Least recently used first.
-class LruPolicy final : public EvictionPolicy {
+/// Least recently used first, but those used again are kept apart from those used once, and protected as long as they are no more than
+/// their share: a flood of values that nobody asks for a second time flushes only the others.
+class SegmentedLruPolicy final : public EvictionPolicy {
 public:
-    explicit LruPolicy(ObjectTable& objects) : objects_(objects) {}
+    explicit SegmentedLruPolicy(ObjectTable& objects) : objects_(objects) {}
 
-    void insert(ObjectId id) override { list_.push_back(id, links()); }
-    void insert_coldest(ObjectId id) override { list_.push_front(id, links()); }
+    void insert(ObjectId id) override { add(id, objects_[id].reused); }
+    void insert_coldest(ObjectId id) override { (objects_[id].reused ? reused_ : once_).push_front(id, links()); }
     void touch(ObjectId id) override {
-        if (list_.last() == id) return;
-        list_.erase(id, links());
-        list_.push_back(id, links());
+        remove(id);
+        add(id, true);
     }
-    void remove(ObjectId id) override { list_.erase(id, links()); }
-    void replace(ObjectId id, ObjectId by) override { list_.replace(id, by, links()); }
-    ObjectId coldest() const override { return list_.first(); }
-    ObjectId next_coldest(ObjectId id) const override { return objects_[id].order.next; }
-    size_t size() const override { return list_.size(); }
+    void remove(ObjectId id) override { (objects_[id].reused ? reused_ : once_).erase(id, links()); }
+    void replace(ObjectId id, ObjectId by) override {
+        objects_[by].reused = objects_[id].reused;
+        (objects_[id].reused ? reused_ : once_).replace(id, by, links());
+    }
+    ObjectId coldest() const override { return once_.size() != 0 ? once_.first() : reused_.first(); }
+    ObjectId next_coldest(ObjectId id) const override {
+        const ObjectId next = objects_[id].order.next;
+        return next != 0 || objects_[id].reused ? next : reused_.first();
+    }
+    size_t size() const override { return once_.size() + reused_.size(); }
 
 private:
+    static constexpr size_t kShare = 4;  // one of so many entries is protected; more hurts where values are soon used again
     OrderLinks links() const { return {objects_}; }
+    void add(ObjectId id, bool reused) {
+        objects_[id].reused = reused;
+        (reused ? reused_ : once_).push_back(id, links());
+        while (reused_.size() * kShare > size()) {
+            const ObjectId cold = reused_.first();
+            reused_.erase(cold, links());
+            objects_[cold].reused = false;
+            once_.push_back(cold, links());
+        }
+    }
 
     ObjectTable& objects_;
-    IndexList list_;
+    IndexList once_, reused_;
 };
 
 /// One tenant's evictable entries: those in the policy's order, and those set aside because they may not go yet. Entries on a shelf are
 /// in the order in which they were set aside, that is, coldest first. Not thread-safe.
 class EvictionOrder {
 public:
-    explicit EvictionOrder(ObjectTable& objects) : objects_(objects), policy_(std::make_unique<LruPolicy>(objects)) {}
+    explicit EvictionOrder(ObjectTable& objects) : objects_(objects), policy_(std::make_unique<SegmentedLruPolicy>(objects)) {}
 
     void insert(ObjectId id) {
         policy_->insert(id);

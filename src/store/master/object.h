@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -84,8 +85,9 @@ struct alignas(64) Object {
     WriteId write = 0;        // the unfinished put or upsert
     ObjectDataType data_type = ObjectDataType::kUnknown;
     Shelf shelf = Shelf::kNone;
-    bool hard_pin = false;
-    bool blocked = false;  // may not be evicted whatever the time: as counted in its group
+    bool hard_pin : 1 = false;
+    bool blocked : 1 = false;  // may not be evicted whatever the time: as counted in its group
+    bool reused : 1 = false;   // for the eviction policy
 
     ReplicaList replicas;  // of the value, all complete
     uint64_t length = 0;
@@ -96,6 +98,7 @@ struct alignas(64) Object {
 
     std::string_view key() const { return {key_bytes.get(), key_length}; }
     bool has_value() const { return generation != 0; }
+    Time held_until() const { return std::max(lease_end, promise_end); }
     /// Nobody was told lately that it is there.
     bool free_of_leases(Time now) const { return lease_end <= now && promise_end <= now; }
 };

@@ -14,12 +14,14 @@ namespace mooncake::store {
 struct MasterOptions {
     // leases and pins
     Duration lease_ttl = 10s;
+    double held_share = 1.0 / 16;  // of the pool, that leases and promises may hold for their full time once memory gets short; 0: all
     Duration soft_pin_ttl = 30min;
     Duration soft_pin_ttl_max = 24h;
     // eviction
     bool evict_soft_pinned = true;
     double eviction_ratio = 0.05;
-    double high_watermark = 0.90;
+    double high_watermark = 0.90;  // of memory in use, where it is freed ahead of need
+    bool evict_ahead = false;      // off: memory is freed when a put needs it, and used to the last byte
     // writes and clients
     Duration client_ttl = 10s;
     Duration put_discard_timeout = 30s;   // an unfinished write may be pre-empted from then on

@@ -11,6 +11,7 @@
 #include "store/master/change.h"
 #include "store/master/client_table.h"
 #include "store/master/group_table.h"
+#include "store/master/hold_ledger.h"
 #include "store/master/object_table.h"
 #include "store/master/observer.h"
 #include "store/master/options.h"
@@ -81,6 +82,9 @@ public:
     /// What a value of this length takes of a segment.
     uint64_t rounded(uint64_t length) const { return (stored_bytes(length) + options_.alignment - 1) & ~(options_.alignment - 1); }
     uint64_t next_generation() const noexcept { return next_generation_; }
+    /// How long a lease or promise may be given now: the full time while half of the pool is free; then the less the more is held already,
+    /// so that what is held never crowds out what is used.
+    Duration hold_time(Time now) const;
     /// Whether ClockAdvanced{now} would do anything.
     bool due(Time now) const { return now >= next_event(); }
     Time next_event() const;
@@ -110,6 +114,7 @@ private:
     void rest(Quarantine::Rest what);
     void end_rests_of(ClientNumber writer, Time quiet_from, Time now);
     void drop_ranges_of(const Object& object, Time now);
+    void hold(Object& object, Time& end, Time until);
     void charge(TenantNumber tenant, uint64_t length, size_t replicas);
     void refund(TenantNumber tenant, uint64_t length, size_t replicas);
     void join_group(ObjectId id, std::string_view name);
@@ -136,6 +141,7 @@ private:
     Slab<Copy, 64> copies_;
     IndexList writes_by_age_;
     Quarantine quarantine_;
+    HoldLedger holds_;
     std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;
     std::vector<Departed> departed_;
     uint64_t next_generation_;

@@ -14,7 +14,7 @@ EvictionRun evict_to_watermark(Transaction& transaction, Time now) {
     const auto used = static_cast<double>(state.segments().used_bytes() - state.quarantine().bytes());
     const double over = used - capacity * state.options().high_watermark;
     EvictionRun run;
-    if (over <= 0) return run;
+    if (over <= 0 || !state.options().evict_ahead) return run;
     run.over = true;
     const auto target = static_cast<uint64_t>(std::min(used, over + capacity * state.options().eviction_ratio));
     const uint64_t least = std::max(target / 2, static_cast<uint64_t>(over));

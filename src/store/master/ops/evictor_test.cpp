@@ -233,7 +233,7 @@ TEST_F(Watermark, TakesSoftPinnedDownToTheLowerBoundOnly) {
 }
 
 TEST_F(Watermark, IsBoundedPerRun) {
-    use({.eviction_ratio = 0.0, .high_watermark = 0.0});
+    use({.eviction_ratio = 0.0, .high_watermark = 0.0, .evict_ahead = true});
     log_.clear();
     add_node(1, 4 * kPool);
     fill(64, 10'000);

@@ -7,7 +7,8 @@ ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now)
     const MasterState& state = transaction.state();
     ExistReply reply;
     reply.results.resize(request.keys.size());
-    PromisesGranted granted{.until = now + state.options().lease_ttl};
+    reply.promise = state.hold_time(now);
+    PromisesGranted granted{.until = now + reply.promise};
     granted.objects.resize(request.keys.size());
     const TenantNumber tenant = state.tenant(request.tenant);
     if (tenant != 0) state.objects().find_many(tenant, request.keys, granted.objects);

@@ -24,10 +24,10 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
     GetReply reply;
     reply.items.resize(request.keys.size());
     reply.replicas.reserve(request.keys.size());
-    reply.lease = state.options().lease_ttl;
+    reply.lease = state.hold_time(now);
     std::vector<ObjectId> found(request.keys.size());
     if (const TenantNumber tenant = state.tenant(request.tenant); tenant != 0) state.objects().find_many(tenant, request.keys, found);
-    LeasesGranted granted{.until = now + state.options().lease_ttl};
+    LeasesGranted granted{.until = now + reply.lease};
     granted.objects.reserve(found.size());
     for (size_t i = 0; i < found.size(); ++i) {
         GetItem& item = reply.items[i];

@@ -30,21 +30,24 @@ CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, co
                       End&& end) {
     const MasterState& state = transaction.state();
     CodesReply reply;
-    reply.codes.reserve(items.size());
+    reply.codes.resize(items.size());
     const TenantNumber tenant = state.tenant(tenant_name);
     const ClientNumber client = state.clients().find(client_id);
     std::vector<std::string_view> keys(items.size());
     for (size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
     constexpr size_t kPrefetch = 32;
-    for (size_t i = 0; i < items.size(); ++i) {
-        if (tenant != 0 && i % kPrefetch == 0)
-            state.objects().prefetch_many(tenant, std::span(keys).subspan(i, std::min(kPrefetch, keys.size() - i)));
+    // From the last to the first, which so becomes the youngest: a prefix is of use without the rest, not the other way round.
+    for (size_t i = items.size(); i-- > 0;) {
+        if (tenant != 0 && (items.size() - 1 - i) % kPrefetch == 0) {
+            const size_t from = i < kPrefetch ? 0 : i + 1 - kPrefetch;
+            state.objects().prefetch_many(tenant, std::span(keys).subspan(from, i + 1 - from));
+        }
         if (items[i].key.empty()) {
-            reply.codes.push_back(StoreCode::kInvalidParams);
+            reply.codes[i] = StoreCode::kInvalidParams;
             continue;
         }
         const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, items[i].key);
-        reply.codes.push_back(end(items[i], find_write(state, client, items[i], id)));
+        reply.codes[i] = end(items[i], find_write(state, client, items[i], id));
     }
     return reply;
 }

@@ -134,7 +134,7 @@ protected:
         return count;
     }
 
-    MasterOptions options_;
+    MasterOptions options_{.held_share = 0, .evict_ahead = true};  // full leases, whatever is held
     std::string tenant_;
     Time now_{100s};
     std::vector<Change> log_;
