@@ -65,7 +65,7 @@ void add_object_flags(FlagSet& set, MasterFlags& f) {
              .max = 1});
     set.add({.name = "eviction_high_watermark_ratio",
              .target = &f.eviction_high_watermark_ratio,
-             .help = "use above which eviction begins",
+             .help = "if set: use above which memory is freed ahead of need; else puts make room by themselves",
              .max = 1});
     set.add({.name = "client_ttl",
              .target = Seconds{&f.client_ttl},
@@ -340,6 +340,8 @@ MasterOptions master_options(const MasterFlags& flags) {
     options.evict_soft_pinned = flags.allow_evict_soft_pinned_objects;
     options.eviction_ratio = flags.eviction_ratio;
     options.high_watermark = flags.eviction_high_watermark_ratio;
+    // Puts make room by themselves; freeing ahead of need only costs hits, so it is left to those who ask for a mark of their own.
+    options.evict_ahead = flags.eviction_high_watermark_ratio != MasterFlags{}.eviction_high_watermark_ratio;
     options.client_ttl = flags.client_ttl;
     options.put_discard_timeout = flags.put_start_discard_timeout;
     options.put_release_timeout = flags.put_start_release_timeout;

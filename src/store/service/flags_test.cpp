@@ -222,6 +222,7 @@ TEST(MasterFlags, ReachTheMastersOptions) {
     EXPECT_EQ(options.client_ttl, 3s);
     EXPECT_EQ(options.eviction_ratio, 0.2);
     EXPECT_EQ(options.high_watermark, 0.8);
+    EXPECT_TRUE(options.evict_ahead);
     EXPECT_FALSE(options.evict_soft_pinned);
     EXPECT_EQ(options.put_discard_timeout, 1s);
     EXPECT_EQ(options.put_release_timeout, 2s);
@@ -237,6 +238,7 @@ TEST(MasterFlags, DefaultsAreThoseOfTheMaster) {
     EXPECT_EQ(ours.lease_ttl, theirs.lease_ttl);
     EXPECT_EQ(ours.soft_pin_ttl, theirs.soft_pin_ttl);
     EXPECT_EQ(ours.high_watermark, theirs.high_watermark);
+    EXPECT_FALSE(ours.evict_ahead);
     EXPECT_EQ(ours.client_ttl, theirs.client_ttl);
     EXPECT_EQ(ours.finished_tasks_max, theirs.finished_tasks_max);
     EXPECT_EQ(ours.put_release_timeout, theirs.put_release_timeout);
