@@ -158,6 +158,7 @@ def test_a_heavy_header_may_say_that_it_is_for_cpp_files_and_then_no_header_uses
     assert tidy.header_form("src/rpc/heavy.h", heavy) == []
     assert tidy.heavy_headers({"src/rpc/heavy.h": heavy, "src/rpc/a.cpp": user}) == []
     assert len(tidy.heavy_headers({"src/rpc/heavy.h": heavy, "src/rpc/a.h": user})) == 1
+    assert tidy.heavy_headers({"src/rpc/heavy.h": heavy, "src/rpc/a.h": user + "// Include only in .cpp files, too.\n"}) == []
 
 
 @pytest.mark.parametrize("path, line", [
