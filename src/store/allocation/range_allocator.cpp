@@ -71,10 +71,16 @@ RangeAllocator::Block RangeAllocator::free_block_around(uint64_t offset, uint64_
         return node.free && node.offset <= offset && offset + length <= node.offset + node.length;
     };
     if (const Block block = free_block_at(offset); block != 0) return holds(block) ? block : 0;
-    if (last_ != 0 && blocks_[last_].offset <= offset) return holds(last_) ? last_ : 0;
-    for (Block block = first_; block != 0 && blocks_[block].offset <= offset; block = blocks_[block].next)
-        if (holds(block)) return block;
-    return 0;
+    const Block block = block_at(offset);
+    return holds(block) ? block : 0;
+}
+
+RangeAllocator::Block RangeAllocator::block_at(uint64_t offset) const {
+    if (blocks_[last_].offset <= offset) return last_;
+    Block block = near_ != 0 ? near_ : first_;
+    while (blocks_[block].offset > offset) block = blocks_[block].previous;
+    while (blocks_[block].offset + blocks_[block].length <= offset) block = blocks_[block].next;
+    return block;
 }
 
 bool RangeAllocator::can_take(uint64_t offset, uint64_t length) const { return free_block_around(offset, length) != 0; }
@@ -91,6 +97,7 @@ RangeAllocator::Block RangeAllocator::take(uint64_t offset, uint64_t length, uin
     if (before != 0) enter_free(add_block(offset - before, before, blocks_[block].previous, block));
     if (after != 0) enter_free(add_block(offset + length, after, block, blocks_[block].next));
     set_owner(block, owner);
+    near_ = block;
     return block;
 }
 
@@ -131,6 +138,7 @@ RangeAllocator::Block RangeAllocator::add_block(uint64_t offset, uint64_t length
 
 void RangeAllocator::remove_block(Block block) {
     const Node& node = blocks_[block];
+    if (near_ == block) near_ = node.previous;
     (node.previous != 0 ? blocks_[node.previous].next : first_) = node.next;
     (node.next != 0 ? blocks_[node.next].previous : last_) = node.previous;
     blocks_.give_back(block);

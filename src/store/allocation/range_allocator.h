@@ -34,8 +34,8 @@ public:
     /// Whether take() would succeed; costs the same.
     bool can_take(uint64_t offset, uint64_t length) const;
     /// Uses [offset, offset + rounded length) for `owner`; 0 if a part of it is not free, out of bounds, unaligned or empty. Constant
-    /// time where the range begins a free block (as after `find`) or lies in the last one (as when taking in address order), else
-    /// linear in the number of blocks.
+    /// time where the range begins a free block (as after `find`) or lies near the one taken before (as when taking in address order),
+    /// else linear in the number of blocks between.
     Block take(uint64_t offset, uint64_t length, uint64_t owner);
     /// Frees a used block and returns the length of the free block it is part of now.
     uint64_t free(Block block);
@@ -52,6 +52,8 @@ public:
     uint64_t length(Block block) const { return blocks_[block].length; }
     uint64_t owner(Block block) const { return blocks_[block].owner(); }
     void set_owner(Block block, uint64_t owner);
+    /// The block that `offset`, below the capacity, lies in. Costs the distance from the one taken last.
+    Block block_at(uint64_t offset) const;
 
     uint64_t rounded(uint64_t length) const noexcept { return (length + alignment_ - 1) & ~(alignment_ - 1); }
     uint64_t capacity() const noexcept { return capacity_; }
@@ -97,6 +99,7 @@ private:
     uint64_t free_bytes_ = 0;
     size_t free_blocks_ = 0;
     Block first_ = 0, last_ = 0;
+    Block near_ = 0;  // where the last range was taken: searches by address begin there
     Slab<Node, 1024> blocks_;
     SlotIndex<0> starts_;  // the free blocks by offset
     std::array<Block, kBins> bins_{};

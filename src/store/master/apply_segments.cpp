@@ -23,18 +23,25 @@ void MasterState::apply(const ClientGone& change) {
         if (writes_[id].client == number)
             drop_write(id, std::min(quiet_from, writes_[id].started + options_.put_release_timeout), change.now);
     }
+    end_rests_of(number, quiet_from, change.now, false);
+    if (quiet) std::erase_if(departed_, [&](const Departed& gone) { return gone.client == change.client; });  // its memory never comes back
     Client& client = clients_[number];
-    if (client.rests != 0) end_rests_of(number, quiet_from, change.now);
     client.alive = client.attached = false;
     client.expires = {};
     client.closed_requests.clear();
     clients_.drop_if_unused(number);
 }
 
-/// The writer is known to be quiet from some time on.
-void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now) {
+void MasterState::apply(const WriterQuiet& change) {
+    const ClientNumber number = clients_.find(change.client);
+    MC_CHECK(number != 0);
+    end_rests_of(number, change.now, change.now, true);
+}
+
+void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool earlier_only) {
+    if (clients_[writer].rests == 0) return;
     std::vector<Quarantine::Rest> rests;
-    quarantine_.extract([&](const Quarantine::Rest& one) { return one.writer == writer; },
+    quarantine_.extract([&](const Quarantine::Rest& one) { return one.writer == writer && (one.earlier || !earlier_only); },
                         [&](const Quarantine::Rest& one) { rests.push_back(one); });
     for (Quarantine::Rest& one : rests) {
         segments_[one.segment].resting_bytes -= one.bytes;
@@ -43,7 +50,7 @@ void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now) {
         if (one.until <= now) segments_.free(one.segment, one.block);
         else rest(one);
     }
-    clients_[writer].rests = 0;
+    clients_[writer].rests -= static_cast<uint32_t>(rests.size());
 }
 
 void MasterState::apply(const RequestClosed& change) {
@@ -56,10 +63,67 @@ void MasterState::apply(const SegmentMounted& change) {
     const ClientNumber client = clients_.find(change.client);
     MC_CHECK(client != 0);
     const SegmentNumber number = segments_.insert(change.segment, client, options_.alignment);
-    segments_[number].closed_until = change.closed_until;
     clients_[client].segments.push_back(number);
+    meet_departed(number, change.client, change.now);
     segments_.rebuild_view(change.now);
     tenants_.share_out(segments_.capacity());
+}
+
+void MasterState::apply(const SegmentOpened& change) {
+    Segment& segment = segments_[change.segment];
+    std::vector<BusyMemory> busy = std::exchange(segment.busy, {});
+    std::sort(busy.begin(), busy.end(), [](const BusyMemory& a, const BusyMemory& b) { return a.offset < b.offset; });
+    for (const BusyMemory& one : busy)
+        if (one.until > change.now) rest_free_parts(change.segment, one);
+    segment.reporting = false;
+    segment.closed_until = change.closed_until;
+    segments_.rebuild_view(change.now);
+}
+
+void MasterState::apply(const RangeBusy& change) {
+    segments_[change.segment].busy.push_back({.offset = change.offset, .bytes = rounded(change.length), .until = change.until});
+}
+
+void MasterState::rest_free_parts(SegmentNumber number, const BusyMemory& busy) {
+    const RangeAllocator& allocator = segments_[number].allocator;
+    const uint64_t end = std::min(busy.offset + busy.bytes, allocator.capacity());
+    for (uint64_t at = busy.offset; at < end;) {
+        const RangeAllocator::Block block = allocator.block_at(at);
+        const uint64_t part_end = std::min(end, allocator.offset(block) + allocator.length(block));
+        if (allocator.is_free(block))
+            rest({.segment = number,
+                  .block = segments_.take(number, at, part_end - at, owner_word(OwnerKind::kResting, 0)),
+                  .length = length_of(part_end - at),
+                  .generation = next_generation_++,
+                  .until = busy.until});
+        at = part_end;
+    }
+}
+
+/// The same memory is back under another number: what may still be written to is taken at once, what may be read when the node has told
+/// what lies there.
+void MasterState::meet_departed(SegmentNumber number, const ClientId& client, Time now) {
+    const SegmentSpec& spec = segments_[number].spec;
+    const uint64_t mask = ~(options_.alignment - 1);
+    const uint64_t capacity = segments_[number].allocator.capacity();
+    for (const Departed& gone : departed_) {
+        if (gone.client != client || gone.until <= now) continue;
+        const uint64_t begin = std::max(gone.address, spec.base), limit = std::min(gone.address + gone.bytes, spec.base + spec.size);
+        if (begin >= limit) continue;
+        const uint64_t offset = (begin - spec.base) & mask;
+        const uint64_t end = std::min((limit - spec.base + options_.alignment - 1) & mask, capacity);
+        if (offset >= end) continue;
+        const ClientNumber writer = gone.writer ? clients_.find(gone.writer) : 0;
+        // A writer that ended by silence was given at most this long, beginning before now.
+        const bool quiet_soon = gone.writer && !clients_.alive(writer);
+        const Time until = quiet_soon ? std::min(gone.until, now + options_.silent_writer_rest) : gone.until;
+        const BusyMemory busy{.offset = offset, .bytes = end - offset, .until = until};
+        if (gone.writer) rest_free_parts(number, busy);
+        else segments_[number].busy.push_back(busy);
+    }
+    std::erase_if(departed_, [&](const Departed& gone) {
+        return gone.client == client && gone.address >= spec.base && gone.address + gone.bytes <= spec.base + spec.size;
+    });
 }
 
 void MasterState::apply(const SegmentStatusSet& change) {
@@ -74,15 +138,36 @@ void MasterState::apply(const SegmentSuspected& change) {
     segments_.rebuild_view(change.now);
 }
 
-Time MasterState::block_busy_until(uint64_t owner) const {
-    const uint32_t number = owner_number(owner);
+void MasterState::note_departed(SegmentNumber number, RangeAllocator::Block block, Time now) {
+    const Segment& segment = segments_[number];
+    const uint64_t owner = segment.allocator.owner(block);
+    Departed gone{.client = clients_[segment.client].id,
+                  .address = segment.spec.base + segment.allocator.offset(block),
+                  .bytes = segment.allocator.length(block)};
     switch (owner_kind(owner)) {
-        case OwnerKind::kObject: return objects_[number].lease_end;
-        case OwnerKind::kWrite: return writes_[number].started + options_.put_release_timeout;
-        case OwnerKind::kCopy: return {};
-        case OwnerKind::kResting: return {};  // looked up in the quarantine
+        case OwnerKind::kObject: gone.until = objects_[owner_number(owner)].lease_end; break;
+        case OwnerKind::kWrite: {
+            const Write& write = writes_[owner_number(owner)];
+            gone.until = write.started + options_.put_release_timeout;
+            gone.writer = clients_[write.client].id;
+            break;
+        }
+        case OwnerKind::kCopy: break;
+        case OwnerKind::kResting: {
+            const Quarantine::Rest& one = quarantine_[owner_number(owner)];
+            gone.until = one.until;
+            if (one.writer != 0) gone.writer = clients_[one.writer].id;
+            break;
+        }
     }
-    return {};
+    if (gone.until <= now) return;
+    if (!departed_.empty() && !gone.writer && !departed_.back().writer && departed_.back().client == gone.client &&
+        departed_.back().address + departed_.back().bytes == gone.address) {  // neighbours wait for each other: there may be very many
+        departed_.back().bytes += gone.bytes;
+        departed_.back().until = std::max(departed_.back().until, gone.until);
+    } else {
+        departed_.push_back(gone);
+    }
 }
 
 /// One replica is gone with its segment: its owner lives on without it, or not.
@@ -105,26 +190,19 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
 
 void MasterState::apply(const SegmentRemoved& change) {
     if (observer_ != nullptr) observer_->segment_removed(*this, change.segment);
-    Segment& segment = segments_[change.segment];
-    RangeAllocator& allocator = segment.allocator;
-    Time busy_until{};
-    quarantine_.extract([&](const Quarantine::Rest& rest) { return rest.segment == change.segment; },
-                        [&](const Quarantine::Rest& rest) {
-                            busy_until = std::max(busy_until, rest.until);
-                            if (rest.writer == 0) return;
-                            --clients_[rest.writer].rests;
-                            clients_.drop_if_unused(rest.writer);
+    const RangeAllocator& allocator = segments_[change.segment].allocator;
+    for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block))
+        if (!allocator.is_free(block)) note_departed(change.segment, block, change.now);
+    quarantine_.extract([&](const Quarantine::Rest& one) { return one.segment == change.segment; },
+                        [&](const Quarantine::Rest& one) {
+                            if (one.writer == 0) return;
+                            --clients_[one.writer].rests;
+                            clients_.drop_if_unused(one.writer);
                         });
     std::vector<GroupId> broken;
-    for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block)) {
-        if (allocator.is_free(block)) continue;
-        busy_until = std::max(busy_until, block_busy_until(allocator.owner(block)));
-        forget_block(allocator.owner(block), change.segment, change.now, broken);
-    }
-    const ClientNumber client = segment.client;
-    if (busy_until > change.now)
-        departed_.push_back(
-            {.client = clients_[client].id, .base = segment.spec.base, .size = segment.spec.size, .busy_until = busy_until});
+    for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block))
+        if (!allocator.is_free(block)) forget_block(allocator.owner(block), change.segment, change.now, broken);
+    const ClientNumber client = segments_[change.segment].client;
     std::erase(clients_[client].segments, change.segment);
     segments_.erase(change.segment);
     segments_.rebuild_view(change.now);
@@ -180,6 +258,7 @@ void MasterState::apply(const RangeReserved& change) {
     rest({.segment = change.segment,
           .block = block,
           .writer = change.writer ? clients_.find_or_insert(change.writer) : 0,
+          .earlier = true,
           .length = change.length,
           .generation = next_generation_++,
           .until = change.until});

@@ -30,6 +30,11 @@ struct ClientGone {
     ClientEnd how = ClientEnd::kGoodbye;
     Time now{};
 };
+/// All writes that earlier masters planned for it have stopped.
+struct WriterQuiet {
+    ClientId client;
+    Time now{};
+};
 struct RequestClosed {
     ClientId client;
     uint64_t request_id = 0;
@@ -37,11 +42,23 @@ struct RequestClosed {
 
 // segments ----------------------------------------------------------------------------------------------------------------
 
+/// Nothing new goes there until it is opened. What was busy when the same memory went rests again.
 struct SegmentMounted {
     ClientId client;
     SegmentSpec segment;
+    Time now{};
+};
+/// Its node has told all it holds. Ranges reported busy that are free now rest.
+struct SegmentOpened {
+    SegmentNumber segment = 0;
     Time closed_until{};
     Time now{};
+};
+/// Readers may still look there: as told by the node while the segment is not yet open.
+struct RangeBusy {
+    SegmentNumber segment = 0;
+    uint64_t offset = 0, length = 0;
+    Time until{};
 };
 /// With all replicas in it, and the rest of the groups that lost a member.
 struct SegmentRemoved {
@@ -140,8 +157,8 @@ struct ClockAdvanced {
     Time now{};
 };
 
-using Change = std::variant<ClientSeen, ClientGone, RequestClosed, SegmentMounted, SegmentRemoved, SegmentStatusSet, SegmentSuspected,
-                            ValueAdopted, RangeReserved, WriteStarted, WriteCommitted, WriteDropped, LeasesGranted, PromisesGranted,
-                            ObjectsRemoved, ReplicaRemoved, SetAside, ClockAdvanced>;
+using Change = std::variant<ClientSeen, ClientGone, WriterQuiet, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy, SegmentRemoved,
+                            SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted, WriteDropped,
+                            LeasesGranted, PromisesGranted, ObjectsRemoved, ReplicaRemoved, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

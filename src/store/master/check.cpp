@@ -249,10 +249,10 @@ std::string dump_state(const MasterState& state) {
     }
     for (const SegmentNumber number : state.segments().numbers()) {
         const Segment& segment = state.segments()[number];
-        text += format_text("segment {} {} client {} status {} until {} closed {} suspect {} used {} resting {}\n", number,
-                            segment.spec.name, segment.client, segment_status_name(segment.status), ticks(segment.status_end),
-                            ticks(segment.closed_until), ticks(segment.suspect_until), segment.allocator.used_bytes(),
-                            segment.resting_bytes);
+        text += format_text("segment {} {} client {} status {} reporting {} {} until {} closed {} suspect {} used {} resting {}\n", number,
+                            segment.spec.name, segment.client, segment_status_name(segment.status), segment.reporting, segment.busy.size(),
+                            ticks(segment.status_end), ticks(segment.closed_until), ticks(segment.suspect_until),
+                            segment.allocator.used_bytes(), segment.resting_bytes);
     }
     for (const auto& [until, rests] : state.quarantine().by_time())
         for (const RestId id : rests) {

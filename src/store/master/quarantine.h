@@ -20,6 +20,7 @@ public:
         SegmentNumber segment = 0;
         RangeAllocator::Block block = 0;  // 0: this number is free
         ClientNumber writer = 0;          // whose late bytes are feared; 0: readers' leases only
+        bool earlier = false;             // the write was planned by an earlier master
         uint64_t bytes = 0;
         uint64_t length = 0;  // of the value that was or should have been there
         uint64_t generation = 0;

@@ -69,7 +69,8 @@ void SegmentTable::rebuild_view(Time now) {
             segment.view_position = UINT32_MAX;
             if (segment.closed_until > now) next_change_ = std::min(next_change_, segment.closed_until);
             if (segment.suspect_until > now) next_change_ = std::min(next_change_, segment.suspect_until);
-            const bool writable = segment.status == SegmentStatus::kOk && segment.closed_until <= now && segment.allocator.capacity() != 0;
+            const bool writable = segment.status == SegmentStatus::kOk && !segment.reporting && segment.closed_until <= now &&
+                                  segment.allocator.capacity() != 0;
             if (writable) open.emplace_back(host_of(name), number);
         }
     }

@@ -18,6 +18,12 @@
 
 namespace mooncake::store {
 
+/// Memory that somebody may still look at or write to, although nothing of ours is there.
+struct BusyMemory {
+    uint64_t offset = 0, bytes = 0;
+    Time until{};
+};
+
 struct Segment {
     Segment(SegmentSpec segment_spec, ClientNumber client_number, uint64_t alignment)
         : spec(std::move(segment_spec)), client(client_number), allocator(spec.size, alignment) {}
@@ -25,13 +31,15 @@ struct Segment {
     SegmentSpec spec;
     ClientNumber client;
     SegmentStatus status = SegmentStatus::kOk;
-    Time status_end{};     // of kGracefullyUnmounting
-    Time closed_until{};   // no new ranges before: earlier leases on this memory may run
-    Time suspect_until{};  // its data path was reported failing
+    Time status_end{};      // of kGracefullyUnmounting
+    Time closed_until{};    // no new ranges before: earlier leases on this memory may run
+    bool reporting = true;  // its node is still telling what it holds: no new ranges
+    Time suspect_until{};   // its data path was reported failing
     Duration suspect_for{0};
     uint32_t name_number = 0;
     uint32_t view_position = UINT32_MAX;  // UINT32_MAX: not in the view
     uint64_t resting_bytes = 0;
+    std::vector<BusyMemory> busy;  // while reporting: what of it is free in the end will rest
     RangeAllocator allocator;
 };
 

@@ -32,11 +32,11 @@ std::span<const ObjectId> MasterState::members(const ObjectId& unit) const {
 
 Time MasterState::next_event() const { return std::min({quarantine_.next(), next_return(), segments_.next_change()}); }
 
-Time MasterState::memory_busy_until(const ClientId& client, uint64_t base, uint64_t size) const {
-    Time until{};
-    for (const Departed& gone : departed_)
-        if (gone.client == client && gone.base < base + size && base < gone.base + gone.size) until = std::max(until, gone.busy_until);
-    return until;
+uint64_t MasterState::length_of(uint64_t bytes) const {
+    uint64_t length = bytes - std::min(bytes, table_bytes(bytes));  // too short by less than one entry of the table
+    while (rounded(length) < bytes) ++length;
+    MC_CHECK(rounded(length) == bytes);
+    return length;
 }
 
 // ranges ------------------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ void MasterState::apply(const ClockAdvanced& change) {
     }
     // Whose hold ended first becomes the coldest. One that was set aside twice is noted twice.
     for (auto id = back.rbegin(); id != back.rend(); ++id) tenants_[objects_[*id].tenant].order.bring_back(*id);
-    std::erase_if(departed_, [&](const Departed& gone) { return gone.busy_until <= change.now; });
+    std::erase_if(departed_, [&](const Departed& gone) { return gone.until <= change.now; });
     if (segments_.next_change() <= change.now) segments_.rebuild_view(change.now);
 }
 

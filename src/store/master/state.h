@@ -41,8 +41,11 @@ public:
     void apply(const Change& change);
     void apply(const ClientSeen& change);
     void apply(const ClientGone& change);
+    void apply(const WriterQuiet& change);
     void apply(const RequestClosed& change);
     void apply(const SegmentMounted& change);
+    void apply(const SegmentOpened& change);
+    void apply(const RangeBusy& change);
     void apply(const SegmentRemoved& change);
     void apply(const SegmentStatusSet& change);
     void apply(const SegmentSuspected& change);
@@ -81,6 +84,8 @@ public:
     bool readable(const Object& object) const { return object.has_value() && (object.group == 0 || groups_[object.group].writing == 0); }
     /// What a value of this length takes of a segment.
     uint64_t rounded(uint64_t length) const { return (stored_bytes(length) + options_.alignment - 1) & ~(options_.alignment - 1); }
+    /// The length of a value that takes that much, a multiple of the alignment.
+    uint64_t length_of(uint64_t bytes) const;
     uint64_t next_generation() const noexcept { return next_generation_; }
     /// How long a lease or promise may be given now: the full time while half of the pool is free; then the less the more is held already,
     /// so that what is held never crowds out what is used.
@@ -90,8 +95,6 @@ public:
     Time next_event() const;
     /// When the first entry that was set aside comes back; Time::max(): none.
     Time next_return() const { return returns_.empty() ? Time::max() : returns_.top().at; }
-    /// Leases and unfinished writes on memory that is no longer mounted may run until then.
-    Time memory_busy_until(const ClientId& client, uint64_t base, uint64_t size) const;
 
 private:
     struct Return {
@@ -103,8 +106,9 @@ private:
     /// Memory of a client that was unmounted while something could still reach it.
     struct Departed {
         ClientId client;
-        uint64_t base = 0, size = 0;
-        Time busy_until{};
+        uint64_t address = 0, bytes = 0;
+        Time until{};
+        ClientId writer;  // of an unfinished write; none: readers only
     };
 
     ReplicaList take_ranges(const std::vector<ReplicaLocation>& where, uint64_t length, uint64_t owner);
@@ -112,7 +116,12 @@ private:
     /// A range of that generation is of no use any more: it is free now, or rests; its node is told.
     void drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, ClientNumber writer = 0);
     void rest(Quarantine::Rest what);
-    void end_rests_of(ClientNumber writer, Time quiet_from, Time now);
+    /// The writer is known to be quiet from some time on.
+    void end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool earlier_only);
+    /// Whatever is free in [offset, offset + bytes) rests.
+    void rest_free_parts(SegmentNumber segment, const BusyMemory& busy);
+    void meet_departed(SegmentNumber segment, const ClientId& client, Time now);
+    void note_departed(SegmentNumber segment, RangeAllocator::Block block, Time now);
     void drop_ranges_of(const Object& object, Time now);
     void hold(Object& object, Time& end, Time until);
     void charge(TenantNumber tenant, uint64_t length, size_t replicas);
@@ -128,7 +137,6 @@ private:
     /// Puts the object's unit into the eviction order, or takes it out, as its members now allow.
     void update_order(ObjectId id);
     void forget_block(uint64_t owner, SegmentNumber segment, Time now, std::vector<GroupId>& broken);
-    Time block_busy_until(uint64_t owner) const;
 
     const MasterOptions options_;
     StateObserver* const observer_;

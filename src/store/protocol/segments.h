@@ -44,7 +44,7 @@ struct HeldObject {
     Duration soft_pin_left{0};
     ClientId writer;  // none: unknown
 };
-/// A write that was planned by an earlier master and has not ended.
+/// A write that was planned by an earlier master and has not ended. Lengths are those of values, here as in the feed.
 struct HeldWrite {
     uint64_t offset = 0, length = 0;
     ClientId writer;

@@ -15,9 +15,11 @@ void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Ti
 PingReply ping(Transaction& transaction, const ClientId& client, Time now) {
     const MasterState& state = transaction.state();
     const ClientNumber number = state.clients().find(client);
-    if (!state.clients().alive(number)) return {PingStatus::kNeedRemount};
+    PingReply reply{.status = PingStatus::kNeedRemount, .client_ttl = state.options().client_ttl};
+    if (!state.clients().alive(number)) return reply;
     transaction.apply(ClientSeen{.client = client, .expires = now + state.options().client_ttl});
-    return {state.clients()[number].attached ? PingStatus::kOk : PingStatus::kNeedRemount};
+    if (state.clients()[number].attached) reply.status = PingStatus::kOk;
+    return reply;
 }
 
 StoreCode goodbye(Transaction& transaction, const ClientId& client, Time now) {

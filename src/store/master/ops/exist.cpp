@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/master/ops/object_ops.h"
+#include "store/master/ops/reachable.h"
 
 namespace mooncake::store {
 
@@ -15,7 +16,7 @@ ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now)
     size_t present = 0;
     for (size_t i = 0; i < request.keys.size(); ++i) {
         const ObjectId id = granted.objects[i];
-        const bool there = id != 0 && state.readable(state.objects()[id]);
+        const bool there = id != 0 && state.readable(state.objects()[id]) && reachable(state, id, request.unreachable);
         reply.results[i] = there ? 1 : request.keys[i].empty() ? static_cast<int32_t>(StoreCode::kInvalidParams) : 0;
         granted.objects[present] = id;  // those granted move to the front
         present += there;

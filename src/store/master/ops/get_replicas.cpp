@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/master/ops/object_ops.h"
+#include "store/master/ops/reachable.h"
 
 namespace mooncake::store {
 
 namespace {
 
-/// Replicas on segments whose data path works come first.
-void list_replicas(const MasterState& state, const ReplicaList& replicas, Time now, std::vector<ReplicaLocation>& to) {
-    if (replicas.size() == 1) {
+/// Replicas on segments whose data path works come first; those the caller cannot reach are left out.
+void list_replicas(const MasterState& state, const ReplicaList& replicas, std::span<const uint32_t> unreachable, Time now,
+                   std::vector<ReplicaLocation>& to) {
+    if (replicas.size() == 1) {  // it is reachable, or nobody would ask for the list
         to.push_back({replicas[0].segment, replicas[0].offset});
         return;
     }
     for (const bool suspect : {false, true})
         for (size_t i = 0; i < replicas.size(); ++i)
-            if ((state.segments()[replicas[i].segment].suspect_until > now) == suspect)
+            if ((state.segments()[replicas[i].segment].suspect_until > now) == suspect && !contains(unreachable, replicas[i].segment))
                 to.push_back({replicas[i].segment, replicas[i].offset});
 }
 
@@ -40,13 +42,17 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
             item.code = StoreCode::kReplicaIsNotReady;
             continue;
         }
+        if (!reachable(state, found[i], request.unreachable)) {
+            item.code = StoreCode::kObjectNotFound;
+            continue;
+        }
         item.length = object.length;
         item.checksum = object.checksum;
         item.generation = object.generation;
         item.data_type = object.data_type;
         item.first_replica = static_cast<uint32_t>(reply.replicas.size());
-        item.replica_count = static_cast<uint32_t>(object.replicas.size());
-        list_replicas(state, object.replicas, now, reply.replicas);
+        list_replicas(state, object.replicas, request.unreachable, now, reply.replicas);
+        item.replica_count = static_cast<uint32_t>(reply.replicas.size()) - item.first_replica;
         granted.objects.push_back(found[i]);
     }
     if (!granted.objects.empty()) transaction.apply(std::move(granted));

@@ -39,8 +39,8 @@ StoreCode mount_segment(Transaction& transaction, const MountRequest& request, T
     const StoreCode code = check_mount(state, client, request.segment, mounted);
     if (code != StoreCode::kOk || mounted) return code;
     replace_namesakes(transaction, client, request.segment.name, now);
-    const Time busy_until = state.memory_busy_until(request.client, request.segment.base, request.segment.size);
-    transaction.apply(SegmentMounted{.client = request.client, .segment = request.segment, .closed_until = busy_until, .now = now});
+    transaction.apply(SegmentMounted{.client = request.client, .segment = request.segment, .now = now});
+    transaction.apply(SegmentOpened{.segment = state.segments().find(request.segment.id), .now = now});
     return StoreCode::kOk;
 }
 

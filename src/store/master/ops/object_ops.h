@@ -24,7 +24,8 @@ CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time 
 /// Gives a write up; the client has stopped writing. Codes as put_end; kInvalidWrite also for a finished one.
 CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now);
 
-/// Grants leases. Per item: kInvalidParams (no key), kObjectNotFound, kReplicaIsNotReady (it, or one of its group, is being written).
+/// Grants leases. Per item: kInvalidParams (no key), kObjectNotFound (also where it, or one of its group, lies only where the caller cannot
+/// reach it), kReplicaIsNotReady (it, or one of its group, is being written).
 GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time now);
 /// Grants promises.
 ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now);

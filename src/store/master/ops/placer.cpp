@@ -80,6 +80,9 @@ Duration Placer::retry_after(uint64_t length) const {
         possible |= segments[number].status == SegmentStatus::kOk && segments[number].allocator.capacity() >= length &&
                     segments[number].allocator.capacity() >= state().rounded(length);
     if (!possible) return Duration::zero();
+    const bool reporting = std::any_of(segments.numbers().begin(), segments.numbers().end(),
+                                       [&](SegmentNumber number) { return segments[number].reporting; });
+    if (reporting) return 100ms;
     const Time at = std::min(
         {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_change(), evictor_.obstacle_end()});
     return at == Time::max() ? Duration::zero() : std::max<Duration>(at - now_, 1ms);

@@ -50,6 +50,28 @@ TEST_F(Read, LeasesNeverGetShorter) {
     EXPECT_EQ(object("a").promise_end, now_ + 10s);
 }
 
+TEST_F(Read, LeavesOutWhatTheCallerCannotReach) {
+    const SegmentNumber second = add_node(2);
+    put("one", kKiB, {.preferred_segments = {"node02:1"}});
+    put("both", kKiB, {.replica_num = 2});
+    put("g1", kKiB, {.preferred_segments = {"node01:1"}}, "g");
+    put("g2", kKiB, {.preferred_segments = {"node02:1"}}, "g");
+    const std::vector<std::string_view> keys{"one", "both", "g1", "g2"};
+    auto t = transaction();
+    const GetReply reply = get_replicas(t, {.tenant = "", .keys = keys, .unreachable = {&second, 1}}, now_);
+    EXPECT_EQ(reply.items[0].code, StoreCode::kObjectNotFound);
+    ASSERT_EQ(reply.items[1].code, StoreCode::kOk);
+    EXPECT_EQ(reply.items[1].replica_count, 1u);
+    EXPECT_EQ(reply.replicas, std::vector<ReplicaLocation>{reply.replicas[0]});
+    EXPECT_NE(reply.replicas[0].segment, second);
+    EXPECT_EQ(reply.items[2].code, StoreCode::kObjectNotFound) << "a group is there as a whole or not";
+    const ExistReply there = exist(t, {.tenant = "", .keys = keys, .unreachable = {&second, 1}}, now_);
+    EXPECT_EQ(there.results, (std::vector<int32_t>{0, 1, 0, 0}));
+    EXPECT_EQ(there.promise, 10s);
+    EXPECT_EQ(exists("one"), 1) << "for others it is there";
+    EXPECT_EQ(object("one").lease_end, Time{});
+}
+
 TEST_F(Read, FindsAmongManyKeys) {
     std::vector<std::string> names;
     for (int i = 0; i < 1000; ++i) names.push_back(format_text("key-{}-{}", i, std::string(static_cast<size_t>(i % 90), 'x')));

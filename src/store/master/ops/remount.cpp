@@ -15,31 +15,40 @@ struct Entry {
     const HeldWrite* write = nullptr;
 };
 
-enum class Verdict : uint8_t { kAdopt, kStale, kRefuse };
+enum class Verdict : uint8_t { kAdopt, kKnown, kStale, kRefuse };
 
-/// Adopts what one freshly mounted segment holds.
+/// Adopts what one part of a report says that a segment holds.
 class Adoption {
 public:
     Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now)
         : transaction_(transaction), held_(held), segment_(segment), now_(now) {}
 
     void run(RemountReply::Segment& result) {
+        for (const HeldRest& rest : held_.rests)
+            if (rest.left > Duration::zero() && in_bounds(rest.offset, rest.length))
+                busy(rest.offset, rest.length, std::min(rest.left, state().options().put_release_timeout));
         for (const Entry& entry : select(result)) {
             if (entry.write != nullptr) {
-                reserve(*entry.write);
+                if (can_take(entry)) reserve(*entry.write);
                 continue;
             }
-            const Verdict verdict = judge(*entry.object);
-            if (verdict == Verdict::kAdopt) adopt(*entry.object);
-            ++(verdict == Verdict::kAdopt ? result.adopted : verdict == Verdict::kStale ? result.stale : result.refused);
+            const HeldObject& object = *entry.object;
+            const Verdict verdict = judge(object, entry);
+            if (verdict == Verdict::kAdopt) adopt(object);
+            // Readers sent there by an earlier master may still be on their way.
+            if (verdict == Verdict::kStale || verdict == Verdict::kRefuse) busy(object.offset, object.length, state().options().lease_ttl);
+            const bool adopted = verdict == Verdict::kAdopt || verdict == Verdict::kKnown;
+            ++(adopted ? result.adopted : verdict == Verdict::kStale ? result.stale : result.refused);
         }
     }
 
 private:
     const MasterState& state() const { return transaction_.state(); }
+    const RangeAllocator& allocator() const { return state().segments()[segment_].allocator; }
+    bool can_take(const Entry& entry) const { return allocator().can_take(entry.offset, entry.end - entry.offset); }
 
     bool in_bounds(uint64_t offset, uint64_t length) const {
-        const uint64_t capacity = state().segments()[segment_].allocator.capacity();
+        const uint64_t capacity = allocator().capacity();
         return length != 0 && length <= capacity && state().rounded(length) <= capacity && offset % state().options().alignment == 0 &&
                offset <= capacity - state().rounded(length);
     }
@@ -49,7 +58,7 @@ private:
     std::vector<Entry> select(RemountReply::Segment& result) const {
         std::vector<Entry> writes, objects, kept;
         for (const HeldWrite& write : held_.writes)
-            if (in_bounds(write.offset, write.length))
+            if (in_bounds(write.offset, write.length) && !stopped(write.writer))
                 writes.push_back({write.offset, write.offset + state().rounded(write.length), nullptr, &write});
         for (const HeldObject& object : held_.objects) {
             const bool sensible = !object.key.empty() && object.generation != 0 && in_bounds(object.offset, object.length);
@@ -80,15 +89,24 @@ private:
         });
     }
 
-    Verdict judge(const HeldObject& held) const {
+    /// Whoever has reported to us has ended all writes that earlier masters planned.
+    bool stopped(const ClientId& writer) const {
+        const ClientNumber number = writer ? state().clients().find(writer) : 0;
+        return number != 0 && state().clients()[number].alive && state().clients()[number].attached;
+    }
+
+    Verdict judge(const HeldObject& held, const Entry& entry) const {
         const TenantNumber tenant = state().options().tenants ? state().tenants().find(held.tenant) : TenantTable::kDefault;
         const ObjectId id = tenant == 0 ? 0 : state().objects().find(tenant, held.key);
-        if (id == 0) return Verdict::kAdopt;
+        const bool free = can_take(entry);
+        if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];
         if (object.generation > held.generation) return Verdict::kStale;
-        if (object.generation < held.generation) return object.copy == 0 ? Verdict::kAdopt : Verdict::kRefuse;
-        const bool same = object.length == held.length && object.checksum == held.checksum;
-        return same && object.replicas.find(segment_) == object.replicas.size() ? Verdict::kAdopt : Verdict::kRefuse;
+        if (object.generation < held.generation) return free && object.copy == 0 ? Verdict::kAdopt : Verdict::kRefuse;
+        if (object.length != held.length || object.checksum != held.checksum) return Verdict::kRefuse;
+        const size_t here = object.replicas.find(segment_);
+        if (here == object.replicas.size()) return free ? Verdict::kAdopt : Verdict::kRefuse;
+        return object.replicas[here].offset == held.offset ? Verdict::kKnown : Verdict::kRefuse;  // the same part once more
     }
 
     void adopt(const HeldObject& held) {
@@ -110,12 +128,15 @@ private:
                                         .now = now_});
     }
 
+    /// The writer reports to us, or it must stop by itself because no master answers it.
     void reserve(const HeldWrite& write) {
-        transaction_.apply(RangeReserved{.segment = segment_,
-                                         .offset = write.offset,
-                                         .length = write.length,
-                                         .writer = write.writer,
-                                         .until = now_ + state().options().put_release_timeout});
+        const MasterOptions& options = state().options();
+        const Duration rest = std::min(options.put_release_timeout, options.client_ttl + options.silent_writer_rest);
+        transaction_.apply(RangeReserved{
+            .segment = segment_, .offset = write.offset, .length = write.length, .writer = write.writer, .until = now_ + rest});
+    }
+    void busy(uint64_t offset, uint64_t length, Duration rest) {
+        transaction_.apply(RangeBusy{.segment = segment_, .offset = offset, .length = length, .until = now_ + rest});
     }
 
     Transaction& transaction_;
@@ -134,16 +155,23 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
     transaction.advance(now);
     transaction.apply(ClientSeen{.client = request.client, .expires = now + state.options().client_ttl, .attached = true});
     const ClientNumber client = state.clients().find(request.client);
+    if (state.clients()[client].rests != 0) transaction.apply(WriterQuiet{.client = request.client, .now = now});
     for (size_t i = 0; i < request.segments.size(); ++i) {
-        const SegmentSpec& spec = request.segments[i].segment;
+        const HeldSegment& held = request.segments[i];
         bool mounted = false;
-        reply.segments[i].code = check_mount(state, client, spec, mounted);
-        if (reply.segments[i].code != StoreCode::kOk || mounted) continue;
-        replace_namesakes(transaction, client, spec.name, now);
-        // Leases of the master's earlier life may run on anything in it.
-        const Time closed_until = std::max(now + state.options().lease_ttl, state.memory_busy_until(request.client, spec.base, spec.size));
-        transaction.apply(SegmentMounted{.client = request.client, .segment = spec, .closed_until = closed_until, .now = now});
-        Adoption(transaction, request.segments[i], state.segments().find(spec.id), now).run(reply.segments[i]);
+        reply.segments[i].code = check_mount(state, client, held.segment, mounted);
+        if (reply.segments[i].code != StoreCode::kOk) continue;
+        if (!mounted) {
+            replace_namesakes(transaction, client, held.segment.name, now);
+            transaction.apply(SegmentMounted{.client = request.client, .segment = held.segment, .now = now});
+        }
+        const SegmentNumber number = state.segments().find(held.segment.id);
+        if (!state.segments()[number].reporting) continue;  // the last part once more
+        Adoption(transaction, held, number, now).run(reply.segments[i]);
+        if (held.more) continue;
+        // Not told to the end: leases of the master's earlier life may run on anything in it.
+        const Time closed_until = held.exact ? Time{} : now + state.options().lease_ttl;
+        transaction.apply(SegmentOpened{.segment = number, .closed_until = closed_until, .now = now});
     }
     return reply;
 }

@@ -7,8 +7,9 @@
 /// How nodes lend memory and stay known, one file each. `now` never runs backwards.
 namespace mooncake::store {
 
-/// Makes the client known, and adopts what its segments hold. An earlier life under the same segment name ends at once. Per
-/// segment: kOk (also when mounted already), kInvalidParams, kSegmentAlreadyExists (another client's id, or overlapping memory).
+/// Makes the client known, and adopts what its segments hold, told in one or several parts each; a part may be repeated. An earlier life
+/// under the same segment name ends at once. Per segment: kOk (also when mounted already), kInvalidParams, kSegmentAlreadyExists (another
+/// client's id, or overlapping memory).
 RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now);
 /// New, empty memory: kOk (also when repeated), kClientNotFound (remount first), kInvalidParams, kSegmentAlreadyExists.
 StoreCode mount_segment(Transaction& transaction, const MountRequest& request, Time now);

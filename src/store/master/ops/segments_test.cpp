@@ -120,20 +120,29 @@ TEST_F(Segments, GracefulUnmountStaysReadableAndTakesNothingNew) {
     EXPECT_EQ(state().segments().size(), 0u);
 }
 
-TEST_F(Segments, MemoryMountedAgainWaitsForLeasesOnWhatItHeld) {
+TEST_F(Segments, MemoryMountedAgainKeepsWhatLeasedReadersAndWritersMayReach) {
     add_node(1);
-    put("k");
+    put("k", kPool / 4);
     get("k");
+    ASSERT_EQ(start("w", kPool / 4).code, StoreCode::kOk);
     unmount(1);
     SegmentSpec again = spec(1, kPool);
     again.id = {9, 9};
     again.name = "node01:1";
     ASSERT_EQ(mount(again, node(1)), StoreCode::kOk);
-    const PutStartReply refused = start({{.key = "n", .length = 64}});
-    EXPECT_EQ(refused.items[0].code, StoreCode::kNoAvailableHandle);
-    EXPECT_EQ(refused.retry_after, 10s);
+    EXPECT_EQ(state().segments().used_bytes(), kPool / 2);
+    EXPECT_EQ(put("n", kPool / 2), StoreCode::kOk) << "the rest is free at once";
     pass(10s);
-    EXPECT_EQ(put("n", 64), StoreCode::kOk);
+    beat(node(1));
+    beat(kClient);
+    jobs();
+    EXPECT_EQ(state().segments().used_bytes(), kPool / 2 + kPool / 4);
+    auto t = transaction();
+    goodbye(t, kClient, now_);
+    EXPECT_EQ(state().segments().used_bytes(), kPool / 2 + kPool / 4) << "which memory it was writing to is not known any more";
+    pass(600s);
+    attach(node(1));
+    EXPECT_EQ(state().segments().used_bytes(), kPool / 2);
 }
 
 TEST_F(Segments, SilentClientsEnd) {
@@ -306,7 +315,7 @@ TEST_F(Adoption, TheNewerGenerationWins) {
     EXPECT_EQ(adopt(3, {held("k", 0, 9)}).adopted, 1u);
     EXPECT_EQ(get("k").generation, 9u);
     EXPECT_EQ(get("k").replica_count, 1u);
-    EXPECT_EQ(state().quarantine().size(), 1u) << "the older one may have readers";
+    EXPECT_EQ(state().quarantine().size(), 2u) << "the older ones may have readers";
 }
 
 TEST_F(Adoption, TwoGenerationsInOneReportLeaveTheNewer) {
@@ -323,11 +332,65 @@ TEST_F(Adoption, ReservesWhatWasBeingWritten) {
     EXPECT_EQ(result.adopted, 1u);
     EXPECT_EQ(result.refused, 1u) << "its bytes may be written over";
     EXPECT_EQ(state().quarantine().bytes(), 128u);
-    EXPECT_EQ(state().quarantine().next(), now_ + 600s);
+    EXPECT_EQ(state().quarantine().next(), now_ + 40s) << "by then a writer without a master has stopped for sure";
     attach(kOther);
+    EXPECT_EQ(state().quarantine().bytes(), 0u) << "who reports to us has stopped what others planned";
+}
+
+TEST_F(Adoption, DoesNotWaitForAWriterThatHasReportedAlready) {
+    attach(kOther);
+    adopt(1, {}, {{.offset = 0, .length = 64, .writer = kOther}, {.offset = 4096, .length = 64, .writer = node(1)}});
+    EXPECT_EQ(state().quarantine().size(), 0u);
+}
+
+TEST_F(Adoption, AReportDoesNotEndWhatThisMasterFears) {
+    add_node(1);
+    start("k", kKiB, {}, kOther);
+    upsert("k");
+    ASSERT_EQ(state().quarantine().size(), 1u);
+    attach(kOther);
+    EXPECT_EQ(state().quarantine().size(), 1u) << "this write was not planned by an earlier master";
+}
+
+TEST_F(Adoption, AfterAnExactReportWhatIsNotNamedIsFreeAtOnce) {
+    const std::vector<HeldObject> objects{held("a", 0, 5, kPool / 4)};
+    const std::vector<HeldRest> rests{{.offset = kPool / 2, .length = kPool / 4, .left = 3s},
+                                      {.offset = 0, .length = kPool / 2, .left = 1s},  // half of it is taken by now
+                                      {.offset = UINT64_MAX - 63, .length = 640, .left = 3s},
+                                      {.offset = 0, .length = UINT64_MAX, .left = 3s}};
+    const HeldSegment segment{.segment = spec(1, kPool), .objects = objects, .rests = rests, .exact = true};
     auto t = transaction();
-    goodbye(t, kOther, now_);
-    EXPECT_EQ(state().quarantine().bytes(), 0u) << "the writer is known to be quiet";
+    remount(t, {.client = node(1), .segments = {&segment, 1}}, now_);
+    EXPECT_EQ(put("n", kPool / 4, {.hard_pin = true}), StoreCode::kOk);
+    const PutStartReply refused = start({{.key = "m", .length = kPool / 4}});
+    EXPECT_EQ(refused.items[0].code, StoreCode::kNoAvailableHandle);
+    EXPECT_EQ(refused.retry_after, 1s);
+    pass(1s);
+    EXPECT_EQ(put("m", kPool / 4, {.hard_pin = true}), StoreCode::kOk);
+    pass(2s);
+    EXPECT_EQ(put("o", kPool / 4), StoreCode::kOk);
+}
+
+TEST_F(Adoption, OfPartsTakesNothingNewBeforeTheLast) {
+    std::vector<std::string> names;
+    for (int i = 0; i < 40; ++i) names.push_back(std::to_string(i));
+    const auto part = [&](size_t first, bool more) {  // interleaved in memory
+        std::vector<HeldObject> objects;
+        for (size_t i = first; i < names.size(); i += 2) objects.push_back(held(names[i], i * kKiB, i + 1, kKiB));
+        const HeldSegment segment{.segment = spec(1, kPool), .objects = objects, .exact = true, .more = more};
+        auto t = transaction();
+        return remount(t, {.client = node(1), .segments = {&segment, 1}}, now_).segments[0];
+    };
+    EXPECT_EQ(part(0, true).adopted, 20u);
+    EXPECT_EQ(get("0").code, StoreCode::kOk) << "readable at once";
+    const PutStartReply refused = start({{.key = "n", .length = 64}});
+    EXPECT_EQ(refused.items[0].code, StoreCode::kNoAvailableHandle);
+    EXPECT_GT(refused.retry_after, 0s);
+    EXPECT_EQ(part(0, true).adopted, 20u) << "its answer was lost";
+    EXPECT_EQ(part(1, false).adopted, 20u);
+    EXPECT_EQ(put("n", 64), StoreCode::kOk);
+    EXPECT_EQ(state().objects().size(), 41u);
+    EXPECT_EQ(part(1, false).adopted, 0u);
 }
 
 TEST_F(Adoption, KeepsPinsGroupsAndWriters) {
