@@ -132,12 +132,13 @@ private:
     std::string_view tenant_;
 };
 
-void Catalogue::add_segment(const SegmentSpec& segment) {
+bool Catalogue::add_segment(const SegmentSpec& segment) {
     Lock lock(mutex_);
     auto& lent = segments_[segment.id];
-    if (lent) return;
+    if (lent) return false;
     lent = std::make_unique<Lent>();
     lent->spec = segment;
+    return true;
 }
 
 void Catalogue::remove_segment(const SegmentId& segment) {

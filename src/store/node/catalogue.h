@@ -25,7 +25,8 @@ namespace mooncake::store {
 /// master lost in the middle takes nothing with it.
 class Catalogue {
 public:
-    void add_segment(const SegmentSpec& segment);
+    /// False: it is known already, and stays as it is.
+    bool add_segment(const SegmentSpec& segment);
     void remove_segment(const SegmentId& segment);
 
     /// The words of one update count in this order: planned, filled, dropped. A range planned without a key only rests: its drop follows.

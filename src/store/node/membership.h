@@ -15,7 +15,8 @@
 
 namespace mooncake::store {
 
-/// What the pool tells its member. Called on the membership's threads; must not block on it.
+/// What the pool tells its member. keys_changed(), all_keys_changed() and copy_ordered() are called on the feed's thread, one at a time;
+/// master_lost() and master_found() on the membership's own, never two at once. None may call the membership's mount(), unmount() or stop().
 class MembershipListener {
 public:
     virtual ~MembershipListener() = default;
@@ -32,8 +33,8 @@ public:
 
 struct MembershipOptions {
     Duration ping_interval = 1s;
-    Duration retry_interval = 100ms;  // while the master does not answer
-    size_t report_entries_max = 20'000;
+    Duration retry_interval = 100ms;    // while the master does not answer
+    size_t report_entries_max = 5'000;  // in one request
 };
 
 /// Keeps this process a member of the pool: pings on a thread of its own, follows the feed, mounts again (with all they hold) whenever the
@@ -48,7 +49,8 @@ public:
     /// Stops following and pinging, says goodbye (within a second), joins. Idempotent.
     virtual void stop() = 0;
 
-    /// Mounted again by itself after a change of master, until unmounted.
+    /// Mounted again by itself after a change of master, until unmounted. While no master answers both fail at once, with its last error; a
+    /// mount that failed is not tried again.
     virtual Result<StoreCode> mount(const SegmentSpec& segment, Deadline deadline) = 0;
     virtual Result<StoreCode> unmount(const SegmentId& segment, Duration grace, Deadline deadline) = 0;
 

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/node/member.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr Duration kPingTimeout = 1s;     // a master that needs longer may as well be gone; the next ping asks again
+constexpr Duration kReportTimeout = 30s;  // of one part: all nodes of a pool come at once
+constexpr Duration kUnmountTimeout = 1s;
+constexpr Duration kFeedSilence = 100ms;  // what the kernel has of an ended stream comes without a pause
+constexpr int kMountTries = 3;
+
+Duration time_limit(Deadline deadline, Duration most) { return std::min(deadline.left(), most); }
+
+/// The other end closed the connection after its last word; every error but that one names a reason.
+bool ended_by_other_end(const Error& why) { return why.code() == Code::kUnavailable && why.system_errno() == 0; }
+
+}  // namespace
+
+Member::Member(Setup setup)
+    : setup_(std::move(setup)), silence_(Code::kUnavailable, "the master was not asked yet"),
+      feed_(setup_.master, setup_.client,
+            {.on_update = [this](const FeedUpdate& update) { on_update(update); },
+             .on_end = [this](const Error& why) { on_feed_end(why); }}) {}
+
+// ---- the beat
+
+Time Member::beat(Deadline deadline) {
+    const Time sent = setup_.clock();
+    // Also where it was us who slept: the master has given us up, so nothing it planned may go on.
+    if (!told_lost_ && sent - answered_at_.load(std::memory_order_relaxed) >= client_ttl_) lose_master();
+    const auto reply = setup_.master.ping(setup_.client, Deadline::after(time_limit(deadline, kPingTimeout)));
+    return reply ? on_answer(*reply, sent) : on_silence(reply.error());
+}
+
+Time Member::on_silence(const Error& why) {
+    const Time now = setup_.clock();
+    {
+        Lock lock(mutex_);
+        if (answering_) MC_LOG_WARNING("the master does not answer: {}", why.to_string());
+        answering_ = false;
+        silence_ = why;
+        changed_.notify_all();
+    }
+    if (told_lost_) return now + setup_.options.retry_interval;
+    const Time lost_at = answered_at_.load(std::memory_order_relaxed) + client_ttl_;
+    if (now >= lost_at) lose_master();
+    return std::min(now + setup_.options.retry_interval, std::max(lost_at, now));
+}
+
+Time Member::on_answer(const PingReply& reply, Time sent) {
+    answered_at_.store(sent, std::memory_order_relaxed);
+    if (reply.client_ttl > Duration::zero()) client_ttl_ = reply.client_ttl;
+    {
+        Lock lock(mutex_);
+        if (!answering_ && joins_ != 0) MC_LOG_INFO("the master answers again");
+        answering_ = true;
+    }
+    if (reply.status == PingStatus::kNeedRemount || reply.epoch != joined_epoch_) {
+        const auto joined = join(reply.epoch);
+        if (!joined) {
+            MC_LOG_WARNING_EVERY(1s, "could not join the pool: {}", joined.error().to_string());
+            Lock lock(mutex_);
+            answering_ = false;
+            silence_ = joined.error();
+            changed_.notify_all();
+            return setup_.clock() + setup_.options.retry_interval;
+        }
+    } else if (told_lost_) {
+        // It was stopped, or cut off from us, and has not given us up: what our segments hold is what it thinks.
+        told_lost_ = false;
+        epoch_.store(joined_epoch_, std::memory_order_release);
+        setup_.listener.master_found(joined_epoch_);
+    }
+    if (!feed_.open()) {
+        if (const Time next = followed_at_ + setup_.options.retry_interval; setup_.clock() < next) return next;
+        // It lives, so it went on without telling us: only a complete new stream makes the catalogue exact again.
+        catalogue_.feed_ended(/*orderly=*/false);
+        follow();
+    }
+    settle_unmounts();
+    return sent + setup_.options.ping_interval;
+}
+
+void Member::lose_master() {
+    epoch_.store(0, std::memory_order_release);
+    if (std::exchange(told_lost_, true)) return;
+    MC_LOG_WARNING("the master is lost: writes it planned are ended");
+    setup_.listener.master_lost();
+}
+
+Result<> Member::join(uint64_t epoch) {
+    joined_epoch_ = 0;
+    {
+        Lock lock(mutex_);
+        if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
+        stage_ = Stage::kOutside;
+    }
+    lose_master();
+    feed_.drain(kFeedSilence);
+    MC_RETURN_IF_ERROR(report_all(epoch));
+    // Nobody else may have taken over in between: what a predecessor was told is lost with it.
+    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, Deadline::after(kPingTimeout)));
+    if (reply.status != PingStatus::kOk || reply.epoch != epoch)
+        return fail(Code::kStale, "the master changed from life {} to {} during the report", epoch, reply.epoch);
+    joined_epoch_ = epoch;
+    told_lost_ = false;
+    epoch_.store(epoch, std::memory_order_release);
+    follow();
+    setup_.listener.master_found(epoch);
+    Lock lock(mutex_);
+    if (stage_ != Stage::kLeft) stage_ = Stage::kInside;
+    ++joins_;
+    changed_.notify_all();
+    return {};
+}
+
+Result<> Member::report_all(uint64_t epoch) {
+    {
+        Lock lock(mutex_);
+        reporting_ = true;
+        ++reports_;
+    }
+    Result<> outcome = send_part(epoch, {});  // also where we lend nothing the master must know us
+    size_t objects = 0;
+    if (outcome) {
+        catalogue_.report(setup_.options.report_entries_max, setup_.clock(), [&](const HeldSegment& part) {
+            outcome = send_part(epoch, {&part, 1});
+            objects += part.objects.size();
+            return outcome.has_value();
+        });
+    }
+    Lock lock(mutex_);
+    reporting_ = false;
+    if (outcome && objects != 0) MC_LOG_INFO("told the master of {} values in our memory", objects);
+    return outcome;
+}
+
+Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part) {
+    {
+        Lock lock(mutex_);
+        if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
+    }
+    MC_ASSIGN_OR_RETURN(const RemountReply reply, setup_.master.remount({.client = setup_.client, .epoch = epoch, .segments = part},
+                                                                        Deadline::after(kReportTimeout)));
+    if (reply.segments.size() != part.size()) return fail(Code::kCorrupt, "{} answers for {} segments", reply.segments.size(), part.size());
+    if (part.empty()) return {};
+    const RemountReply::Segment& answer = reply.segments[0];
+    if (answer.code == StoreCode::kInvalidVersion) return fail(Code::kStale, "the master of life {} is gone", epoch);
+    if (answer.code != StoreCode::kOk)
+        MC_LOG_WARNING("segment {} was not mounted again: {}", part[0].segment.name, store_code_name(answer.code));
+    if (answer.stale + answer.refused != 0)
+        MC_LOG_WARNING("segment {}: of {} values, {} are outdated and {} were refused", part[0].segment.name, part[0].objects.size(),
+                       answer.stale, answer.refused);
+    return {};
+}
+
+void Member::settle_unmounts() {
+    std::set<SegmentId> segments;
+    {
+        Lock lock(mutex_);
+        segments = to_unmount_;
+    }
+    for (const SegmentId& segment : segments) {
+        const auto answer = setup_.master.unmount({.client = setup_.client, .segment = segment}, Deadline::after(kUnmountTimeout));
+        if (!answer) return;
+        Lock lock(mutex_);
+        to_unmount_.erase(segment);
+    }
+}
+
+// ---- the feed
+
+void Member::follow() {
+    followed_at_ = setup_.clock();
+    feed_.follow();
+}
+
+void Member::on_update(const FeedUpdate& update) {
+    catalogue_.apply(update, setup_.clock());
+    if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
+    else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
+    // Orders of a master that is lost are void; its words about memory are not.
+    if (epoch() != 0)
+        for (const CopyOrder& order : update.orders) setup_.listener.copy_ordered(order);
+    if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
+}
+
+void Member::on_feed_end(const Error& why) {
+    // If we slept ourselves, the end may be old, and the master may have gone on without us.
+    const bool awake = setup_.clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.ping_interval;
+    catalogue_.feed_ended(awake && ended_by_other_end(why));
+    setup_.listener.all_keys_changed();  // nobody would have told us of changes from here on
+    setup_.wake();
+}
+
+// ---- mounting
+
+Result<> Member::standing() const {
+    Lock lock(mutex_);
+    if (stage_ == Stage::kInside) return {};
+    if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "left the pool");
+    return Unexpected(Error(silence_).with_context("not a member of the pool"));
+}
+
+bool Member::wait_for_change(Deadline deadline, const std::function<bool()>& changed) MC_NO_THREAD_ANALYSIS {
+    std::unique_lock lock(mutex_);
+    if (!deadline.is_never()) return changed_.wait_until(lock, deadline.at(), changed);
+    changed_.wait(lock, changed);
+    return true;
+}
+
+/// Waits while the master answers and we are just joining; not while it is silent.
+Result<> Member::await_standing(Deadline deadline) {
+    const bool settled = wait_for_change(deadline, [this]() MC_NO_THREAD_ANALYSIS { return !answering_ || stage_ != Stage::kOutside; });
+    if (!settled) return fail(Code::kTimedOut, "did not become a member of the pool in time");
+    {
+        Lock lock(mutex_);
+        if (!answering_ && stage_ != Stage::kLeft) return Unexpected(Error(silence_).with_context("the master does not answer"));
+    }
+    return standing();
+}
+
+Result<> Member::await_next_join(uint64_t joins, Deadline deadline) {
+    setup_.wake();
+    const bool joined = wait_for_change(deadline,
+                                        [this, joins]() MC_NO_THREAD_ANALYSIS { return joins_ != joins || stage_ == Stage::kLeft; });
+    if (!joined) return fail(Code::kTimedOut, "did not become a member of the pool in time");
+    return {};
+}
+
+Result<StoreCode> Member::mount(const SegmentSpec& segment, Deadline deadline) {
+    Result<StoreCode> answer = StoreCode::kClientNotFound;
+    const bool added = catalogue_.add_segment(segment);  // before the master can plan anything in it
+    for (int i = 0; i < kMountTries && answer && *answer == StoreCode::kClientNotFound; ++i) {
+        if (const auto ready = await_standing(deadline); !ready) {
+            answer = Unexpected(ready.error());
+            break;
+        }
+        uint64_t joins = 0;
+        {
+            Lock lock(mutex_);
+            joins = joins_;
+            to_unmount_.erase(segment.id);
+        }
+        answer = setup_.master.mount({.client = setup_.client, .segment = segment}, deadline);
+        if (answer && *answer == StoreCode::kClientNotFound)
+            if (const auto joined = await_next_join(joins, deadline); !joined) answer = Unexpected(joined.error());
+    }
+    if (!added || (answer && *answer == StoreCode::kOk)) return answer;
+    // It may have been mounted all the same, by a call whose answer was lost or by a report.
+    catalogue_.remove_segment(segment.id);
+    Lock lock(mutex_);
+    to_unmount_.insert(segment.id);
+    return answer;
+}
+
+Result<StoreCode> Member::unmount(const SegmentId& segment, Duration grace, Deadline deadline) {
+    MC_RETURN_IF_ERROR(await_standing(deadline));
+    uint64_t reports = 0;
+    {
+        Lock lock(mutex_);
+        reports = reports_;
+    }
+    MC_ASSIGN_OR_RETURN(const StoreCode code,
+                        setup_.master.unmount({.client = setup_.client, .segment = segment, .grace = grace}, deadline));
+    if (code != StoreCode::kOk && code != StoreCode::kSegmentNotFound) return code;
+    catalogue_.remove_segment(segment);
+    Lock lock(mutex_);
+    if (reporting_ || reports_ != reports) to_unmount_.insert(segment);  // a report may have mounted it again
+    return code;
+}
+
+// ---- the end
+
+void Member::begin_leaving() {
+    {
+        Lock lock(mutex_);
+        stage_ = Stage::kLeft;
+        changed_.notify_all();
+    }
+    feed_.give_up();
+}
+
+void Member::say_goodbye(Deadline deadline) {
+    {
+        Lock lock(mutex_);
+        if (joins_ == 0) return;
+    }
+    const auto answer = setup_.master.goodbye(setup_.client, deadline);
+    if (!answer) MC_LOG_WARNING("the master was not told that we leave: {}", answer.error().to_string());
+}
+
+void Member::leave() {
+    feed_.close();
+    epoch_.store(0, std::memory_order_release);
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <span>
+
+#include "base/error.h"
+#include "base/thread_annotations.h"
+#include "base/time.h"
+#include "store/node/catalogue.h"
+#include "store/node/feed_port.h"
+#include "store/node/master_link.h"
+#include "store/node/membership.h"
+
+namespace mooncake::store {
+
+/// Everything a membership does, without its thread: beat() is one turn of it. Thread-safe, but beat() is called by one thread at a time,
+/// and nothing after leave().
+class Member {
+public:
+    struct Setup {
+        MasterApi& master;
+        ClientId client;
+        MembershipListener& listener;
+        MembershipOptions options;
+        std::function<Time()> clock = Clock::now;
+        std::function<void()> wake = [] {};  // beat() should be called now; from any thread, must not block
+    };
+    explicit Member(Setup setup);
+
+    /// Asks the master whether it knows us and does what follows from the answer. Returns when to do it again.
+    Time beat(Deadline deadline = Deadline::never());
+    /// Why the last beat() did not make us a member.
+    Result<> standing() const;
+
+    Result<StoreCode> mount(const SegmentSpec& segment, Deadline deadline);
+    Result<StoreCode> unmount(const SegmentId& segment, Duration grace, Deadline deadline);
+
+    /// Lets nobody wait any more, and ends the feed.
+    void begin_leaving();
+    /// Tells the master, if it ever knew us. No beat() may be running.
+    void say_goodbye(Deadline deadline);
+    /// Nothing is called back any more.
+    void leave();
+
+    uint64_t epoch() const noexcept { return epoch_.load(std::memory_order_acquire); }
+    const Catalogue& catalogue() const noexcept { return catalogue_; }
+
+private:
+    enum class Stage : uint8_t { kOutside, kInside, kLeft };
+
+    Time on_silence(const Error& why);
+    Time on_answer(const PingReply& reply, Time sent);
+    Result<> join(uint64_t epoch);
+    Result<> report_all(uint64_t epoch);
+    Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part);
+    void lose_master();
+    void settle_unmounts();
+    Result<> await_standing(Deadline deadline);
+    Result<> await_next_join(uint64_t joins, Deadline deadline);
+    bool wait_for_change(Deadline deadline, const std::function<bool()>& changed);
+
+    void follow();
+    void on_update(const FeedUpdate& update);
+    void on_feed_end(const Error& why);
+
+    const Setup setup_;
+    Catalogue catalogue_;
+    std::atomic<uint64_t> epoch_{0};
+    std::atomic<Time> answered_at_{};  // when the last ping that was answered had been sent
+
+    // Only beat().
+    uint64_t joined_epoch_ = 0;  // whose feed we follow; 0: none
+    Duration client_ttl_ = 10s;
+    bool told_lost_ = true;  // the listener knows of no master
+    Time followed_at_{};     // when the last feed was asked for
+
+    mutable Mutex mutex_;
+    std::condition_variable_any changed_;
+    Stage stage_ MC_GUARDED_BY(mutex_) = Stage::kOutside;
+    bool answering_ MC_GUARDED_BY(mutex_) = false;
+    Error silence_ MC_GUARDED_BY(mutex_);  // while it does not answer
+    bool reporting_ MC_GUARDED_BY(mutex_) = false;
+    uint64_t reports_ MC_GUARDED_BY(mutex_) = 0, joins_ MC_GUARDED_BY(mutex_) = 0;
+    std::set<SegmentId> to_unmount_ MC_GUARDED_BY(mutex_);  // the master may have them, we do not
+
+    FeedPort feed_;
+};
+
+}  // namespace mooncake::store
