@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/service/admin_views.h"
+
+#include <algorithm>
+
+#include "store/master/ops/object_ops.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr ObjectId kObjectsPerPart = 1024;  // well below a millisecond
+
+std::vector<PlaceView> places_of(const MasterState& state, const Object& object) {
+    std::vector<PlaceView> places;
+    for (size_t i = 0; i < object.replicas.size(); ++i) {
+        const SegmentSpec& spec = state.segments()[object.replicas[i].segment].spec;
+        places.push_back(
+            {.length = object.length, .address = spec.base + object.replicas[i].offset, .protocol = spec.protocol, .endpoint = spec.name});
+    }
+    return places;
+}
+
+struct FoundKey {
+    TenantNumber tenant = 0;
+    std::string key;
+};
+/// Keys with a value among the objects from `first` on; `next` is where to go on, 0 at the end.
+std::vector<FoundKey> keys_from(const LockedMaster& master, TenantNumber tenant, ObjectId first, ObjectId& next) {
+    return master.look([&](const MasterState& state, Time) {
+        const ObjectTable& objects = state.objects();
+        const ObjectId end = std::min(objects.limit(), first + kObjectsPerPart);
+        std::vector<FoundKey> keys;
+        for (ObjectId id = first; id < end; ++id) {
+            if (!objects.exists(id) || !objects[id].has_value()) continue;
+            if (tenant == 0 || objects[id].tenant == tenant) keys.push_back({objects[id].tenant, std::string(objects[id].key())});
+        }
+        next = end < objects.limit() ? end : 0;
+        return keys;
+    });
+}
+
+/// Removes keys that lie in the order of their tenants; returns how many went.
+int64_t remove_found(Transaction& transaction, const std::vector<FoundKey>& keys, bool force, Time now) {
+    const TenantTable& tenants = transaction.state().tenants();
+    int64_t removed = 0;
+    for (auto begin = keys.begin(); begin != keys.end();) {
+        const TenantNumber tenant = begin->tenant;
+        std::vector<std::string_view> views;
+        for (; begin != keys.end() && begin->tenant == tenant; ++begin) views.push_back(begin->key);
+        if (!tenants.exists(tenant)) continue;  // gone meanwhile
+        const CodesReply reply = remove(transaction, {.tenant = tenants[tenant].name, .keys = views, .force = force}, now);
+        removed += std::count(reply.codes.begin(), reply.codes.end(), StoreCode::kOk);
+    }
+    return removed;
+}
+
+/// 0: all tenants. Fails if there is no such tenant.
+tl::expected<TenantNumber, StoreCode> tenant_number(const LockedMaster& master, std::optional<std::string_view> tenant) {
+    if (!tenant) return TenantNumber{0};
+    const TenantNumber number = master.look([&](const MasterState& state, Time) { return state.tenant(*tenant); });
+    if (number == 0) return tl::unexpected(StoreCode::kTenantNotRegistered);
+    return number;
+}
+
+}  // namespace
+
+PoolView view_pool(const LockedMaster& master) {
+    return master.look([](const MasterState& state, Time) {
+        PoolView view{.capacity_bytes = state.segments().capacity(),
+                      .used_bytes = state.segments().used_bytes(),
+                      .resting_bytes = state.quarantine().bytes(),
+                      .keys = state.objects().size(),
+                      .writes = state.write_count(),
+                      .clients = 0,
+                      .segments = state.segments().size(),
+                      .totals = state.totals()};
+        for (ClientNumber number = 1; number < state.clients().limit(); ++number)
+            if (state.clients().alive(number)) ++view.clients;
+        return view;
+    });
+}
+
+std::vector<SegmentDetail> view_segments(const LockedMaster& master, std::optional<std::string_view> name) {
+    return master.look([&](const MasterState& state, Time now) {
+        const SegmentTable& segments = state.segments();
+        std::vector<SegmentDetail> rows;
+        const auto add = [&](SegmentNumber number) {
+            const Segment& segment = segments[number];
+            rows.push_back({.spec = segment.spec,
+                            .client = state.clients()[segment.client].id,
+                            .status = segment.status,
+                            .used_bytes = segment.allocator.used_bytes(),
+                            .capacity_bytes = segment.allocator.capacity(),
+                            .suspect = segment.suspect_until > now});
+        };
+        for (const SegmentNumber number : name ? segments.find_name(*name) : segments.numbers()) add(number);
+        return rows;
+    });
+}
+
+std::vector<ClientView> view_clients(const LockedMaster& master) {
+    return master.look([](const MasterState& state, Time now) {
+        std::vector<ClientView> rows;
+        for (ClientNumber number = 1; number < state.clients().limit(); ++number) {
+            if (!state.clients().alive(number)) continue;
+            const Client& client = state.clients()[number];
+            ClientView& row = rows.emplace_back();
+            row.id = client.id;
+            row.segments = client.segments.size();
+            row.expires_in = std::max(client.expires - now, Duration::zero());
+            for (const SegmentNumber segment : client.segments) row.lent_bytes += state.segments()[segment].spec.size;
+        }
+        return rows;
+    });
+}
+
+std::vector<TenantView> view_tenants(const LockedMaster& master) {
+    auto rows = master.look([](const MasterState& state, Time) {
+        std::vector<TenantView> result;
+        for (TenantNumber number = 1; number < state.tenants().limit(); ++number) {
+            if (!state.tenants().exists(number)) continue;
+            const Tenant& tenant = state.tenants()[number];
+            const uint64_t effective = tenant.effective_quota;
+            result.push_back({.quota = {.tenant = tenant.name,
+                                        .requested_bytes = tenant.requested_quota.value_or(0),
+                                        .effective_bytes = effective,
+                                        .charged_bytes = tenant.charged_bytes,
+                                        .admission_closed = !tenant.requested_quota.has_value(),
+                                        .over_quota = tenant.charged_bytes > effective,
+                                        .explicit_policy = tenant.requested_quota.has_value()},
+                              .evicted_bytes = tenant.evicted_bytes,
+                              .objects = tenant.objects});
+        }
+        return result;
+    });
+    std::sort(rows.begin(), rows.end(), [](const TenantView& a, const TenantView& b) { return a.quota.tenant < b.quota.tenant; });
+    return rows;
+}
+
+ObjectView lease_object(LockedMaster& master, std::string_view tenant, std::string_view key) {
+    return master.run([&](Transaction& transaction, Time now) {
+        const GetReply reply = get_replicas(transaction, {.tenant = tenant, .keys = {&key, 1}}, now);
+        ObjectView view{.code = reply.items[0].code, .places = {}};
+        if (view.code != StoreCode::kOk) return view;
+        const MasterState& state = transaction.state();
+        view.places = places_of(state, state.objects()[state.objects().find(state.tenant(tenant), key)]);
+        return view;
+    });
+}
+
+std::vector<ObjectView> view_objects(const LockedMaster& master, std::string_view tenant, const std::vector<std::string>& keys) {
+    return master.look([&](const MasterState& state, Time) {
+        const TenantNumber number = state.tenant(tenant);
+        std::vector<ObjectView> views(keys.size());
+        for (size_t i = 0; i < keys.size(); ++i) {
+            const ObjectId id = number == 0 || keys[i].empty() ? 0 : state.objects().find(number, keys[i]);
+            if (id == 0) views[i].code = StoreCode::kObjectNotFound;
+            else if (!state.readable(state.objects()[id])) views[i].code = StoreCode::kReplicaIsNotReady;
+            else views[i].places = places_of(state, state.objects()[id]);
+        }
+        return views;
+    });
+}
+
+StoreCode visit_keys(const LockedMaster& master, std::optional<std::string_view> tenant,
+                     const std::function<void(std::string_view key)>& visit) {
+    const auto number = tenant_number(master, tenant);
+    if (!number) return number.error();
+    for (ObjectId first = 1; first != 0;) {
+        ObjectId next = 0;
+        for (const FoundKey& found : keys_from(master, *number, first, next)) visit(found.key);
+        first = next;
+    }
+    return StoreCode::kOk;
+}
+
+int64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
+                        const std::function<bool(std::string_view key)>& matches, bool force) {
+    const auto number = tenant_number(master, tenant);
+    if (!number) return static_cast<int64_t>(number.error());
+    int64_t removed = 0;
+    for (ObjectId first = 1; first != 0;) {
+        ObjectId next = 0;
+        auto keys = keys_from(master, *number, first, next);
+        first = next;
+        if (matches) std::erase_if(keys, [&](const FoundKey& found) { return !matches(found.key); });
+        if (keys.empty()) continue;
+        std::stable_sort(keys.begin(), keys.end(), [](const FoundKey& a, const FoundKey& b) { return a.tenant < b.tenant; });
+        removed += master.run([&](Transaction& transaction, Time now) { return remove_found(transaction, keys, force, now); });
+    }
+    return removed;
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/service/metrics_text.h"
+
+#include <map>
+
+#include "store/service/admin_views.h"
+
+namespace mooncake::store {
+
+namespace {
+
+double ratio(uint64_t part, uint64_t whole) { return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole); }
+
+/// A registry made for one reading: gauges that are set once.
+struct Snapshot {
+    void gauge(const std::string& name, const std::string& help, uint64_t value, const metrics::Labels& labels = {}) {
+        registry.gauge(name, help, labels).set(static_cast<int64_t>(value));
+    }
+    void counter(const std::string& name, const std::string& help, uint64_t value, const metrics::Labels& labels = {}) {
+        registry.counter(name, help, labels).add(value);
+    }
+    metrics::Registry registry;
+};
+
+void add_pool(Snapshot& snapshot, const PoolView& pool) {
+    snapshot.gauge("master_allocated_bytes", "memory of the pool in use", pool.used_bytes);
+    snapshot.gauge("master_total_capacity_bytes", "memory of the pool", pool.capacity_bytes);
+    snapshot.gauge("master_resting_bytes", "memory that may be used again when leases on it are over", pool.resting_bytes);
+    snapshot.gauge("master_allocated_file_size_bytes", "values on disk", 0);
+    snapshot.gauge("master_total_file_capacity_bytes", "disk of the pool", 0);
+    snapshot.gauge("master_key_count", "keys, with those being written", pool.keys);
+    snapshot.gauge("master_writes_in_progress", "values between put_start and put_end", pool.writes);
+    snapshot.gauge("master_active_clients", "clients that live", pool.clients);
+    snapshot.gauge("mem_cache_nums_", "values in memory", pool.keys - pool.writes);
+    snapshot.gauge("file_cache_nums_", "values on disk", 0);
+    snapshot.counter("file_cache_hit_nums_", "keys whose place on disk was given out", 0);
+    snapshot.counter("file_cache_hit_bytes_total", "their bytes", 0);
+    snapshot.counter("master_put_start_discard_cnt", "writes taken from their writer", pool.totals.discarded_writes);
+    snapshot.counter("master_put_start_release_cnt", "writes given up after the release time", pool.totals.expired_writes);
+    snapshot.gauge("master_put_start_discarded_staging_size", "memory that waits for the end of leases and lost writers",
+                   pool.resting_bytes);
+    for (const char* suffix : {"", "_mem"}) {
+        snapshot.counter(format_text("master_evicted_key_count{}", suffix), "keys evicted", pool.totals.evicted_objects);
+        snapshot.counter(format_text("master_evicted_size_bytes{}", suffix), "bytes evicted", pool.totals.evicted_bytes);
+    }
+}
+
+void add_segments(Snapshot& snapshot, const LockedMaster& master) {
+    std::map<std::string, std::pair<uint64_t, uint64_t>> by_name;  // used, capacity
+    for (const SegmentDetail& segment : view_segments(master)) {
+        auto& [used, capacity] = by_name[segment.spec.name];
+        used += segment.used_bytes;
+        capacity += segment.capacity_bytes;
+    }
+    for (const auto& [name, bytes] : by_name) {
+        snapshot.gauge("segment_allocated_bytes", "memory of the segment in use", bytes.first, {{"segment", name}});
+        snapshot.gauge("segment_total_capacity_bytes", "memory of the segment", bytes.second, {{"segment", name}});
+    }
+}
+
+void add_tenants(Snapshot& snapshot, const LockedMaster& master, uint64_t capacity_bytes) {
+    uint64_t requested = 0, effective = 0;
+    for (const TenantView& tenant : view_tenants(master)) {
+        const TenantQuota& quota = tenant.quota;
+        const metrics::Labels labels = {{"tenant_id", quota.tenant}};
+        snapshot.gauge("mooncake_tenant_quota_requested_bytes", "what its policy says", quota.requested_bytes, labels);
+        snapshot.gauge("mooncake_tenant_quota_effective_bytes", "its share of what there is", quota.effective_bytes, labels);
+        snapshot.gauge("mooncake_tenant_quota_charged_bytes", "what it uses", quota.charged_bytes, labels);
+        snapshot.gauge("mooncake_tenant_quota_admission_closed", "1: it may not write", quota.admission_closed ? 1 : 0, labels);
+        snapshot.gauge("mooncake_tenant_quota_over_quota", "1: it uses more than its share", quota.over_quota ? 1 : 0, labels);
+        snapshot.gauge("mooncake_tenant_quota_explicit_policy", "1: it has a policy", quota.explicit_policy ? 1 : 0, labels);
+        snapshot.counter("mooncake_tenant_evict_bytes_total", "bytes of it that were evicted", tenant.evicted_bytes, labels);
+        requested += quota.requested_bytes;
+        effective += quota.effective_bytes;
+    }
+    snapshot.gauge("mooncake_tenant_quota_allocatable_capacity_bytes", "what can be shared out", capacity_bytes);
+    snapshot.gauge("mooncake_tenant_quota_requested_bytes_sum", "of all tenants", requested);
+    snapshot.gauge("mooncake_tenant_quota_effective_bytes_sum", "of all tenants", effective);
+}
+
+}  // namespace
+
+std::string human_bytes(uint64_t bytes) {
+    constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+    if (bytes < 1024) return format_text("{} B", bytes);
+    auto value = static_cast<double>(bytes);
+    size_t unit = 0;
+    for (; value >= 1024; ++unit) value /= 1024;
+    return format_text("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string state_metrics(const LockedMaster& master) {
+    Snapshot snapshot;
+    const PoolView pool = view_pool(master);
+    add_pool(snapshot, pool);
+    add_segments(snapshot, master);
+    if (master.look([](const MasterState& state, Time) { return state.options().tenants; }))
+        add_tenants(snapshot, master, pool.capacity_bytes);
+    return snapshot.registry.to_prometheus_text();
+}
+
+std::string state_summary(const LockedMaster& master, const MasterMetrics& metrics) {
+    const PoolView pool = view_pool(master);
+    const MasterMetrics::Lookups lookups = metrics.lookups();
+    return format_text(
+        "memory {} of {} ({:.1f} %), {} keys, {} clients, {} segments | keys asked: put {}, get {}, exist {}, remove {} | found {:.1f} % "
+        "of {} | evicted {} keys, {} | refused for space {}\n",
+        human_bytes(pool.used_bytes), human_bytes(pool.capacity_bytes), 100 * ratio(pool.used_bytes, pool.capacity_bytes), pool.keys,
+        pool.clients, pool.segments, metrics.total(MasterCall::kPutStart), metrics.total(MasterCall::kGetReplicaList),
+        metrics.total(MasterCall::kExistKey), metrics.total(MasterCall::kRemove), 100 * ratio(lookups.found, lookups.keys), lookups.keys,
+        pool.totals.evicted_objects, human_bytes(pool.totals.evicted_bytes), metrics.refused_for_space());
+}
+
+}  // namespace mooncake::store
