@@ -92,7 +92,7 @@ public:
     }
     /// Runs in the given call, before it is answered, without a lock.
     std::function<void()> in_ping, in_remount, in_mount, in_unmount;
-    std::function<StoreCode(const MountRequest&)> mount_code;
+    std::function<Result<StoreCode>(const MountRequest&)> mount_code;
     SegmentsReply list;
     std::function<void()> in_segments;
 
