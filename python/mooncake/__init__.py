@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mooncake moves the KV cache of large language models between processes, hosts and devices.
 
-Importing the package loads nothing native; that happens with `mooncake.engine`.
+Importing the package loads nothing native; that happens with `mooncake.engine` and `mooncake.store`.
 """
 
 from pathlib import Path
+from pkgutil import extend_path
+from typing import Any
+
+__path__ = extend_path(__path__, __name__)
 
 try:
     from ._version import version as __version__
 except ImportError:  # the source folder itself, not an installed package
     __version__ = "0+unbuilt"
 
-__all__ = ["__version__", "features", "get_include", "get_library_dir"]
+__all__ = ["BufferPool", "RegisteredBufferPool", "__version__", "features", "get_include", "get_library_dir"]
 
 _HERE = Path(__file__).resolve().parent
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("BufferPool", "RegisteredBufferPool"):
+        from .buffer_pool import BufferPool
+
+        return BufferPool
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def get_include() -> str:
@@ -22,7 +34,7 @@ def get_include() -> str:
 
 
 def get_library_dir() -> str:
-    """The folder to name with -L (and -rpath) for libtransfer_engine.so."""
+    """The folder to name with -L (and -rpath) for libtransfer_engine.so and libmooncake_store.so."""
     return str(_HERE / "lib")
 
 

@@ -14,6 +14,14 @@ def _become(program: str) -> NoReturn:
     os.execv(path, [program, *sys.argv[1:]])
 
 
+def mooncake_master() -> NoReturn:
+    _become("mooncake_master")
+
+
+def mooncake_client() -> NoReturn:
+    _become("mooncake_client")
+
+
 def transfer_engine_bench() -> NoReturn:
     _become("transfer_engine_bench")
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -17,14 +18,18 @@ constinit Gate calls;
 
 namespace {
 
-constexpr Duration kExitPatience = 5s;  // engines end what runs inside when they are closed, so this is never needed
+constexpr Duration kExitPatience = 5s;  // what is closed ends whatever runs inside, so this is never needed
 
 constexpr std::chrono::milliseconds kRefusedPause(5);
 
 constinit std::atomic<bool> abandoned{false};
 constinit std::atomic<pthread_t> exiting_thread{0};
-std::vector<std::weak_ptr<Engine>> engines;  // guarded by the interpreter lock
-bool hook_set = false;                       // guarded by the interpreter lock
+struct Open {
+    std::weak_ptr<void> thing;
+    void (*close)(void*);
+};
+std::vector<Open> all_open;  // guarded by the interpreter lock
+bool hook_set = false;       // guarded by the interpreter lock
 
 /// The threads that were inside a call do not exist in the child, and its exit hooks may have been dropped.
 void forget_in_child() {
@@ -34,15 +39,15 @@ void forget_in_child() {
 
 [[maybe_unused]] const int installed = ::pthread_atfork(nullptr, nullptr, forget_in_child);
 
-void close_engines() {
-    std::vector<std::shared_ptr<Engine>> open;
-    for (const auto& known : engines)
-        if (auto engine = known.lock()) open.push_back(std::move(engine));
-    engines.clear();
+void close_all() {
+    std::vector<std::pair<std::shared_ptr<void>, void (*)(void*)>> open;
+    for (const Open& known : all_open)
+        if (auto thing = known.thing.lock()) open.emplace_back(std::move(thing), known.close);
+    all_open.clear();
     exiting_thread.store(::pthread_self(), std::memory_order_relaxed);
     calls.close(Deadline::after(0s));  // under the interpreter lock: whoever asked exiting() before is inside by now
     PyThreadState* const state = PyEval_SaveThread();
-    for (const auto& engine : open) engine->close();
+    for (const auto& [thing, close] : open) close(thing.get());
     if (!calls.close(Deadline::after(kExitPatience))) {
         abandoned.store(true, std::memory_order_release);
         MC_LOG_ERROR("a call did not end within {} s of the exit of the interpreter; its thread is left behind",
@@ -72,38 +77,17 @@ void slow_down_at_exit() noexcept {
     });
 }
 
-void close_at_exit(const std::shared_ptr<Engine>& engine) {
-    std::erase_if(engines, [](const auto& known) { return known.expired(); });
-    engines.push_back(engine);
+void close_at_exit(std::weak_ptr<void> thing, void (*close)(void*)) {
+    std::erase_if(all_open, [](const Open& known) { return known.thing.expired(); });
+    all_open.push_back({std::move(thing), close});
     if (hook_set) return;
     hook_set = true;
-    nb::module_::import_("atexit").attr("register")(nb::cpp_function(close_engines));
-}
-
-EngineRef::EngineRef(std::shared_ptr<Engine> engine) : engine_(std::move(engine)), fork_generation_(fork_generation()) {}
-
-EngineRef& EngineRef::operator=(EngineRef&& other) noexcept {
-    if (this == &other) return *this;
-    reset();
-    engine_ = std::move(other.engine_);
-    fork_generation_ = other.fork_generation_;
-    return *this;
-}
-
-void EngineRef::reset() noexcept {
-    if (!engine_) return;
-    if (!ours()) {
-        [[maybe_unused]] const auto* const kept_for_ever = new std::shared_ptr<Engine>(std::move(engine_));
-    } else if (exiting() || shared()) {
-        engine_.reset();
-    } else {
-        without_gil([this] { return engine_.reset(), 0; });
-    }
+    nb::module_::import_("atexit").attr("register")(nb::cpp_function(close_all));
 }
 
 Error engine_unusable() {
     return exiting() ? error(Code::kUnavailable, "the interpreter is exiting")
-                     : error(Code::kUnavailable, "the engine belongs to the process that forked this one");
+                     : error(Code::kUnavailable, "it belongs to the process that forked this one");
 }
 
 }  // namespace mooncake::python

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <utility>
 
 #include "base/fork.h"
 #include "base/gate.h"
@@ -14,7 +15,7 @@
 /// it goes away.
 ///
 /// CPython ends a thread that asks for the interpreter lock during finalization, in the middle of its C++ frames, which
-/// terminates the process. So an atexit hook closes every engine - which ends whatever runs inside - and then waits until no
+/// terminates the process. So an atexit hook closes every engine or store - which ends whatever runs inside - and then waits until no
 /// thread is between giving up the lock and having it again. Later calls fail without giving it up.
 namespace mooncake::python {
 
@@ -23,7 +24,7 @@ namespace nb = nanobind;
 /// Lets threads in that are about to give up the interpreter lock; closed for good when the interpreter exits.
 extern constinit Gate calls;
 
-/// True once the exit hook ran: engines are closed, and new ones are refused. Asked under the interpreter lock.
+/// True once the exit hook ran: everything is closed, and nothing new is made. Asked under the interpreter lock.
 inline bool exiting() noexcept { return calls.closed(); }
 
 /// A thread that came back too late to be waited for: sleeps until the process ends.
@@ -61,32 +62,55 @@ auto without_gil(Body&& body) {
     }
 }
 
-/// Sees to it that the engine is closed when the interpreter exits. Under the interpreter lock.
-void close_at_exit(const std::shared_ptr<Engine>& engine);
+/// Sees to it that `thing` is closed, without the interpreter lock, when the interpreter exits. Under the interpreter lock.
+void close_at_exit(std::weak_ptr<void> thing, void (*close)(void* thing));
+template <typename T>
+void close_at_exit(const std::shared_ptr<T>& thing) {
+    close_at_exit(thing, [](void* closed) { static_cast<T*>(closed)->close(); });
+}
 
-/// Shares an engine with Python objects. Destroying the last one joins threads, so the interpreter lock is given up meanwhile. In
-/// a forked child the engine is never destroyed: its threads exist in the parent only, and what they wait on must stay.
-class EngineRef {
+/// Shares an engine or a store with Python objects. Destroying the last one joins threads, so the interpreter lock is given up
+/// meanwhile. In a forked child it is never destroyed: its threads exist in the parent only, and what they wait on must stay.
+template <typename T>
+class NativeRef {
 public:
-    EngineRef() = default;
-    explicit EngineRef(std::shared_ptr<Engine> engine);
-    EngineRef(const EngineRef&) = default;
-    EngineRef(EngineRef&& other) noexcept = default;
-    EngineRef& operator=(EngineRef&& other) noexcept;
-    ~EngineRef() { reset(); }
+    NativeRef() = default;
+    explicit NativeRef(std::shared_ptr<T> thing) : thing_(std::move(thing)), fork_generation_(fork_generation()) {}
+    NativeRef(const NativeRef&) = default;
+    NativeRef(NativeRef&& other) noexcept = default;
+    NativeRef& operator=(NativeRef&& other) noexcept {
+        if (this == &other) return *this;
+        reset();
+        thing_ = std::move(other.thing_);
+        fork_generation_ = other.fork_generation_;
+        return *this;
+    }
+    ~NativeRef() { reset(); }
 
     /// Born in this process, not in the one that forked it.
     bool ours() const noexcept { return fork_generation_ == fork_generation(); }
-    bool shared() const noexcept { return engine_.use_count() > 1; }
-    void reset() noexcept;
-    Engine* get() const noexcept { return engine_.get(); }
-    Engine* operator->() const noexcept { return engine_.get(); }
-    explicit operator bool() const noexcept { return engine_ != nullptr; }
+    bool shared() const noexcept { return thing_.use_count() > 1; }
+    void reset() noexcept {
+        if (!thing_) return;
+        if (!ours()) {
+            [[maybe_unused]] const auto* const kept_for_ever = new std::shared_ptr<T>(std::move(thing_));
+        } else if (exiting() || shared()) {
+            thing_.reset();
+        } else {
+            without_gil([this] { return thing_.reset(), 0; });
+        }
+    }
+    const std::shared_ptr<T>& share() const noexcept { return thing_; }
+    T* get() const noexcept { return thing_.get(); }
+    T* operator->() const noexcept { return thing_.get(); }
+    T& operator*() const noexcept { return *thing_; }
+    explicit operator bool() const noexcept { return thing_ != nullptr; }
 
 private:
-    std::shared_ptr<Engine> engine_;
+    std::shared_ptr<T> thing_;
     uint32_t fork_generation_ = 0;
 };
+using EngineRef = NativeRef<Engine>;
 
 /// Why an engine cannot be used that exists.
 Error engine_unusable();

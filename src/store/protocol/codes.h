@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/format.h"
+
 namespace mooncake::store {
 
 /// What the store answers, per key; the numbers are what Python, C and the REST service give out.
@@ -51,6 +53,6 @@ enum class StoreCode : int32_t {
 };
 
 /// "OBJECT_NOT_FOUND"; "UNKNOWN" for a number that is not in the table.
-std::string_view store_code_name(StoreCode code) noexcept;
+MC_EXPORT std::string_view store_code_name(StoreCode code) noexcept;
 
 }  // namespace mooncake::store

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between tensors and bytes. torch is imported only when a tensor is to be made; what is read from one is asked of it alone."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Sequence
+
+from ._tensor_format import DIMENSIONS_MAX, HEADER_BYTES, Axis, Header, dtype_code, parse_header
+
+if TYPE_CHECKING:
+    from .store import MooncakeDistributedStore, ReplicateConfig
+
+INVALID_PARAMS = -600
+
+
+@dataclass
+class Serialized:
+    """A tensor as it will be stored; `owner` keeps the memory at `address`."""
+
+    header: bytes
+    address: int
+    length: int
+    owner: Any
+
+
+def is_tensor(value: Any) -> bool:
+    return "Tensor" in type(value).__name__ or any("Tensor" in base.__name__ for base in type(value).__mro__)
+
+
+def serialize(tensor: Any, axes: Sequence[Axis] = (), global_shape: Sequence[int] | None = None) -> Serialized | None:
+    """None for what is no tensor, or cannot be stored."""
+    if not is_tensor(tensor):
+        return None
+    code, shape = dtype_code(tensor.dtype), tuple(int(extent) for extent in tensor.shape)
+    if code is None or len(shape) > DIMENSIONS_MAX:
+        return None
+    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+        tensor = tensor.cpu()
+    tensor = tensor.contiguous()
+    header = Header(code, shape, tuple(global_shape) if global_shape is not None else shape, list(axes))
+    return Serialized(header.pack(), tensor.data_ptr(), header.data_bytes, tensor)
+
+
+def write(store: MooncakeDistributedStore, keys: Sequence[str], items: Sequence[Serialized | None], config: ReplicateConfig | None,
+          replace: bool) -> list[int]:
+    """One code per key; -600 where there is nothing to write."""
+    from .store import _address_of
+
+    headers = bytearray().join(item.header if item else bytes(HEADER_BYTES) for item in items)
+    base = _address_of(headers) if items else 0
+    addresses, sizes = [], []
+    for index, item in enumerate(items):
+        if item is None:  # refused by the store, as any null address
+            addresses.append([0])
+            sizes.append([1])
+        else:
+            addresses.append([base + index * HEADER_BYTES, item.address])
+            sizes.append([HEADER_BYTES, item.length])
+    call = store._batch_upsert_from_multi_buffers if replace else store.batch_put_from_multi_buffers
+    return call(list(keys), addresses, sizes, config) or [INVALID_PARAMS] * len(keys)
+
+
+def tensor_at(address: int, header: Header, owner: Any = None) -> Any:
+    """A tensor of the memory behind a header at `address`, which `owner` keeps (None: the caller does)."""
+    import torch
+
+    dtype = getattr(torch, header.dtype_name)
+    if header.data_bytes == 0:
+        return torch.empty(header.shape, dtype=dtype)
+    memory = (ctypes.c_ubyte * header.data_bytes).from_address(address + HEADER_BYTES)
+    memory.owner = owner  # kept by the tensor's storage
+    return torch.frombuffer(memory, dtype=dtype).reshape(header.shape)
+
+
+def header_at(address: int, total_bytes: int) -> Header | None:
+    if address == 0 or total_bytes < HEADER_BYTES:
+        return None
+    return parse_header(ctypes.string_at(address, HEADER_BYTES), total_bytes)
+
+
+def read(store: MooncakeDistributedStore, keys: Sequence[str]) -> list[Any]:
+    """Tensors with memory of their own; None for what is missing or no tensor."""
+    import torch
+
+    sizes = store._batch_get_size(list(keys))
+    there = [index for index, size in enumerate(sizes) if size >= HEADER_BYTES]
+    buffers = {index: torch.empty(sizes[index], dtype=torch.uint8) for index in there}
+    lengths = store.batch_get_into([keys[index] for index in there], [buffers[index].data_ptr() for index in there],
+                                   [sizes[index] for index in there])
+    tensors: list[Any] = [None] * len(keys)
+    for index, length in zip(there, lengths):
+        header = header_at(buffers[index].data_ptr(), length)
+        if header is not None:
+            tensors[index] = _within(buffers[index], header)
+    return tensors
+
+
+def _within(buffer: Any, header: Header) -> Any:
+    """The tensor in a row of bytes that begins with its header."""
+    import torch
+
+    dtype = getattr(torch, header.dtype_name)
+    if header.data_bytes == 0:
+        return torch.empty(header.shape, dtype=dtype)
+    return buffer[HEADER_BYTES:HEADER_BYTES + header.data_bytes].view(dtype).reshape(header.shape)
+
+
+def read_into(store: MooncakeDistributedStore, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[Any]:
+    """Tensors that are the callers' memory; None for what is missing, too long or no tensor."""
+    tensors: list[Any] = []
+    for address, length in zip(addresses, store.batch_get_into(list(keys), list(addresses), list(sizes))):
+        header = header_at(address, length)
+        tensors.append(None if header is None else tensor_at(address, header))
+    return tensors
+
+
+def deserialize(data: Any) -> Any:
+    """The tensor in a stored value. ValueError if there is none."""
+    memory = bytearray(data)
+    header = parse_header(bytes(memory[:HEADER_BYTES]), len(memory))
+    if header is None:
+        raise ValueError("not a stored tensor")
+    from .store import _address_of
+
+    return tensor_at(_address_of(memory), header, memory)
+
+
+def split(tensor: Any, count: int, dimension: int) -> list[Any] | None:
+    """Equal parts; None if that cannot be."""
+    shape = tuple(tensor.shape)
+    if count <= 0 or not 0 <= dimension < len(shape) or shape[dimension] % count:
+        return None
+    extent = shape[dimension] // count
+    return [tensor.narrow(dimension, rank * extent, extent) for rank in range(count)]

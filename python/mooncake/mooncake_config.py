@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a store is set up with, from a JSON file or from the environment."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from dataclasses import dataclass, fields
+from typing import Any, Callable, Mapping
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_GLOBAL_SEGMENT_SIZE = 3355443200  # 3.125 GiB
+DEFAULT_LOCAL_BUFFER_SIZE = 1073741824  # 1 GiB
+
+_PROTOCOLS = frozenset(
+    "tcp rdma efa cxl cxi ascend ub ubshmem barex hip musa maca sunrise_link nvlink nvlink_intra intra_nvlink shm rpc_only".split())
+_UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "m": 2, "mb": 2, "g": 3, "gb": 3, "t": 4, "tb": 4}
+_SIZE = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_TRUE = frozenset(("true", "1", "yes", "on", "enable"))
+_FALSE = frozenset(("false", "0", "no", "off", "disable", ""))
+
+
+def _parse_segment_size(value: Any) -> int:
+    """Bytes, from a number or a text such as "16MB", "1.5 gb" or "1e9". ValueError for anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return int(value)
+    text = str(value)
+    found = _SIZE.fullmatch(text)
+    if found is None or found[2].lower() not in _UNITS:
+        raise ValueError(f"not a size: {text!r}")
+    number, factor = found[1], 1024 ** _UNITS[found[2].lower()]
+    return int(number) * factor if re.fullmatch(r"[+-]?\d+", number) else int(float(number) * factor)
+
+
+def _parse_bool(value: Any) -> bool:
+    """A truth value, from one, a number, None or a word. ValueError for other words."""
+    if value is None:
+        return False
+    if isinstance(value, (bool, int, float)):
+        return bool(value)
+    text = str(value).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(f"not a truth value: {value!r}")
+
+
+def _parse_protocol(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"Invalid protocol: {value!r}")
+    protocol = value.strip().lower()
+    if protocol not in _PROTOCOLS:
+        logger.warning("Unrecognised protocol %r; it is passed on as it is", protocol)
+    return protocol
+
+
+def _size_field(name: str) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        size = _parse_segment_size(value)
+        if size < 0:
+            raise ValueError(f"{name} must not be negative: {value!r}")
+        return size
+
+    return parse
+
+
+def _required_text(name: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{name} must be a text that is not blank: {value!r}")
+        return value
+
+    return parse
+
+
+def _parse_port(value: Any) -> int:
+    port = int(value)
+    if not 0 <= port <= 65535:
+        raise ValueError(f"client_http_port is no port: {value!r}")
+    return port
+
+
+def _or(otherwise: str) -> Callable[[Any], str]:
+    return lambda value: otherwise if value is None else str(value)
+
+
+# Per field: the variable, what it is if neither says anything (None in a file: it must), and how it is read.
+_FIELDS: dict[str, tuple[str, Any, Callable[[Any], Any]]] = {
+    "local_hostname": ("MOONCAKE_LOCAL_HOSTNAME", "localhost", _required_text("local_hostname")),
+    "metadata_server": ("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE", _required_text("metadata_server")),
+    "global_segment_size": ("MOONCAKE_GLOBAL_SEGMENT_SIZE", DEFAULT_GLOBAL_SEGMENT_SIZE, _size_field("global_segment_size")),
+    "local_buffer_size": ("MOONCAKE_LOCAL_BUFFER_SIZE", DEFAULT_LOCAL_BUFFER_SIZE, _size_field("local_buffer_size")),
+    "protocol": ("MOONCAKE_PROTOCOL", "tcp", _parse_protocol),
+    "device_name": ("MOONCAKE_DEVICE", "", _or("")),
+    "master_server_address": ("MOONCAKE_MASTER", None, _required_text("master_server_address")),
+    "enable_ssd_offload": ("MOONCAKE_OFFLOAD_ENABLED", False, _parse_bool),
+    "ssd_offload_path": ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "", _or("")),
+    "tenant_id": ("MOONCAKE_TENANT_ID", "default", _or("default")),
+    "enable_client_http_server": ("MOONCAKE_ENABLE_CLIENT_HTTP_SERVER", False, _parse_bool),
+    "client_http_port": ("MOONCAKE_CLIENT_HTTP_PORT", 9300, _parse_port),
+}
+_REQUIRED_IN_FILE = ("local_hostname", "metadata_server", "master_server_address")
+
+
+@dataclass
+class MooncakeConfig:
+    """The arguments of MooncakeDistributedStore.setup(), by the names that files and variables use."""
+
+    local_hostname: str
+    metadata_server: str
+    global_segment_size: int
+    local_buffer_size: int
+    protocol: str
+    device_name: str
+    master_server_address: str
+    enable_ssd_offload: bool = False
+    ssd_offload_path: str = ""
+    tenant_id: str = "default"
+    enable_client_http_server: bool = False
+    client_http_port: int = 9300
+
+    @staticmethod
+    def from_file(file_path: str) -> MooncakeConfig:
+        """From a JSON file. ValueError if a field is missing or makes no sense."""
+        with open(file_path, encoding="utf-8") as file:
+            config = json.load(file)
+        if not isinstance(config, dict):
+            raise ValueError(f"{file_path}: a JSON object is expected")
+        for name in _REQUIRED_IN_FILE:
+            if name not in config:
+                raise ValueError(f"Missing required config field: {name}")
+        return _build(config)
+
+    @staticmethod
+    def load_from_env() -> MooncakeConfig:
+        """From the file that MOONCAKE_CONFIG_PATH names, else from the MOONCAKE_* variables."""
+        path = os.environ.get("MOONCAKE_CONFIG_PATH")
+        if path:
+            return MooncakeConfig.from_file(path)
+        if not os.environ.get("MOONCAKE_MASTER"):
+            raise ValueError("Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set.")
+        return _build({name: os.environ[variable] for name, (variable, _, _) in _FIELDS.items() if variable in os.environ})
+
+
+def _build(given: Mapping[str, Any]) -> MooncakeConfig:
+    values = {}
+    for field in fields(MooncakeConfig):
+        _, otherwise, parse = _FIELDS[field.name]
+        values[field.name] = parse(given.get(field.name, otherwise))
+    return MooncakeConfig(**values)

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "distributed_store.h"
+
+/// Segments, replicas and tasks.
+namespace mooncake::python {
+
+namespace {
+
+constexpr int kInvalid = static_cast<int>(StoreCode::kInvalidParams);
+
+nb::dict mounted(const store::MountedSegments& segments, bool with_size) {
+    nb::list ids;
+    for (const store::SegmentId& id : segments.segments) ids.append(nb::str(id.to_string().c_str()));
+    nb::dict answer;
+    answer["ret"] = static_cast<int>(segments.code);
+    answer["segment_ids"] = ids;
+    if (with_size) answer["allocated_size"] = segments.bytes;
+    return answer;
+}
+
+nb::dict not_mounted(bool with_size) { return mounted({.code = StoreCode::kInvalidParams, .segments = {}, .bytes = 0}, with_size); }
+
+nb::list replica_list(const store::ValueInfo& value) {
+    nb::list replicas;
+    for (const store::ReplicaInfo& replica : value.replicas) replicas.append(nb::cast(Replica{replica}));
+    return replicas;
+}
+
+}  // namespace
+
+nb::dict DistributedStore::mount_file(const store::FileToMount& file) {
+    const StoreRef client = use("mount_segment");
+    if (!client) return not_mounted(false);
+    return mounted(without_gil([&] { return client->mount_file(file); }), false);
+}
+
+nb::dict DistributedStore::mount_memory(nb::handle size, const std::string& protocol, const std::string& location) {
+    const uint64_t bytes = number_from(size, "size");
+    const StoreRef client = use("allocate_and_mount_segment");
+    if (!client || bytes == 0) return not_mounted(true);
+    return mounted(without_gil([&] { return client->mount_memory(bytes, protocol, location); }), true);
+}
+
+int DistributedStore::unmount(nb::handle ids, nb::handle grace_s) {
+    constexpr uint64_t kGraceMax_s = 365 * 24 * 3600;
+    const std::optional<std::vector<store::SegmentId>> segments = segment_ids_from(ids);
+    const uint64_t grace = number_from(grace_s, "grace_period_seconds");
+    const StoreRef client = use("unmount_segment");
+    if (!client || !segments || segments->empty()) return kInvalid;
+    const std::chrono::seconds wait(std::min(grace, kGraceMax_s));
+    return static_cast<int>(without_gil([&] { return client->unmount(*segments, wait); }));
+}
+
+nb::list DistributedStore::get_replicas(nb::handle key) {
+    const std::string_view name = key_from(key);
+    const StoreRef client = use("get_replica_desc");
+    if (!client) return nb::list();
+    return replica_list(without_gil([&] { return std::move(client->find(std::span(&name, 1)).front()); }));
+}
+
+nb::dict DistributedStore::batch_get_replicas(nb::handle keys) {
+    const KeyList names(keys);
+    const StoreRef client = use("batch_get_replica_desc");
+    nb::dict all;
+    if (!client) return all;
+    const std::vector<store::ValueInfo> found = without_gil([&] { return client->find(names.views()); });
+    for (size_t i = 0; i < found.size(); ++i)
+        if (found[i].code == StoreCode::kOk) all[names.object(i)] = replica_list(found[i]);
+    return all;
+}
+
+nb::list DistributedStore::replica_clear(nb::handle keys, const std::string& segment_name) {
+    const KeyList names(keys);
+    const StoreRef client = use("batch_replica_clear");
+    nb::list cleared;
+    if (!client) return cleared;
+    const std::vector<StoreCode> codes = without_gil([&] { return client->replica_clear(names.views(), segment_name); });
+    for (size_t i = 0; i < codes.size(); ++i)
+        if (codes[i] == StoreCode::kOk) cleared.append(names.object(i));
+    return cleared;
+}
+
+nb::tuple DistributedStore::create_task(store::TaskType type, nb::handle key, const std::string& source, std::vector<std::string> targets) {
+    const std::string_view name = key_from(key);
+    const StoreRef client = use(type == store::TaskType::kCopy ? "create_copy_task" : "create_move_task");
+    if (!client) return nb::make_tuple(nb::make_tuple(0, 0), kInvalid);
+    const store::TaskRequest request{
+        .type = type, .tenant = client->config().tenant, .key = name, .source = source, .targets = std::move(targets)};
+    const store::TaskReply reply = without_gil([&] { return client->create_task(request); });
+    if (reply.code != StoreCode::kOk) return nb::make_tuple(nb::make_tuple(0, 0), static_cast<int>(reply.code));
+    return nb::make_tuple(nb::make_tuple(reply.task.high, reply.task.low), 0);
+}
+
+nb::tuple DistributedStore::query_task(nb::handle id) {
+    const std::vector<uint64_t> halves = NumberList(id, "task_id").values();
+    if (halves.size() != 2) throw nb::type_error("task_id: a tuple of two integers is expected");
+    const StoreRef client = use("query_task");
+    if (!client) return nb::make_tuple(nb::none(), kInvalid);
+    auto task = without_gil([&] { return client->query_task({halves[0], halves[1]}); });
+    if (!task) return nb::make_tuple(nb::none(), static_cast<int>(task.error()));
+    return nb::make_tuple(nb::cast(std::move(*task)), 0);
+}
+
+}  // namespace mooncake::python
