@@ -39,6 +39,11 @@ std::optional<PendingCall> CallTable::take(uint64_t id) {
     return remove(slot);
 }
 
+std::shared_ptr<const PartCallback> CallTable::on_part(uint64_t id) const {
+    const PendingCall& slot = slots_[id & (slots_.size() - 1)];
+    return slot.id == id && id != 0 ? slot.on_part : nullptr;
+}
+
 PendingCall CallTable::remove(PendingCall& slot) {
     --size_;
     return std::exchange(slot, PendingCall());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct PendingCall {
     Deadline deadline = Deadline::never();
     Waiter* waiter = nullptr;
     Callback callback;
+    std::shared_ptr<const PartCallback> on_part;  // of a stream
 
     /// Hands the result to whoever waits. The callback runs here.
     void finish(Result<Bytes> result);
@@ -43,6 +45,8 @@ public:
     /// Gives the call its id.
     uint64_t insert(PendingCall call);
     std::optional<PendingCall> take(uint64_t id);
+    /// What takes the parts of this call; null: unknown, or not a stream.
+    std::shared_ptr<const PartCallback> on_part(uint64_t id) const;
     bool contains(uint64_t id) const { return slots_[id & (slots_.size() - 1)].id == id; }
     std::vector<PendingCall> take_all();
     /// The calls with callbacks whose deadline has passed; blocked callers see to their own.

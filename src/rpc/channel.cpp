@@ -13,8 +13,9 @@ constexpr Duration kFailureMemory = 100ms;  // a storm of calls to a dead addres
 constexpr Duration kStallTimeout = 30s;     // a server that takes or sends nothing in the middle of a message is given up
 constexpr Duration kCheckMin = 10ms, kCheckMax = 5s;
 
-FrameHeader request_header(uint64_t call, Method method, Deadline deadline, size_t body_bytes) {
+FrameHeader request_header(uint64_t call, Method method, Deadline deadline, size_t body_bytes, uint8_t flags = 0) {
     return {.kind = FrameKind::kRequest,
+            .flags = flags,
             .method = static_cast<uint16_t>(method),
             .call = call,
             .left_us = deadline_to_wire(deadline),
@@ -36,6 +37,7 @@ void ClientConnection::say_hello(const HelloMessage& message) {
 
 Result<> ClientConnection::on_frame(const FrameHeader& header, FrameBody body) {
     if (header.kind == FrameKind::kHelloReply) return channel_->on_hello_reply(body.bytes);
+    if (header.kind == FrameKind::kPart) return channel_->on_part(header, body);
     if (header.kind == FrameKind::kReply || header.kind == FrameKind::kError) return channel_->on_answer(header, body);
     return fail(Code::kCorrupt, "a frame of kind {} from a server", static_cast<int>(header.kind));
 }
@@ -65,7 +67,8 @@ std::optional<Result<Bytes>> Channel::call(Method method, std::span<const std::b
         return fail(Code::kInternal, "rpc to {}: a blocking call from an i/o thread would wait for itself", setup_.address);
     Waiter waiter;
     waiter.done.add(1);
-    const auto admission = admit({.deadline = deadline, .waiter = &waiter}, {method, body, nullptr, deadline});
+    PendingCall pending{.deadline = deadline, .waiter = &waiter};
+    const auto admission = admit(pending, {method, body, nullptr, deadline});
     if (!admission) return Unexpected(admission.error());
     if (admission->retired) return std::nullopt;
     if (admission->connection) admission->connection->send_borrowed(request_header(admission->call, method, deadline, body.size()), body);
@@ -92,15 +95,25 @@ std::optional<Error> Channel::time_out(uint64_t call) {
 }
 
 std::optional<uint64_t> Channel::call_async(Method method, Bytes& body, Deadline deadline, Callback& callback) {
-    const auto admission = admit({.deadline = deadline, .callback = callback}, {method, body, &body, deadline});
+    return begin({.deadline = deadline, .callback = callback}, method, body, /*flags=*/0);
+}
+
+std::optional<uint64_t> Channel::call_stream(Method method, Bytes& body, PartCallback& on_part, Callback& on_end) {
+    return begin({.callback = on_end, .on_part = std::make_shared<const PartCallback>(on_part)}, method, body, kFlagParts);
+}
+
+std::optional<uint64_t> Channel::begin(PendingCall call, Method method, Bytes& body, uint8_t flags) {
+    const Deadline deadline = call.deadline;
+    const auto admission = admit(call, {method, body, &body, deadline, flags});
     if (!admission) {
-        finish_soon({.callback = std::move(callback)}, admission.error());
+        finish_soon(std::move(call), admission.error());
         return 0;
     }
     if (admission->retired) return std::nullopt;
     if (admission->connection) {
-        const FrameHeader header = request_header(admission->call, method, deadline, body.size());
+        const FrameHeader header = request_header(admission->call, method, deadline, body.size(), flags);
         admission->connection->send(header, std::move(body));
+        if (flags != 0) setup_.loop->post([connection = admission->connection] { connection->watch_closely(); });
     }
     follow_up(*admission);
     return admission->call;
@@ -117,7 +130,7 @@ Result<> Channel::check_admission(const Outgoing& outgoing) const {
     return {};
 }
 
-Result<Channel::Admission> Channel::admit(PendingCall call, const Outgoing& outgoing) {
+Result<Channel::Admission> Channel::admit(PendingCall& call, const Outgoing& outgoing) {
     Lock lock(mutex_);
     if (stage_ == Stage::kRetired) return Admission{.retired = true};
     MC_RETURN_IF_ERROR(check_admission(outgoing));
@@ -132,7 +145,7 @@ Result<Channel::Admission> Channel::admit(PendingCall call, const Outgoing& outg
         admission.connection = connection_;
         return admission;
     }
-    waiting_.emplace(admission.call, Waiting{outgoing.method, outgoing.take(), outgoing.deadline});
+    waiting_.emplace(admission.call, Waiting{outgoing.method, outgoing.take(), outgoing.deadline, outgoing.flags});
     if (stage_ == Stage::kIdle) {
         stage_ = Stage::kConnecting;
         admission.connect = true;
@@ -248,7 +261,8 @@ void Channel::go_up(const std::shared_ptr<ClientConnection>& connection, const H
                 continue;
             }
             // Frames are queued here and leave when the batch that brought the hello reply is done.
-            const FrameHeader header = request_header(call, waiting.method, waiting.deadline, waiting.body.size());
+            const FrameHeader header = request_header(call, waiting.method, waiting.deadline, waiting.body.size(), waiting.flags);
+            if (waiting.flags != 0) connection->watch_closely();
             connection->send(header, std::move(waiting.body));
         }
         waiting_.clear();
@@ -270,6 +284,17 @@ Result<> Channel::on_answer(const FrameHeader& header, FrameBody body) {
     return {};
 }
 
+Result<> Channel::on_part(const FrameHeader& header, FrameBody body) {
+    if (parts().greeting) return fail(Code::kCorrupt, "a part of an answer before the hello reply");
+    std::shared_ptr<const PartCallback> on_part;
+    {
+        Lock lock(mutex_);
+        on_part = calls_.on_part(header.call);
+    }
+    if (on_part) (*on_part)(body.bytes);  // else it was cancelled meanwhile
+    return {};
+}
+
 void Channel::on_connection_closed(const ClientConnection& connection, const Error& why) {
     const bool greeting = parts().greeting.get() == &connection;
     if (greeting) {
@@ -279,7 +304,9 @@ void Channel::on_connection_closed(const ClientConnection& connection, const Err
         if (connection_.get() != &connection) return;  // let go before, for not being used
     }
     const Code code = why.code() == Code::kRefused || why.code() == Code::kCancelled ? why.code() : Code::kUnavailable;
-    const Error error(code, format_text("{}: {}", greeting ? "hello" : "call", why.message()), why.system_errno());
+    // An errno of 0 means that the server closed the connection.
+    const int status = why.code() == Code::kCorrupt && why.system_errno() == 0 ? EPROTO : why.system_errno();
+    const Error error(code, format_text("{}: {}", greeting ? "hello" : "call", why.message()), status);
     fail_all(in_context(error), Stage::kIdle, /*remember=*/greeting);
 }
 

@@ -35,6 +35,7 @@ public:
 private:
     Result<> on_frame(const FrameHeader& header, FrameBody body) override;
     void on_closed(const Error& why) override;
+    bool reads_last_words() override { return true; }
 
     std::shared_ptr<Channel> channel_;  // until closed: the two hold each other
 };
@@ -57,6 +58,8 @@ public:
     std::optional<Result<Bytes>> call(Method method, std::span<const std::byte> body, Deadline deadline);
     /// As Client::call_async(). Nothing: retired; then body and callback were not touched.
     std::optional<uint64_t> call_async(Method method, Bytes& body, Deadline deadline, Callback& callback);
+    /// As Client::call_stream(), likewise.
+    std::optional<uint64_t> call_stream(Method method, Bytes& body, PartCallback& on_part, Callback& on_end);
     void cancel(uint64_t call);
     Result<PeerInfo> peer() const;
     uint64_t number() const noexcept { return setup_.number; }
@@ -75,12 +78,14 @@ private:
         std::span<const std::byte> bytes;
         Bytes* owned;  // where `bytes` are, if they may be moved away
         Deadline deadline;
+        uint8_t flags = 0;
         Bytes take() const { return owned != nullptr ? std::move(*owned) : Bytes(bytes.begin(), bytes.end()); }
     };
     struct Waiting {  // for the connection
         Method method;
         Bytes body;
         Deadline deadline;
+        uint8_t flags = 0;
     };
     struct Admission {
         uint64_t call = 0;
@@ -99,7 +104,9 @@ private:
         Time used_at = Clock::now();
     };
 
-    Result<Admission> admit(PendingCall call, const Outgoing& outgoing);
+    std::optional<uint64_t> begin(PendingCall call, Method method, Bytes& body, uint8_t flags);
+    /// Moves the call away only when it was admitted.
+    Result<Admission> admit(PendingCall& call, const Outgoing& outgoing);
     Result<> check_admission(const Outgoing& outgoing) const MC_REQUIRES(mutex_);
     void follow_up(const Admission& admission);
     std::optional<Error> time_out(uint64_t call);
@@ -116,6 +123,7 @@ private:
     void on_connected(Result<net::Socket> socket);
     Result<> on_hello_reply(std::span<const std::byte> body);
     Result<> on_answer(const FrameHeader& header, FrameBody body);
+    Result<> on_part(const FrameHeader& header, FrameBody body);
     void go_up(const std::shared_ptr<ClientConnection>& connection, const HelloReply& reply);
     void on_connection_closed(const ClientConnection& connection, const Error& why);
     void fail_all(const Error& error, Stage next, bool remember);

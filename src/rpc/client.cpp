@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cerrno>
 #include <unordered_map>
 #include <utility>
 
@@ -144,6 +145,23 @@ public:
         }
     }
 
+    uint64_t call_stream(const std::string& address, Method method, Bytes body, PartCallback on_part, Callback on_end) override {
+        if (forked()) {
+            on_end(in_child());
+            return 0;
+        }
+        std::shared_ptr<Channel> channel;
+        for (;;) {
+            auto found = core_->channel(address, channel);
+            if (!found) {
+                core_->fail_soon(on_end, found.error());
+                return 0;
+            }
+            channel = std::move(*found);
+            if (const auto id = channel->call_stream(method, body, on_part, on_end)) return *id;
+        }
+    }
+
     void cancel(uint64_t call) override {
         if (forked()) return;
         if (const auto channel = core_->existing(CallTable::number_of(call))) channel->cancel(call);
@@ -167,6 +185,11 @@ private:
 };
 
 }  // namespace
+
+bool peer_closed(const Error& error) noexcept {
+    const int status = error.system_errno();
+    return error.code() == Code::kUnavailable && (status == 0 || status == EPIPE);
+}
 
 std::unique_ptr<Client> Client::create(ClientOptions options) { return std::make_unique<ClientImpl>(std::move(options)); }
 

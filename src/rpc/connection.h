@@ -29,6 +29,10 @@ public:
     /// From any thread. Frames sent after the connection broke vanish.
     void send(const FrameHeader& header, Bytes body);
     void send_borrowed(const FrameHeader& header, std::span<const std::byte> body);
+    /// From any thread: as send(), and does not return before the frame is with the kernel, unless the peer takes no more.
+    void send_now(const FrameHeader& header, Bytes body);
+    /// Has a host that vanished noticed soon.
+    void watch_closely();
     /// From any thread: takes back a frame that has not left yet.
     bool take_back(uint64_t call) { return outbox_.discard(call); }
 
@@ -45,6 +49,8 @@ protected:
     virtual bool wants_more() { return true; }
     /// Some frames left.
     virtual void on_sent() {}
+    /// We cannot send any more: whether what the peer sent before its end is worth reading.
+    virtual bool reads_last_words() { return false; }
     /// The socket takes no more for now.
     virtual void on_blocked() {}
 
@@ -57,9 +63,10 @@ protected:
     void on_writable() final;
 
 private:
-    enum class Received : uint8_t { kMore, kAll, kClosed };
+    enum class Received : uint8_t { kMore, kAll, kDry, kClosed };  // kAll: probably, kDry: certainly nothing more
     Received receive();
     void follow(Outbox::Next next);
+    void close_broken();
     void read_or_pause();
 
     const std::shared_ptr<IoLoop> loop_;
@@ -70,6 +77,7 @@ private:
     Time received_at_{};  // when we began to wait for the rest of a partial frame
     bool closed_ = false;
     bool reading_ = false;
+    bool broken_ = false;  // cannot send any more
 };
 
 }  // namespace mooncake::rpc

@@ -56,7 +56,7 @@ Result<FrameHeader> decode_header(std::span<const std::byte, kHeaderBytes> bytes
                              .call = get<uint64_t>(bytes, 8),
                              .left_us = get<uint64_t>(bytes, 16),
                              .body_bytes = get<uint32_t>(bytes, 24)};
-    if (header.kind < FrameKind::kHello || header.kind > FrameKind::kCancel)
+    if (header.kind < FrameKind::kHello || header.kind > FrameKind::kPart)
         return fail(Code::kCorrupt, "a frame of unknown kind {}", static_cast<int>(header.kind));
     return header;
 }

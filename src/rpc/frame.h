@@ -14,11 +14,13 @@
 // (docs/wire/rpc.md). Everything here is plain computation.
 namespace mooncake::rpc {
 
-enum class FrameKind : uint8_t { kHello = 1, kHelloReply = 2, kRequest = 3, kReply = 4, kError = 5, kCancel = 6 };
+enum class FrameKind : uint8_t { kHello = 1, kHelloReply = 2, kRequest = 3, kReply = 4, kError = 5, kCancel = 6, kPart = 7 };
+
+constexpr uint8_t kFlagParts = 1;  // of a request: the answer may come in parts
 
 struct FrameHeader {
     FrameKind kind = FrameKind::kHello;
-    uint8_t flags = 0;  // none defined yet; unknown ones are ignored
+    uint8_t flags = 0;  // unknown ones are ignored
     uint16_t method = 0;
     uint64_t call = 0;     // chosen by the caller, repeated in the answer
     uint64_t left_us = 0;  // requests: time left; relative, so that clocks need not agree

@@ -88,7 +88,7 @@ TEST(FrameHeader, EveryFlippedBitIsNoticed) {
 }
 
 TEST(FrameHeader, UnknownKindsAreRefused) {
-    for (const int kind : {0, 7, 255}) EXPECT_FALSE(decode_header(encode_header({.kind = static_cast<FrameKind>(kind)}))) << kind;
+    for (const int kind : {0, 8, 255}) EXPECT_FALSE(decode_header(encode_header({.kind = static_cast<FrameKind>(kind)}))) << kind;
 }
 
 TEST(FrameDeadline, TravelsAsTheTimeLeft) {

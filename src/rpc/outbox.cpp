@@ -53,6 +53,7 @@ ssize_t Outbox::send_unlocked(Gather& gather) {
     const int status = sent < 0 ? errno : 0;
     mutex_.lock();
     sending_ = false;
+    if (waiting_ > 0) sent_.notify_all();
     if (closed_) socket_.reset();  // close() left it to us
     if (status == 0) return sent;
     return status == EAGAIN || status == EWOULDBLOCK ? 0 : -status;
@@ -98,6 +99,18 @@ Outbox::Next Outbox::push_borrowed(const FrameHeader& header, std::span<const st
     return corked_ ? Next::kNothing : send_queued();
 }
 
+Outbox::Next Outbox::push_now(const FrameHeader& header, Bytes body) {
+    Lock lock(mutex_);
+    if (closed_) return Next::kNothing;
+    queue_.push_back({.header = encode_header(header), .body = std::move(body), .call = header.call});
+    count(queue_.back());
+    // A system call that is under way does not have our frame with it. It does not block, so this is short.
+    ++waiting_;
+    while (sending_) sent_.wait(mutex_);
+    --waiting_;
+    return closed_ || awaiting_ ? Next::kNothing : send_queued(/*despite_cork=*/true);
+}
+
 Outbox::Next Outbox::flush() {
     Lock lock(mutex_);
     awaiting_ = false;
@@ -115,7 +128,7 @@ Outbox::Next Outbox::uncork() {
     return closed_ || must_wait() ? Next::kNothing : send_queued();
 }
 
-Outbox::Next Outbox::send_queued() {
+Outbox::Next Outbox::send_queued(bool despite_cork) {
     for (int round = 0; !queue_.empty(); ++round) {
         if (round == kRoundsMax) {
             awaiting_ = true;
@@ -134,7 +147,7 @@ Outbox::Next Outbox::send_queued() {
         }
         blocked_since_ = Time::max();
         drop_sent(static_cast<size_t>(sent));
-        if (corked_) return Next::kNothing;
+        if (corked_ && !despite_cork) return Next::kNothing;
     }
     return Next::kNothing;
 }

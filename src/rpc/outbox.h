@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -32,6 +33,8 @@ public:
     [[nodiscard]] Next push(const FrameHeader& header, Bytes body);
     /// As push(), and copies the body only if it cannot be sent at once.
     [[nodiscard]] Next push_borrowed(const FrameHeader& header, std::span<const std::byte> body);
+    /// As push(), but does not leave it to others: returns when the frame has been handed to the kernel, unless the socket is full or broken.
+    [[nodiscard]] Next push_now(const FrameHeader& header, Bytes body);
     /// The socket became writable.
     [[nodiscard]] Next flush();
 
@@ -65,12 +68,14 @@ private:
     void count(const Frame& frame) noexcept;
     void uncount(const Frame& frame) noexcept;
     ssize_t send_unlocked(Gather& gather) MC_REQUIRES(mutex_);
-    Next send_queued() MC_REQUIRES(mutex_);
+    Next send_queued(bool despite_cork = false) MC_REQUIRES(mutex_);
     void drop_sent(size_t bytes) MC_REQUIRES(mutex_);
     Next give_up(int error) MC_REQUIRES(mutex_);
 
     mutable Mutex mutex_;
     std::deque<Frame> queue_ MC_GUARDED_BY(mutex_);
+    std::condition_variable_any sent_;  // nobody sends any more; only told while somebody waits
+    int waiting_ MC_GUARDED_BY(mutex_) = 0;
     bool sending_ MC_GUARDED_BY(mutex_) = false;  // a system call reads the first of queue_ without the mutex: only push_back()
     bool corked_ MC_GUARDED_BY(mutex_) = false;
     bool awaiting_ MC_GUARDED_BY(mutex_) = false;  // for writable

@@ -71,6 +71,10 @@ public:
     virtual ~Responder() = default;
     virtual void reply(Bytes body) = 0;
     virtual void fail(const Error& error) = 0;
+    /// One part of an answer to call_stream(), before the reply() or fail() that ends it. Parts arrive in the order of the calls. When it
+    /// returns, the part is with the kernel, unless the peer reads too slowly. False: nobody listens (any more), the peer takes no
+    /// messages of that length, or too much waits to be sent (stream_bytes_max); nothing was queued.
+    virtual bool part(Bytes body) = 0;
     /// True when nobody waits for the answer any more (deadline, cancel, connection lost).
     virtual bool abandoned() const noexcept = 0;
     virtual Deadline deadline() const noexcept = 0;
@@ -86,6 +90,7 @@ struct ServerOptions {
     int backlog = 128;
     int threads = 1;
     uint64_t message_bytes_max = 1 << 20;
+    uint64_t stream_bytes_max = 64 << 20;  // waiting to be sent on one connection; then it gets no more parts
     size_t connections_max = 4096;
     size_t queued_requests_max = 1024;         // per connection; then it is not read until answers leave
     Duration hello_timeout = 5s;               // from accept to a complete hello
@@ -120,6 +125,13 @@ struct ClientOptions {
 };
 
 using Callback = std::function<void(Result<Bytes>)>;
+using PartCallback = std::function<void(std::span<const std::byte> part)>;  // valid only during the call
+
+/// Tells, of the error that ended a call, whether the other side closed the connection (errno 0 or EPIPE), as a process does by ending: then
+/// everything it had sent has been received. Not so when it was reset (ECONNRESET: the other side ended with requests unread, and bytes
+/// its kernel had not sent yet are lost), for silence (ETIMEDOUT and the like: host or network lost), for nonsense (EPROTO), and for errors
+/// that are not about the connection.
+MC_EXPORT bool peer_closed(const Error& error) noexcept;
 
 /// Calls any number of servers; one shared connection per address, opened on first use, requests pipelined. A dead server costs
 /// only its own callers. Thread-safe.
@@ -133,6 +145,10 @@ public:
     virtual Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline) = 0;
     /// The callback runs on an I/O thread, exactly once, and must not block. Returns an id for cancel().
     virtual uint64_t call_async(const std::string& address, Method method, Bytes body, Deadline deadline, Callback callback) = 0;
+    /// As call_async(), for answers in parts: `on_part` any number of times, in order, then `on_end` once. Both on one I/O thread; a part that
+    /// takes long to handle delays the connection. There is no deadline: the connection stays open while the call lasts, and a host that
+    /// vanishes is noticed within about 10 s. How the connection ended: see peer_closed().
+    virtual uint64_t call_stream(const std::string& address, Method method, Bytes body, PartCallback on_part, Callback on_end) = 0;
     /// The callback (kCancelled, unless it already ran or is about to) fires soon. Unknown ids are ignored.
     virtual void cancel(uint64_t call) = 0;
     /// What the server said at connect; kNotFound while there is no connection.

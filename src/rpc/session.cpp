@@ -126,6 +126,12 @@ void Session::answer(Request& request, const FrameHeader& header, Bytes body) {
     if (go_on) resume();
 }
 
+bool Session::part(const FrameHeader& header, Bytes body) {
+    if (body.size() > reply_bytes_max_ || outbox().bytes() + body.size() > shared_->options.stream_bytes_max) return false;
+    send_now(header, std::move(body));
+    return true;
+}
+
 bool Session::full() const {
     return unanswered_ + outbox().frames() >= shared_->options.queued_requests_max || outbox().bytes() >= kUnsentBytesMax;
 }
@@ -177,8 +183,8 @@ void Session::on_closed(const Error& why) {
 // ---- Request
 
 Request::Request(std::shared_ptr<Session> session, const FrameHeader& header)
-    : session_(std::move(session)), call_(header.call), method_(header.method), deadline_(deadline_from_wire(header.left_us)),
-      fork_generation_(fork_generation()) {
+    : session_(std::move(session)), call_(header.call), method_(header.method), takes_parts_((header.flags & kFlagParts) != 0),
+      deadline_(deadline_from_wire(header.left_us)), fork_generation_(fork_generation()) {
     Lock lock(session_->mutex_);
     next_ = session_->first_;
     if (next_ != nullptr) next_->previous_ = this;
@@ -209,6 +215,12 @@ void Request::fail(const Error& error) {
     Bytes body = encode_error(error);
     const FrameHeader header{.kind = FrameKind::kError, .method = method_, .call = call_, .body_bytes = static_cast<uint32_t>(body.size())};
     session_->answer(*this, header, std::move(body));
+}
+
+bool Request::part(Bytes body) {
+    if (answered_ || !takes_parts_ || fork_generation_ != mooncake::fork_generation() || abandoned()) return false;
+    const FrameHeader header{.kind = FrameKind::kPart, .method = method_, .call = call_, .body_bytes = static_cast<uint32_t>(body.size())};
+    return session_->part(header, std::move(body));
 }
 
 }  // namespace mooncake::rpc

@@ -62,6 +62,8 @@ public:
     const PeerInfo& peer() const noexcept { return peer_; }
     /// From any thread, once per request.
     void answer(Request& request, const FrameHeader& header, Bytes body);
+    /// From any thread, before the answer.
+    bool part(const FrameHeader& header, Bytes body);
 
     /// Closes it when it made no progress for too long; true while it needs to be asked again.
     bool check(Time now);
@@ -103,6 +105,7 @@ public:
 
     void reply(Bytes body) override;
     void fail(const Error& error) override;
+    bool part(Bytes body) override;
     bool abandoned() const noexcept override { return abandoned_.load(std::memory_order_acquire) || deadline_.passed(); }
     Deadline deadline() const noexcept override { return deadline_; }
     const PeerInfo& peer() const noexcept override { return session_->peer(); }
@@ -113,6 +116,7 @@ private:
     const std::shared_ptr<Session> session_;
     const uint64_t call_;
     const uint16_t method_;
+    const bool takes_parts_;
     const Deadline deadline_;
     const uint32_t fork_generation_;
     bool answered_ = false;
