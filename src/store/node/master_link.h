@@ -66,13 +66,15 @@ public:
     virtual void stop_liveness() {}
 };
 
-/// Two connections, each with its own I/O thread: one for calls about objects, one for liveness, so that no load on the first can make a
-/// living client look dead.
+/// Three connections, each with its own I/O thread: for calls about objects, for liveness, and for the feed. So no load makes a living
+/// client look dead; and as nothing is sent on the feed's after the first request, a master that dies leaves nothing unread there, which
+/// would make its kernel throw away the last words.
 struct MasterLinkOptions {
     std::string address;  // host:port
     Incarnation incarnation;
     Duration connect_timeout = 5s;
 };
+/// Never fails; an address that cannot be used fails every call.
 std::unique_ptr<MasterApi> connect_master(MasterLinkOptions options);
 
 }  // namespace mooncake::store

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "rpc/rpc.h"
 
 namespace mooncake::store {
 
@@ -17,9 +18,6 @@ constexpr Duration kFeedSilence = 100ms;  // what the kernel has of an ended str
 constexpr int kMountTries = 3;
 
 Duration time_limit(Deadline deadline, Duration most) { return std::min(deadline.left(), most); }
-
-/// The other end closed the connection after its last word; every error but that one names a reason.
-bool ended_by_other_end(const Error& why) { return why.code() == Code::kUnavailable && why.system_errno() == 0; }
 
 }  // namespace
 
@@ -195,7 +193,7 @@ void Member::on_update(const FeedUpdate& update) {
 void Member::on_feed_end(const Error& why) {
     // If we slept ourselves, the end may be old, and the master may have gone on without us.
     const bool awake = setup_.clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.ping_interval;
-    catalogue_.feed_ended(awake && ended_by_other_end(why));
+    catalogue_.feed_ended(awake && rpc::peer_closed(why));
     setup_.listener.all_keys_changed();  // nobody would have told us of changes from here on
     setup_.wake();
 }

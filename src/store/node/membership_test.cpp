@@ -89,8 +89,12 @@ TEST_F(MembershipTest, StopsSoonWhileTheMasterHangs) {
 }
 
 TEST_F(MembershipTest, StopsSoonWhileTheMasterHangsInAReport) {
+    std::atomic<bool> falls_silent{false};
+    master_.in_ping = [&] {
+        if (falls_silent) master_.set_mood(Mood::kSilent);
+    };
     ASSERT_TRUE(membership_->start(Deadline::after(20s)));
-    master_.in_ping = [this] { master_.set_mood(Mood::kSilent); };
+    falls_silent = true;
     master_.take_log();
     master_.give_up(kClient);
     ASSERT_TRUE(master_.wait_for("remount"));

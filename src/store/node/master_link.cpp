@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/node/master_link.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "base/log.h"
+#include "net/address.h"
+#include "rpc/rpc.h"
+#include "store/protocol/messages.h"
+
+namespace mooncake::store {
+
+namespace {
+
+using rpc::Method;
+
+constexpr Duration kAcknowledgeTimeout = 5s;
+// A lost network must not keep the next try waiting: the handshake of a dial that was begun too early repeats ever more slowly.
+constexpr Duration kLivenessConnectTimeout = 1s;
+
+/// The part of an address behind its scheme, where it has none that we do not speak.
+Result<std::string> plain_address(const std::string& address) {
+    if (const size_t scheme = address.find("://"); scheme != std::string::npos)
+        return fail(Code::kNotSupported, "master address {}: finding the master through {} is not supported, give its host:port", address,
+                    address.substr(0, scheme));
+    const auto target = net::HostPort::parse(address);
+    if (!target) return Unexpected(Error(target.error()).with_context(format_text("master address '{}'", address)));
+    if (target->port == 0) return fail(Code::kInvalidArgument, "master address '{}': a port is needed", address);
+    return address;
+}
+
+class MasterLink final : public MasterApi {
+public:
+    explicit MasterLink(const MasterLinkOptions& options)
+        : address_(plain_address(options.address)), calls_(client(options, options.connect_timeout)),
+          liveness_(client(options, std::min(options.connect_timeout, kLivenessConnectTimeout))),
+          feed_(client(options, std::min(options.connect_timeout, kLivenessConnectTimeout))) {}
+    ~MasterLink() override {
+        stop_calls();
+        stop_liveness();
+    }
+
+    Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline) override {
+        auto reply = ask(*calls_, Method::kStorePutStart, encode_put_start_request(request, replace), decode_put_start_reply, deadline);
+        return of_length(std::move(reply), &PutStartReply::items, request.items.size());
+    }
+    Result<CodesReply> put_end(const PutEndRequest& request, Deadline deadline) override {
+        return codes(Method::kStorePutEnd, encode_put_end_request(request), request.items.size(), deadline);
+    }
+    Result<CodesReply> put_revoke(const PutRevokeRequest& request, Deadline deadline) override {
+        return codes(Method::kStorePutRevoke, encode_put_revoke_request(request), request.items.size(), deadline);
+    }
+    Result<GetReply> get_replicas(const KeysRequest& request, Deadline deadline) override {
+        auto reply = ask(*calls_, Method::kStoreGetReplicas, encode_keys_request(request), decode_get_reply, deadline);
+        return of_length(std::move(reply), &GetReply::items, request.keys.size());
+    }
+    Result<ExistReply> exist(const KeysRequest& request, Deadline deadline) override {
+        auto reply = ask(*calls_, Method::kStoreExist, encode_keys_request(request), decode_exist_reply, deadline);
+        return of_length(std::move(reply), &ExistReply::results, request.keys.size());
+    }
+    Result<CodesReply> remove(const RemoveRequest& request, Deadline deadline) override {
+        return codes(Method::kStoreRemove, encode_remove_request(request), request.keys.size(), deadline);
+    }
+    Result<int64_t> remove_matching(std::string_view tenant, std::string_view pattern, bool force, Deadline deadline) override {
+        return ask(*calls_, Method::kStoreRemoveMatching, encode_remove_matching_request(tenant, pattern, force),
+                   decode_remove_matching_reply, deadline);
+    }
+    Result<CodesReply> replica_clear(const ReplicaClearRequest& request, Deadline deadline) override {
+        return codes(Method::kStoreReplicaClear, encode_replica_clear_request(request), request.keys.size(), deadline);
+    }
+
+    Result<StoreCode> mount(const MountRequest& request, Deadline deadline) override {
+        return ask(*liveness_, Method::kStoreMount, encode_mount_request(request), decode_code_reply, deadline);
+    }
+    Result<RemountReply> remount(const RemountRequest& request, Deadline deadline) override {
+        auto reply = ask(*liveness_, Method::kStoreRemount, encode_remount_request(request), decode_remount_reply, deadline);
+        return of_length(std::move(reply), &RemountReply::segments, request.segments.size());
+    }
+    Result<StoreCode> unmount(const UnmountRequest& request, Deadline deadline) override {
+        return ask(*liveness_, Method::kStoreUnmount, encode_unmount_request(request), decode_code_reply, deadline);
+    }
+    Result<PingReply> ping(const ClientId& client, Deadline deadline) override {
+        return ask(*liveness_, Method::kStorePing, encode_client_request(client), decode_ping_reply, deadline);
+    }
+    Result<StoreCode> goodbye(const ClientId& client, Deadline deadline) override {
+        return ask(*liveness_, Method::kStoreGoodbye, encode_client_request(client), decode_code_reply, deadline);
+    }
+    Result<StoreCode> report_failures(const FailureReport& report, Deadline deadline) override {
+        return ask(*liveness_, Method::kStoreReportFailures, encode_failure_report(report), decode_code_reply, deadline);
+    }
+    Result<SegmentsReply> segments(Deadline deadline) override {
+        return ask(*calls_, Method::kStoreSegments, {}, decode_segments_reply, deadline);
+    }
+
+    Result<TaskReply> create_task(const TaskRequest& request, Deadline deadline) override {
+        return ask(*calls_, Method::kStoreCreateTask, encode_task_request(request), decode_task_reply, deadline);
+    }
+    Result<TaskInfo> query_task(const TaskId& task, Deadline deadline) override {
+        return ask(*calls_, Method::kStoreQueryTask, encode_task_query(task), decode_task_info, deadline);
+    }
+    Result<StoreCode> end_task(const TaskEnd& end, Deadline deadline) override {
+        return ask(*calls_, Method::kStoreEndTask, encode_task_end(end), decode_code_reply, deadline);
+    }
+
+    uint64_t follow(const ClientId& client, Feed feed) override;
+    void unfollow(uint64_t feed) override {
+        if (feed != 0) feed_->cancel(feed);
+    }
+    void acknowledge(const ClientId& client, uint64_t sequence) override {
+        if (!address_) return;
+        liveness_->call_async(*address_, Method::kStoreAcknowledge, encode_acknowledgement({.client = client, .sequence = sequence}),
+                              Deadline::after(kAcknowledgeTimeout), [](const Result<rpc::Bytes>&) {});
+    }
+
+    void stop_calls() override { calls_->stop(); }
+    void stop_liveness() override {
+        liveness_->stop();
+        feed_->stop();
+    }
+
+private:
+    static std::unique_ptr<rpc::Client> client(const MasterLinkOptions& options, Duration connect_timeout) {
+        return rpc::Client::create({.connect_timeout = connect_timeout, .hello = {.incarnation = options.incarnation}});
+    }
+
+    template <typename Decode>
+    auto ask(rpc::Client& client, Method method, const rpc::Bytes& body, Decode decode, Deadline deadline)
+        -> decltype(decode(std::span<const std::byte>())) {
+        if (!address_) return Unexpected(address_.error());
+        MC_ASSIGN_OR_RETURN(const rpc::Bytes reply, client.call(*address_, method, body, deadline));
+        return decode(reply);
+    }
+    Result<CodesReply> codes(Method method, const rpc::Bytes& body, size_t count, Deadline deadline) {
+        return of_length(ask(*calls_, method, body, decode_codes_reply, deadline), &CodesReply::codes, count);
+    }
+    /// Callers take the answer to question i from position i.
+    template <typename Reply, typename Items>
+    static Result<Reply> of_length(Result<Reply> reply, Items Reply::*items, size_t count) {
+        if (reply && ((*reply).*items).size() != count)
+            return fail(Code::kCorrupt, "the master gave {} answers to {} questions", ((*reply).*items).size(), count);
+        return reply;
+    }
+
+    const Result<std::string> address_;
+    const std::unique_ptr<rpc::Client> calls_;
+    const std::unique_ptr<rpc::Client> liveness_;
+    const std::unique_ptr<rpc::Client> feed_;
+};
+
+uint64_t MasterLink::follow(const ClientId& client, Feed feed) {
+    if (!address_) {
+        feed.on_end(address_.error());
+        return 0;
+    }
+    struct Follower {
+        Feed feed;
+        std::atomic<bool> broken{false};  // an update made no sense
+        std::atomic<uint64_t> call{0};    // not known yet when the first update comes
+    };
+    const auto follower = std::make_shared<Follower>();
+    follower->feed = std::move(feed);
+    const uint64_t call = feed_->call_stream(
+        *address_, Method::kStoreFollow, encode_client_request(client),
+        [this, follower](std::span<const std::byte> part) {
+            if (follower->broken) return;
+            const auto update = decode_feed_update(part);
+            if (update) return follower->feed.on_update(*update);
+            MC_LOG_WARNING("the master's feed makes no sense: {}", update.error().to_string());
+            follower->broken = true;
+            unfollow(follower->call);
+        },
+        [follower](const Result<rpc::Bytes>& end) {
+            if (follower->broken) follower->feed.on_end(Error(Code::kCorrupt, "an update of the master's feed made no sense"));
+            else if (end) follower->feed.on_end(Error(Code::kCancelled, "the master ended the feed"));
+            else follower->feed.on_end(end.error());
+        });
+    follower->call = call;
+    if (follower->broken) unfollow(call);
+    return call;
+}
+
+}  // namespace
+
+std::unique_ptr<MasterApi> connect_master(MasterLinkOptions options) { return std::make_unique<MasterLink>(options); }
+
+}  // namespace mooncake::store

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/node/master_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <future>
+#include <map>
+#include <thread>
+
+#include "base/thread_annotations.h"
+#include "rpc/rpc.h"
+#include "store/protocol/messages.h"
+
+namespace mooncake::store {
+
+namespace {
+
+using rpc::Bytes;
+using rpc::Method;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr ClientId kClient{5, 6};
+Deadline soon() { return Deadline::after(20s); }
+
+/// The master's end of the line. Requests without an answer are kept.
+class Desk {
+public:
+    using Answer = std::function<Bytes(std::span<const std::byte> body)>;
+    using Held = std::unique_ptr<rpc::Responder>;
+
+    explicit Desk(uint16_t port = 0) {
+        auto server = rpc::Server::create({.port = port, .hello = {.incarnation = Incarnation::random()}});
+        MC_CHECK(server.has_value());
+        server_ = std::move(*server);
+        for (auto method = static_cast<uint16_t>(Method::kStoreExist); method <= static_cast<uint16_t>(Method::kStoreEndTask); ++method)
+            server_->handle(static_cast<Method>(method), [this, method](std::span<const std::byte> body, Held responder) {
+                take(static_cast<Method>(method), body, std::move(responder));
+            });
+        server_->start();
+    }
+    std::string address() const { return format_text("127.0.0.1:{}", server_->port()); }
+    uint16_t port() const { return server_->port(); }
+    void stop() { server_->stop(); }
+
+    void answer(Method method, Answer answer) {
+        Lock lock(mutex_);
+        answers_[method] = std::move(answer);
+    }
+    Held held(Method method) MC_NO_THREAD_ANALYSIS {
+        std::unique_lock lock(mutex_);
+        MC_CHECK(changed_.wait_for(lock, 20s, [&]() MC_NO_THREAD_ANALYSIS { return held_[method] != nullptr; }));
+        return std::move(held_[method]);
+    }
+
+private:
+    void take(Method method, std::span<const std::byte> body, Held responder) {
+        Lock lock(mutex_);
+        const auto found = answers_.find(method);
+        if (found != answers_.end()) return responder->reply(found->second(body));
+        held_[method] = std::move(responder);
+        changed_.notify_all();
+    }
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    std::map<Method, Answer> answers_ MC_GUARDED_BY(mutex_);
+    std::map<Method, Held> held_ MC_GUARDED_BY(mutex_);
+    std::unique_ptr<rpc::Server> server_;
+};
+
+/// A feed, and what it said.
+class Follower {
+public:
+    MasterApi::Feed feed() {
+        return {.on_update =
+                    [this](const FeedUpdate& update) {
+                        Lock lock(mutex_);
+                        sequences_.push_back(update.sequence);
+                        changed_.notify_all();
+                    },
+                .on_end = [this](const Error& why) { end_.set_value(why); }};
+    }
+    bool wait_for(size_t count) MC_NO_THREAD_ANALYSIS {
+        std::unique_lock lock(mutex_);
+        return changed_.wait_for(lock, 20s, [&]() MC_NO_THREAD_ANALYSIS { return sequences_.size() >= count; });
+    }
+    std::vector<uint64_t> sequences() {
+        Lock lock(mutex_);
+        return sequences_;
+    }
+    Error end() {
+        auto future = end_.get_future();
+        MC_CHECK(future.wait_for(20s) == std::future_status::ready);
+        return future.get();
+    }
+
+private:
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    std::vector<uint64_t> sequences_ MC_GUARDED_BY(mutex_);
+    std::promise<Error> end_;
+};
+
+class MasterLinkTest : public ::testing::Test {
+protected:
+    Desk desk_;
+    std::unique_ptr<MasterApi> master_ = connect_master({.address = desk_.address(), .incarnation = Incarnation::random()});
+};
+
+}  // namespace
+
+TEST_F(MasterLinkTest, EveryCallReachesItsMethodAndBringsItsAnswer) {
+    const std::vector<std::string_view> keys{"a", "b"};
+    desk_.answer(Method::kStoreExist, [](auto body) {
+        EXPECT_EQ(decode_keys_request(body)->keys.size(), 2U);
+        return encode_exist_reply({.results = {1, 0}, .promise = 3s});
+    });
+    desk_.answer(Method::kStoreGetReplicas, [](auto) {
+        return encode_get_reply({.items = {{.length = 4}, {.length = 5}}, .lease = 2s, .epoch = 9});
+    });
+    desk_.answer(Method::kStorePutStart, [](auto body) {
+        const auto request = decode_put_start_request(body);
+        EXPECT_TRUE(request->replace);
+        return encode_put_start_reply({.items = {{.generation = 77}}, .epoch = 9});
+    });
+    for (const Method method : {Method::kStorePutEnd, Method::kStorePutRevoke, Method::kStoreRemove, Method::kStoreReplicaClear})
+        desk_.answer(method, [](auto) { return encode_codes_reply({.codes = {StoreCode::kOk, StoreCode::kObjectNotFound}}); });
+    desk_.answer(Method::kStoreRemoveMatching, [](auto) { return encode_remove_matching_reply(42); });
+    EXPECT_THAT(master_->exist({.tenant = "t", .keys = keys}, soon())->results, ElementsAre(1, 0));
+    EXPECT_EQ(master_->get_replicas({.tenant = "t", .keys = keys}, soon())->items[1].length, 5U);
+    const PutItem item{.key = "a", .length = 4};
+    EXPECT_EQ(master_->put_start({.client = kClient, .items = {&item, 1}}, true, soon())->items[0].generation, 77U);
+    const std::vector<PutEndItem> ends{{.key = "a"}, {.key = "b"}};
+    EXPECT_EQ(master_->put_end({.client = kClient, .items = ends}, soon())->codes[1], StoreCode::kObjectNotFound);
+    EXPECT_EQ(master_->put_revoke({.client = kClient, .items = ends}, soon())->codes[1], StoreCode::kObjectNotFound);
+    EXPECT_EQ(master_->remove({.keys = keys}, soon())->codes[1], StoreCode::kObjectNotFound);
+    EXPECT_EQ(master_->replica_clear({.client = kClient, .keys = keys}, soon())->codes[1], StoreCode::kObjectNotFound);
+    EXPECT_EQ(*master_->remove_matching("t", ".*", false, soon()), 42);
+}
+
+TEST_F(MasterLinkTest, LivenessAndTasksToo) {
+    for (const Method method :
+         {Method::kStoreMount, Method::kStoreUnmount, Method::kStoreGoodbye, Method::kStoreReportFailures, Method::kStoreEndTask})
+        desk_.answer(method, [](auto) { return encode_code_reply(StoreCode::kSegmentNotFound); });
+    desk_.answer(Method::kStorePing, [](auto body) {
+        EXPECT_EQ(*decode_client_request(body), kClient);
+        return encode_ping_reply({.epoch = 3, .client_ttl = 10s});
+    });
+    desk_.answer(Method::kStoreRemount, [](auto body) {
+        EXPECT_EQ(decode_remount_request(body)->request.epoch, 3U);
+        return encode_remount_reply({.segments = {{.adopted = 8}}});
+    });
+    desk_.answer(Method::kStoreSegments, [](auto) { return encode_segments_reply({.epoch = 3}); });
+    desk_.answer(Method::kStoreCreateTask, [](auto) { return encode_task_reply({.task = {1, 2}}); });
+    desk_.answer(Method::kStoreQueryTask, [](auto) { return encode_task_info({.id = {1, 2}}); });
+    EXPECT_EQ(*master_->mount({.client = kClient}, soon()), StoreCode::kSegmentNotFound);
+    EXPECT_EQ(*master_->unmount({.client = kClient}, soon()), StoreCode::kSegmentNotFound);
+    EXPECT_EQ(*master_->goodbye(kClient, soon()), StoreCode::kSegmentNotFound);
+    EXPECT_EQ(*master_->report_failures({.client = kClient}, soon()), StoreCode::kSegmentNotFound);
+    EXPECT_EQ(*master_->end_task({.client = kClient}, soon()), StoreCode::kSegmentNotFound);
+    EXPECT_EQ(master_->ping(kClient, soon())->epoch, 3U);
+    const HeldSegment held{.segment = {.id = {1, 1}, .name = "n"}};
+    EXPECT_EQ(master_->remount({.client = kClient, .epoch = 3, .segments = {&held, 1}}, soon())->segments[0].adopted, 8U);
+    EXPECT_EQ(master_->segments(soon())->epoch, 3U);
+    EXPECT_EQ(master_->create_task({}, soon())->task, TaskId(1, 2));
+    EXPECT_EQ(master_->query_task({1, 2}, soon())->id, TaskId(1, 2));
+}
+
+TEST_F(MasterLinkTest, AnAnswerOfTheWrongLengthOrWithoutSenseIsCorrupt) {
+    const std::vector<std::string_view> keys{"a", "b"};
+    desk_.answer(Method::kStoreExist, [](auto) { return encode_exist_reply({.results = {1}}); });
+    desk_.answer(Method::kStoreRemove, [](auto) { return Bytes(40, std::byte{0xee}); });
+    EXPECT_EQ(master_->exist({.keys = keys}, soon()).error().code(), Code::kCorrupt);
+    EXPECT_EQ(master_->remove({.keys = keys}, soon()).error().code(), Code::kCorrupt);
+}
+
+TEST_F(MasterLinkTest, FollowsAFeedToItsLastWord) {
+    Follower follower;
+    ASSERT_NE(master_->follow(kClient, follower.feed()), 0U);
+    const auto feed = desk_.held(Method::kStoreFollow);
+    for (uint64_t i = 1; i <= 1000; ++i) ASSERT_TRUE(feed->part(encode_feed_update({.sequence = i})));
+    desk_.stop();
+    EXPECT_TRUE(rpc::peer_closed(follower.end()));
+    EXPECT_EQ(follower.sequences().size(), 1000U);
+    EXPECT_EQ(follower.sequences().back(), 1000U);
+}
+
+TEST_F(MasterLinkTest, AFeedCanBeGivenUp) {
+    Follower follower;
+    const uint64_t number = master_->follow(kClient, follower.feed());
+    const auto feed = desk_.held(Method::kStoreFollow);
+    ASSERT_TRUE(feed->part(encode_feed_update({.sequence = 1})));
+    ASSERT_TRUE(follower.wait_for(1));
+    master_->unfollow(number);
+    EXPECT_EQ(follower.end().code(), Code::kCancelled);
+    master_->unfollow(number);
+}
+
+TEST_F(MasterLinkTest, AFeedThatIsRefusedSaysWhy) {
+    Follower follower;
+    master_->follow(kClient, follower.feed());
+    desk_.held(Method::kStoreFollow)->fail(Error(Code::kNotFound, "who are you"));
+    EXPECT_EQ(follower.end().code(), Code::kNotFound);
+}
+
+TEST_F(MasterLinkTest, AFeedThatMakesNoSenseIsEnded) {
+    Follower follower;
+    master_->follow(kClient, follower.feed());
+    const auto feed = desk_.held(Method::kStoreFollow);
+    ASSERT_TRUE(feed->part(encode_feed_update({.sequence = 1})));
+    ASSERT_TRUE(feed->part(Bytes(100, std::byte{0xee})));
+    feed->part(encode_feed_update({.sequence = 2}));
+    EXPECT_EQ(follower.end().code(), Code::kCorrupt);
+    EXPECT_THAT(follower.sequences(), ElementsAre(1U)) << "what follows a word that was not understood is not heard";
+}
+
+TEST_F(MasterLinkTest, AcknowledgesWithoutWaiting) {
+    master_->acknowledge(kClient, 12);
+    EXPECT_NE(desk_.held(Method::kStoreAcknowledge), nullptr);
+}
+
+TEST_F(MasterLinkTest, PingsPassWhileCallsAboutObjectsAreStuck) {
+    desk_.answer(Method::kStorePing, [](auto) { return encode_ping_reply({.epoch = 3}); });
+    std::jthread stuck([&] { EXPECT_EQ(master_->exist({}, soon()).error().code(), Code::kCancelled); });
+    const auto held = desk_.held(Method::kStoreExist);
+    EXPECT_TRUE(master_->ping(kClient, soon()));
+    master_->stop_calls();
+    stuck.join();
+    EXPECT_EQ(master_->exist({}, soon()).error().code(), Code::kCancelled);
+    EXPECT_TRUE(master_->ping(kClient, soon())) << "only the calls about objects were stopped";
+}
+
+TEST_F(MasterLinkTest, StoppingEndsPingsAndTheFeed) {
+    Follower follower;
+    master_->follow(kClient, follower.feed());
+    std::jthread stuck([&] { EXPECT_EQ(master_->ping(kClient, soon()).error().code(), Code::kCancelled); });
+    const auto ping = desk_.held(Method::kStorePing), feed = desk_.held(Method::kStoreFollow);
+    master_->stop_liveness();
+    EXPECT_EQ(follower.end().code(), Code::kCancelled);
+}
+
+TEST_F(MasterLinkTest, AMasterThatIsGoneAndComesBackIsReachedAgain) {
+    desk_.answer(Method::kStorePing, [](auto) { return encode_ping_reply({.epoch = 3}); });
+    ASSERT_TRUE(master_->ping(kClient, soon()));
+    desk_.stop();
+    EXPECT_EQ(master_->ping(kClient, soon()).error().code(), Code::kUnavailable);
+    Desk again(desk_.port());
+    again.answer(Method::kStorePing, [](auto) { return encode_ping_reply({.epoch = 4}); });
+    Result<PingReply> reply = fail(Code::kUnavailable, "not asked");
+    for (const Deadline patience = soon(); !reply && !patience.passed();) reply = master_->ping(kClient, soon());
+    ASSERT_TRUE(reply) << reply.error().to_string();
+    EXPECT_EQ(reply->epoch, 4U);
+}
+
+TEST(MasterAddress, MustBeAHostAndAPort) {
+    for (const std::string address : {"etcd://10.0.0.1:2379", "redis://h:1", "", "host", "host:0", "host:99999", "a b:1"}) {
+        const auto master = connect_master({.address = address, .incarnation = Incarnation::random()});
+        const auto reply = master->ping(kClient, soon());
+        ASSERT_FALSE(reply) << address;
+        EXPECT_THAT(reply.error().message(), HasSubstr("master address")) << address;
+        Follower follower;
+        EXPECT_EQ(master->follow(kClient, follower.feed()), 0U);
+        EXPECT_EQ(follower.end().code(), reply.error().code());
+        master->unfollow(0);
+    }
+    EXPECT_EQ(connect_master({.address = "etcd://h:1"})->ping(kClient, soon()).error().code(), Code::kNotSupported);
+}
+
+}  // namespace mooncake::store
