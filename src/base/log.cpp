@@ -34,13 +34,15 @@ void before_fork() MC_NO_THREAD_ANALYSIS { output_mutex.lock(); }
 void after_fork() MC_NO_THREAD_ANALYSIS { output_mutex.unlock(); }
 [[maybe_unused]] const int installed = ::pthread_atfork(before_fork, after_fork, after_fork);
 
-std::unique_ptr<spdlog::logger> make_logger(const std::string& directory) {
+std::unique_ptr<spdlog::logger> make_logger(const LogOptions& options) {
     spdlog::sink_ptr sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    if (!directory.empty()) {
+    std::string path = options.file;
+    if (path.empty() && !options.directory.empty()) path = format_text("{}/mooncake.{}.log", options.directory, ::getpid());
+    if (!path.empty()) {
         try {
-            sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(format_text("{}/mooncake.{}.log", directory, ::getpid()));
+            sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
         } catch (const spdlog::spdlog_ex& failure) {
-            std::fprintf(stderr, "mooncake: cannot log to %s: %s\n", directory.c_str(), failure.what());
+            std::fprintf(stderr, "mooncake: cannot log to %s: %s\n", path.c_str(), failure.what());
         }
     }
     auto made = std::make_unique<spdlog::logger>("mooncake", std::move(sink));
@@ -66,7 +68,7 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 void configure_log(const LogOptions& options) {
     current_level.store(options.level, std::memory_order_relaxed);
     Lock lock(output_mutex);
-    delete std::exchange(output, make_logger(options.directory).release());
+    delete std::exchange(output, make_logger(options).release());
 }
 
 LogLevel log_level() noexcept { return current_level.load(std::memory_order_relaxed); }
@@ -86,7 +88,7 @@ void log_line(LogLevel level, fmt::string_view text, fmt::format_args arguments)
         fmt::memory_buffer line;
         fmt::vformat_to(std::back_inserter(line), text, arguments);
         Lock lock(output_mutex);
-        if (output == nullptr) output = make_logger("").release();
+        if (output == nullptr) output = make_logger({}).release();
         output->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
     } catch (...) {
         std::fputs("mooncake: a log line could not be written\n", stderr);

@@ -14,7 +14,8 @@ enum class LogLevel : uint8_t { kTrace, kInfo, kWarning, kError, kOff };
 /// Where log lines go; set from the options. Thread-safe, and usable in a forked child whatever the parent's threads did.
 struct LogOptions {
     LogLevel level = LogLevel::kInfo;
-    std::string directory;  // empty: stderr
+    std::string directory;  // a file of this process in it; empty: stderr
+    std::string file;       // this one, whatever `directory` says
 };
 MC_EXPORT void configure_log(const LogOptions& options);
 MC_EXPORT LogLevel log_level() noexcept;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/service/config_file.h"
 
+#include <fcntl.h>
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <nlohmann/json.hpp>
+
+#include "base/unique_fd.h"
 
 namespace mooncake::store {
 
@@ -45,6 +49,21 @@ Result<Entries> parse_config(std::string_view text) {
     if (text.size() > kConfigBytesMax) return fail(Code::kInvalidArgument, "the file is longer than {} bytes", kConfigBytesMax);
     const size_t first = text.find_first_not_of(" \t\r\n");
     return first != std::string_view::npos && text[first] == '{' ? from_json(text) : from_yaml(text);
+}
+
+Result<std::string> read_config_file(const std::string& path) {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd) return fail_errno(errno == ENOENT ? Code::kNotFound : Code::kUnavailable, errno, "cannot open {}", path);
+    std::string text;
+    char part[16 * 1024];
+    while (true) {
+        const ssize_t got = ::read(fd.get(), part, sizeof part);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fail_errno(Code::kUnavailable, errno, "cannot read {}", path);
+        if (got == 0) return text;
+        text.append(part, static_cast<size_t>(got));
+        if (text.size() > kConfigBytesMax) return fail(Code::kInvalidArgument, "{} is longer than {} bytes", path, kConfigBytesMax);
+    }
 }
 
 }  // namespace mooncake::store

@@ -16,4 +16,7 @@ constexpr size_t kConfigBytesMax = 1 << 20;
 /// nulls are left out. kInvalidArgument: too long, not readable as either, not flat. Pure.
 Result<std::vector<std::pair<std::string, std::string>>> parse_config(std::string_view text);
 
+/// The bytes of a file of at most kConfigBytesMax. kNotFound, kInvalidArgument (too long, no file), kUnavailable.
+Result<std::string> read_config_file(const std::string& path);
+
 }  // namespace mooncake::store

@@ -212,23 +212,6 @@ void add_availability_flags(FlagSet& set, MasterFlags& f) {
         set.add({.name = name, .target = set.spare(int64_t{0}), .help = "accepted, means nothing", .min = -1});
 }
 
-void add_log_flags(FlagSet& set, MasterFlags& f) {
-    set.add({.name = "log_dir", .target = &f.log_dir, .help = "log to a file in this folder"});
-    set.add({.name = "logtostderr", .target = &f.logtostderr, .help = "to stderr, whatever --log_dir says"});
-    set.add({.name = "alsologtostderr", .target = &f.alsologtostderr, .help = "as --logtostderr"});
-    set.add({.name = "v", .target = &f.v, .help = "1 and more: log details", .min = -10, .max = 100});
-    set.add({.name = "minloglevel", .target = &f.minloglevel, .help = "0 info, 1 warnings, 2 errors, 3 nothing", .max = 4});
-    for (const std::string_view name : {"colorlogtostderr", "log_prefix", "stop_logging_if_full_disk", "symbolize_stacktrace",
-                                        "timestamp_in_logfile_name", "log_utc_time"})
-        set.add({.name = name, .target = set.spare(false), .help = "accepted, means nothing"});
-    for (const std::string_view name : {"max_log_size", "logbufsecs", "logbuflevel", "stderrthreshold", "log_file_mode"})
-        set.add({.name = name, .target = set.spare(int64_t{0}), .help = "accepted, means nothing", .min = -1});
-    for (const std::string_view name : {"vmodule", "log_link", "log_backtrace_at", "logmailer", "alsologtoemail"})
-        set.add({.name = name, .target = set.spare(std::string_view()), .help = "accepted, means nothing"});
-    set.add({.name = "help", .target = &f.help, .help = "print this and end"});
-    set.add({.name = "version", .target = &f.version, .help = "print the version and end"});
-}
-
 Result<> read_config(FlagSet& set, const std::string& path, const MasterFlagSources& sources, std::vector<std::string>& warnings) {
     auto text = sources.read_file(path);
     if (!text) return Unexpected(std::move(text).error().with_context(format_text("--config_path {}", path)));
@@ -290,20 +273,17 @@ void add_master_flags(FlagSet& set, MasterFlags& flags) {
     add_object_flags(set, flags);
     add_tier_flags(set);
     add_availability_flags(set, flags);
-    add_log_flags(set, flags);
+    add_log_flags(set, flags.log);
 }
 
 Result<MasterFlags> parse_master_flags(std::span<const std::string> arguments, const MasterFlagSources& sources) {
     MasterFlags flags;
     FlagSet set;
     add_master_flags(set, flags);
-    std::vector<std::string> words(arguments.begin(), arguments.end());
-    for (std::string& word : words)
-        if (word == "-h" || word == "--helpfull" || word == "--helpshort") word = "--help";
-    MC_ASSIGN_OR_RETURN(const auto assignments, set.split(words));
+    MC_ASSIGN_OR_RETURN(const auto assignments, set.split(arguments));
     for (const auto& [name, text] : assignments)
         if (name == "config_path" || name == "help" || name == "version") MC_RETURN_IF_ERROR(set.set(name, text));
-    if (flags.help || flags.version) return flags;
+    if (flags.log.help || flags.log.version) return flags;
     if (!flags.config_path.empty()) MC_RETURN_IF_ERROR(read_config(set, flags.config_path, sources, flags.warnings));
     const auto given = [&](std::string_view flag) {
         return std::any_of(assignments.begin(), assignments.end(), [&](const auto& assignment) { return assignment.first == flag; });
@@ -362,16 +342,6 @@ uint16_t master_port(const MasterFlags& flags) { return static_cast<uint16_t>(fl
 int master_threads(const MasterFlags& flags, unsigned cores) {
     if (flags.rpc_thread_num != 0) return static_cast<int>(flags.rpc_thread_num);
     return static_cast<int>(std::min<int64_t>(flags.max_threads, std::max(cores, 1U)));
-}
-
-LogOptions master_log(const MasterFlags& flags, LogOptions base) {
-    if (flags.v >= 1) base.level = LogLevel::kTrace;
-    if (flags.minloglevel == 1) base.level = LogLevel::kWarning;
-    if (flags.minloglevel == 2) base.level = LogLevel::kError;
-    if (flags.minloglevel >= 3) base.level = LogLevel::kOff;
-    if (!flags.log_dir.empty()) base.directory = flags.log_dir;
-    if (flags.logtostderr || flags.alsologtostderr) base.directory.clear();
-    return base;
 }
 
 }  // namespace mooncake::store

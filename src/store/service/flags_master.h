@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/options.h"
 #include "base/time.h"
 #include "store/master/options.h"
+#include "store/service/flags_log.h"
 #include "store/service/flags_set.h"
 
 namespace mooncake::store {
@@ -50,15 +50,10 @@ struct MasterFlags {
     bool enable_ha = false, enable_oplog = false, enable_kv_events = false;
     std::string ha_backend_type = "etcd", ha_backend_connstring, etcd_endpoints;
     std::string kv_events_bind_endpoint, kv_events_backend_id;
-    // log
-    std::string log_dir;
-    bool logtostderr = false, alsologtostderr = false;
-    int64_t v = 0, minloglevel = 0;
+    LogFlags log;
     // from the environment
-    std::string metadata_server;      // whose entries of dead clients are deleted; empty: none
-    std::string metadata_cluster_id;  // MC_METADATA_CLUSTER_ID
-    // by the program itself
-    bool help = false, version = false;
+    std::string metadata_server;        // whose entries of dead clients are deleted; empty: none
+    std::string metadata_cluster_id;    // MC_METADATA_CLUSTER_ID
     std::vector<std::string> warnings;  // to be logged once the log is set up
 };
 
@@ -80,7 +75,5 @@ MasterOptions master_options(const MasterFlags& flags);
 /// The port to listen on; 0: any free one.
 uint16_t master_port(const MasterFlags& flags);
 int master_threads(const MasterFlags& flags, unsigned cores);
-/// What -v, --minloglevel and --log_dir say, over `base`.
-LogOptions master_log(const MasterFlags& flags, LogOptions base);
 
 }  // namespace mooncake::store

@@ -217,6 +217,7 @@ Result<std::vector<FlagSet::Assignment>> FlagSet::split(std::span<const std::str
     std::vector<Assignment> result;
     for (size_t i = 0; i < arguments.size(); ++i) {
         std::string_view flag = arguments[i];
+        if (flag == "-h" || flag == "--helpfull" || flag == "--helpshort") flag = "--help";
         if (!flag.starts_with('-') || flag == "-" || flag == "--") return fail(Code::kInvalidArgument, "'{}' is no flag", flag);
         flag.remove_prefix(flag.starts_with("--") ? 2 : 1);
         bool took_next = false;

@@ -256,11 +256,11 @@ TEST(MasterFlags, TellWhichPortAndHowManyThreads) {
 }
 
 TEST(MasterFlags, TellHowToLog) {
-    EXPECT_EQ(master_log(*parse({}), {.level = LogLevel::kWarning}).level, LogLevel::kWarning);
-    EXPECT_EQ(master_log(*parse({"-v=1"}), {}).level, LogLevel::kTrace);
-    EXPECT_EQ(master_log(*parse({"--minloglevel=2"}), {}).level, LogLevel::kError);
-    EXPECT_EQ(master_log(*parse({"--log_dir=/a"}), {}).directory, "/a");
-    EXPECT_EQ(master_log(*parse({"--log_dir=/a", "--logtostderr"}), {}).directory, "");
+    EXPECT_EQ(log_options(parse({})->log, {.level = LogLevel::kWarning}).level, LogLevel::kWarning);
+    EXPECT_EQ(log_options(parse({"-v=1"})->log, {}).level, LogLevel::kTrace);
+    EXPECT_EQ(log_options(parse({"--minloglevel=2"})->log, {}).level, LogLevel::kError);
+    EXPECT_EQ(log_options(parse({"--log_dir=/a"})->log, {}).directory, "/a");
+    EXPECT_EQ(log_options(parse({"--log_dir=/a", "--logtostderr"})->log, {}).directory, "");
 }
 
 TEST(MasterFlags, LastOneWinsAndSwitchesTakeAFollowingWord) {
@@ -354,8 +354,8 @@ TEST(MasterFlags, FindTheMetadataServerToCleanFromTheEnvironment) {
 }
 
 TEST(MasterFlags, HelpAndVersionNeedNothingElse) {
-    for (const char* word : {"--help", "-help", "-h", "--helpfull"}) EXPECT_TRUE(parse({word, "--config_path=none"})->help) << word;
-    EXPECT_TRUE(parse({"--version"})->version);
+    for (const char* word : {"--help", "-help", "-h", "--helpfull"}) EXPECT_TRUE(parse({word, "--config_path=none"})->log.help) << word;
+    EXPECT_TRUE(parse({"--version"})->log.version);
 }
 
 TEST(ParseDuration, UnderstandsUnits) {
