@@ -55,6 +55,24 @@ function(mooncake_library name)
     endif()
 endfunction()
 
+# mooncake_face(NAME SOURCES folder HEADERS files of include/mooncake that callers include by their bare name LINKS libraries)
+#
+# The small shared library libNAME.so: C functions that stand on a library made by mooncake_library().
+function(mooncake_face name)
+    cmake_parse_arguments(ARG "" "SOURCES" "HEADERS;LINKS" ${ARGN})
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${ARG_SOURCES}/*.cpp)
+    list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+    add_library(${name} SHARED ${sources})
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+    target_link_libraries(${name} PRIVATE ${ARG_LINKS})
+    set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN" LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/exports.map)
+    target_link_options(${name} PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/exports.map -Wl,--exclude-libs,ALL)
+    install(TARGETS ${name} LIBRARY DESTINATION ${MC_INSTALL_LIB})
+    foreach(header ${ARG_HEADERS})
+        install(FILES ${CMAKE_SOURCE_DIR}/include/mooncake/${header} DESTINATION ${MC_INSTALL_INCLUDE})
+    endforeach()
+endfunction()
+
 # Copies the shared libraries that `target` needs, less those of glibc and gcc, beside it at installation, named as the loader
 # asks for them.
 function(mooncake_bundle target)

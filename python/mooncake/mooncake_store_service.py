@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of the pool with a REST interface: `mc_store_rest_server`, or `python -m mooncake.mooncake_store_service`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import json
+import logging
+import signal
+import sys
+from dataclasses import asdict
+from typing import Any, Awaitable, Callable, Sequence
+
+from aiohttp import web
+
+from .mooncake_config import MooncakeConfig
+from .store import MooncakeDistributedStore
+
+logger = logging.getLogger(__name__)
+
+_BODY_BYTES_MAX = 100 << 20
+_RETRY_S = 1.0
+_GRACE_MAX_S = 3600
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# What setup() calls the fields of MooncakeConfig that have other names there.
+_SETUP_NAMES = {"device_name": "rdma_devices", "master_server_address": "master_server_addr"}
+
+
+class _BadRequest(Exception):
+    """Becomes a 400 with its text."""
+
+
+def _answer(http_status: int = 200, **fields: Any) -> web.Response:
+    return web.json_response(fields, status=http_status)
+
+
+def _handler(method: Callable[[MooncakeStoreService, web.Request], Awaitable[web.Response]]) -> Callable[..., Awaitable[web.Response]]:
+    """Turns what goes wrong into a JSON answer."""
+
+    @functools.wraps(method)
+    async def handle(self: MooncakeStoreService, request: web.Request) -> web.Response:
+        try:
+            return await method(self, request)
+        except _BadRequest as problem:
+            return _answer(400, error=str(problem))
+        except web.HTTPException:
+            raise
+        except Exception as problem:
+            logger.exception("%s failed", method.__name__)
+            return _answer(500, error=str(problem))
+
+    return handle
+
+
+def _shm_name_to_path(name: Any) -> str:
+    """"/pool" or "pool" -> "/dev/shm/pool". ValueError for names that lead elsewhere."""
+    if not isinstance(name, str):
+        raise ValueError("name must be a text")
+    bare = name[1:] if name.startswith("/") else name
+    if not bare or "/" in bare or bare in (".", "..") or "\0" in bare:
+        raise ValueError(f"not a name of shared memory: {name!r}")
+    return f"/dev/shm/{bare}"
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+        raise _BadRequest(f"the body is not JSON: {problem}") from None
+    if not isinstance(body, dict):
+        raise _BadRequest("a JSON object is expected")
+    return body
+
+
+def _integer(body: dict[str, Any], name: str, otherwise: int | None = None, least: int = 0, most: int = 2**63 - 1) -> int:
+    value = body.get(name, otherwise)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise _BadRequest(f"{name} must be an integer from {least} to {most}")
+    return value
+
+
+def _text(body: dict[str, Any], name: str, otherwise: str | None = None) -> str:
+    value = body.get(name, otherwise)
+    if not isinstance(value, str) or (otherwise is None and not value):
+        raise _BadRequest(f"{name} must be a text")
+    return value
+
+
+def _segment_ids(body: dict[str, Any]) -> list[str]:
+    ids = body.get("segment_ids")
+    if isinstance(ids, str):
+        ids = [ids]
+    if not isinstance(ids, list) or not ids or not all(isinstance(one, str) and one for one in ids):
+        raise _BadRequest("segment_ids must be a text or a list of texts")
+    return ids
+
+
+class MooncakeStoreService:
+    """Owns one store; the handle_* coroutines serve its REST interface. Used in one event loop."""
+
+    def __init__(self, config_path: str | None = None, cli_config: dict[str, str] | None = None) -> None:
+        self.store: Any = None
+        self.config = MooncakeConfig.from_file(config_path) if config_path else MooncakeConfig.load_from_env()
+        self.cli_config = dict(cli_config or {})
+        self.current_mode = "prefill"  # or "decode": a segment was mounted by /api/reconfigure
+        self.mounted_segment_ids: list[str] = []
+        self.last_mount_info: dict[str, Any] | None = None
+        self._state_lock = asyncio.Lock()
+        self._runner: web.AppRunner | None = None
+
+    # ---- life
+
+    def setup_config(self) -> dict[str, Any]:
+        """What the store is set up with: the configuration, overridden by the command line."""
+        config = {_SETUP_NAMES.get(name, name): value for name, value in asdict(self.config).items()}
+        config.update({_SETUP_NAMES.get(name, name): value for name, value in self.cli_config.items()})
+        return config
+
+    async def start_store_service(self, max_wait_time: float = 60, shutdown_event: asyncio.Event | None = None) -> bool:
+        """Sets the store up, trying again until that works, the time is over or shutdown is asked for."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + max_wait_time
+        while shutdown_event is None or not shutdown_event.is_set():
+            store = MooncakeDistributedStore()
+            code = await self._run(store.setup, self.setup_config())
+            if code == 0:
+                self.store = store
+                logger.info("the store is set up as %s", store.get_hostname())
+                return True
+            logger.warning("setup failed with %d", code)
+            if loop.time() + _RETRY_S > end:
+                break
+            await _wait(shutdown_event, _RETRY_S)
+        return False
+
+    async def start_http_service(self, port: int = 8080, host: str = "0.0.0.0") -> int:
+        """Serves; returns the port."""
+        self._runner = web.AppRunner(self.make_app(), access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        bound = self._runner.addresses[0][1]
+        logger.info("the REST service listens on %s:%d", host, bound)
+        return bound
+
+    def make_app(self) -> web.Application:
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        app.add_routes([
+            web.put("/api/put", self.handle_put),
+            web.get("/api/get/{key:.+}", self.handle_get),
+            web.get("/api/exist/{key:.+}", self.handle_exist),
+            web.delete("/api/remove/{key:.+}", self.handle_remove),
+            web.delete("/api/remove_all", self.handle_remove_all),
+            web.post("/api/mount", self.handle_mount),
+            web.post("/api/unmount", self.handle_unmount),
+            web.post("/api/mount_shm", self.handle_mount_shm),
+            web.post("/api/unmount_shm", self.handle_unmount_shm),
+            web.post("/api/unmount_local_disk", self.handle_unmount_local_disk),
+            web.post("/api/reconfigure", self.handle_reconfigure),
+        ])
+        return app
+
+    async def stop(self) -> None:
+        """Ends serving, then leaves the pool."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+        store, self.store = self.store, None
+        if store is not None:
+            await self._run(store.close)
+
+    async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """In a thread: the store's calls block."""
+        return await asyncio.get_running_loop().run_in_executor(None, functools.partial(call, *arguments))
+
+    # ---- values
+
+    @_handler
+    async def handle_put(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        key, value = body.get("key"), body.get("value")
+        if not isinstance(key, str) or not key or not isinstance(value, str) or not value:
+            raise _BadRequest("key and value are needed")
+        code = await self._run(self.store.put, key, value.encode())
+        return _result(code, "put", status="success")
+
+    @_handler
+    async def handle_get(self, request: web.Request) -> web.Response:
+        value = await self._run(self.store.get, request.match_info["key"])
+        if not value:
+            return _answer(404, error="Key not found")
+        return web.Response(body=value, content_type="application/octet-stream")
+
+    @_handler
+    async def handle_exist(self, request: web.Request) -> web.Response:
+        exists = await self._run(self.store.is_exist, request.match_info["key"])
+        return _result(min(exists, 0), "exist", exists=bool(exists))
+
+    @_handler
+    async def handle_remove(self, request: web.Request) -> web.Response:
+        return _result(await self._run(self.store.remove, request.match_info["key"]), "remove", status="success")
+
+    @_handler
+    async def handle_remove_all(self, request: web.Request) -> web.Response:
+        removed = await self._run(self.store.remove_all)
+        return _result(min(removed, 0), "remove_all", status=f"success removed {removed} keys")
+
+    # ---- segments
+
+    @_handler
+    async def handle_mount(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        size, protocol, location = _integer(body, "size", least=1), _text(body, "protocol", "tcp"), _text(body, "location", "")
+        mounted = await self._run(self.store.allocate_and_mount_segment, size, protocol, location)
+        return _result(mounted["ret"], "mount", status="success", segment_ids=mounted["segment_ids"],
+                       allocated_size=mounted.get("allocated_size", size))
+
+    @_handler
+    async def handle_unmount(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        ids, grace = _segment_ids(body), _integer(body, "grace_period_seconds", 0)
+        return _result(await self._run(self.store.unmount_and_free_segment, ids, grace), "unmount", status="success")
+
+    @_handler
+    async def handle_mount_shm(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        try:
+            path = _shm_name_to_path(body.get("name"))
+        except ValueError as problem:
+            raise _BadRequest(str(problem)) from None
+        size, offset = _integer(body, "size", least=1), _integer(body, "offset", 0)
+        mounted = await self._run(self.store.mount_segment, path, size, offset, _text(body, "protocol", "tcp"), _text(body, "location", ""))
+        return _result(mounted["ret"], "mount_shm", status="success", segment_ids=mounted["segment_ids"])
+
+    @_handler
+    async def handle_unmount_shm(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        failed = await self._unmount_each(_segment_ids(body), _integer(body, "grace_period_seconds", 0))
+        if failed:
+            return _answer(500, error="some segments could not be unmounted", failed_segment_ids=failed)
+        return _answer(status="success")
+
+    @_handler
+    async def handle_unmount_local_disk(self, request: web.Request) -> web.Response:
+        grace = _integer(await _body(request), "grace_period_seconds", 0, most=_GRACE_MAX_S)
+        return _result(await self._run(self.store.unmount_local_disk_segment, grace), "unmount_local_disk", status="success")
+
+    @_handler
+    async def handle_reconfigure(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        mode = body.get("mode")
+        if mode not in ("decode", "prefill"):
+            raise _BadRequest("mode must be decode or prefill")
+        async with self._state_lock:
+            return await (self._to_decode(body) if mode == "decode" else self._to_prefill())
+
+    async def _to_decode(self, body: dict[str, Any]) -> web.Response:
+        """Mounts the new segment first, then takes the old ones back."""
+        wanted = {"path": _text(body, "path"), "size": _integer(body, "size", least=1), "offset": _integer(body, "offset", 0),
+                  "protocol": _text(body, "protocol", "tcp"), "location": _text(body, "location", "")}
+        mounted = await self._run(self.store.mount_segment, *wanted.values())
+        if mounted["ret"] != 0:
+            if not self.mounted_segment_ids:
+                self.current_mode, self.last_mount_info = "prefill", None
+            return _result(mounted["ret"], "reconfigure")
+        failed = await self._unmount_each(self.mounted_segment_ids)
+        self.mounted_segment_ids = [*mounted["segment_ids"], *failed]
+        self.current_mode, self.last_mount_info = "decode", wanted
+        if failed:
+            return _answer(500, error="old segments could not be unmounted", failed_segment_ids=failed)
+        return _answer(status="success", mode=self.current_mode, segment_ids=self.mounted_segment_ids)
+
+    async def _to_prefill(self) -> web.Response:
+        self.mounted_segment_ids = await self._unmount_each(self.mounted_segment_ids)
+        if self.mounted_segment_ids:
+            return _answer(500, error="segments could not be unmounted", failed_segment_ids=self.mounted_segment_ids)
+        self.current_mode, self.last_mount_info = "prefill", None
+        return _answer(status="success", mode=self.current_mode, segment_ids=[])
+
+    async def _unmount_each(self, ids: Sequence[str], grace: int = 0) -> list[str]:
+        """Those that could not be unmounted."""
+        return [one for one in list(ids) if await self._run(self.store.unmount_segment, [one], grace) != 0]
+
+
+def _result(code: int, call: str, **fields: Any) -> web.Response:
+    return _answer(500, error=f"{call} failed with code {code}") if code else _answer(**fields)
+
+
+async def _wait(event: asyncio.Event | None, seconds: float) -> None:
+    if event is None:
+        await asyncio.sleep(seconds)
+        return
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except asyncio.TimeoutError:
+        pass
+
+
+# ---- the program
+
+
+def _install_shutdown_signal_handlers(shutdown_event: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, shutdown_event.set)
+
+
+def _unblock_shutdown_signals() -> None:
+    """Some parents start us with them blocked."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+def _define(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"key=value is expected, not {text!r}")
+    return name, value
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="mc_store_rest_server", description="A member of the pool with a REST interface.")
+    parser.add_argument("--config", help="JSON file; without it MOONCAKE_CONFIG_PATH or MOONCAKE_MASTER and the like are used")
+    parser.add_argument("-D", "--define", action="append", default=[], type=_define, metavar="KEY=VALUE", help="overrides a field of the configuration")
+    parser.add_argument("--port", type=int, default=8080, help="port to listen on; 0 lets the system choose")
+    parser.add_argument("--max-wait-time", type=float, default=60, help="seconds to wait for the master")
+    return parser.parse_args(arguments)
+
+
+async def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until SIGINT or SIGTERM. Returns 1 if the store cannot be set up."""
+    options = parse_arguments(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    shutdown = asyncio.Event()
+    _unblock_shutdown_signals()
+    _install_shutdown_signal_handlers(shutdown)
+    try:
+        service = MooncakeStoreService(options.config, dict(options.define))
+    except (OSError, ValueError) as problem:
+        logger.error("configuration: %s", problem)
+        return 1
+    try:
+        if not await service.start_store_service(options.max_wait_time, shutdown):
+            return 0 if shutdown.is_set() else 1
+        await service.start_http_service(options.port)
+        await shutdown.wait()
+        return 0
+    except OSError as problem:
+        logger.error("%s", problem)
+        return 1
+    finally:
+        await service.stop()
+
+
+def sync_main() -> int:
+    return asyncio.run(main())
+
+
+if __name__ == "__main__":
+    sys.exit(sync_main())
