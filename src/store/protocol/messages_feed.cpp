@@ -38,6 +38,13 @@ void FeedWriter::all_changed() {
     changed_texts_.clear();
 }
 
+void FeedWriter::add_changes_of(const FeedWriter& other) {
+    if (other.all_changed_) return all_changed();
+    if (all_changed_) return;
+    changed_.insert(changed_.end(), other.changed_.begin(), other.changed_.end());
+    changed_texts_.append(other.changed_texts_);
+}
+
 bool FeedWriter::empty() const noexcept { return items() == 0; }
 
 size_t FeedWriter::items() const noexcept {

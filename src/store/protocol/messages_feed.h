@@ -33,6 +33,8 @@ public:
     void changed(std::string_view tenant, std::string_view key);
     /// Forgets the keys told: all may have changed.
     void all_changed();
+    /// The keys, or the "all", of another one, besides its own.
+    void add_changes_of(const FeedWriter& other);
     void order(CopyOrder order) { orders_.push_back(std::move(order)); }
 
     bool empty() const noexcept;

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/service/feed_hub.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace mooncake::store {
+
+// ---- what is noted under the master's lock
+
+FeedHub::Follower* FeedHub::owner(const MasterState& state, SegmentNumber segment) {
+    if (followers_.empty()) return nullptr;
+    const auto [known, fresh] = by_segment_.try_emplace(segment, nullptr);
+    if (fresh) {
+        const auto found = followers_.find(state.clients()[state.segments()[segment].client].id);
+        if (found != followers_.end()) known->second = found->second.get();
+    }
+    return known->second;
+}
+
+FeedWriter& FeedHub::open_item(Follower& follower) {
+    if (follower.items.empty() || follower.items.back().sealed || follower.items.back().writer.bytes() >= options_.update_bytes_max)
+        follower.items.emplace_back();
+    return follower.items.back().writer;
+}
+
+void FeedHub::plan(Follower& follower, const RangePlanned& word) {
+    open_item(follower).planned({.segment = word.segment,
+                                 .offset = word.offset,
+                                 .length = word.length,
+                                 .generation = word.generation,
+                                 .tenant = word.tenant,
+                                 .key = word.key,
+                                 .group = word.group,
+                                 .data_type = word.data_type,
+                                 .hard_pin = word.hard_pin,
+                                 .soft_pin_left = word.soft_pin_left,
+                                 .writer = word.writer});
+    noted();
+}
+
+void FeedHub::range_planned(const MasterState& state, SegmentNumber segment, WriteId write) {
+    Lock lock(mutex_);
+    if (Follower* follower = owner(state, segment)) plan(*follower, word_of_write(state, segment, write));
+}
+
+void FeedHub::range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) {
+    Lock lock(mutex_);
+    Follower* follower = owner(state, segment);
+    if (follower == nullptr) return;
+    // A copy has the generation of its value, which may just have been dropped here; within one update that would read the other way round.
+    if (!follower->items.empty()) follower->items.back().sealed = true;
+    plan(*follower, word_of_copy(state, segment, copy, Clock::now()));
+}
+
+void FeedHub::range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) {
+    Lock lock(mutex_);
+    Follower* follower = owner(state, segment);
+    if (follower == nullptr) return;
+    open_item(*follower).filled({.segment = state.segments()[segment].spec.id, .generation = generation, .checksum = checksum});
+    noted();
+}
+
+void FeedHub::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) {
+    Lock lock(mutex_);
+    Follower* follower = owner(state, segment);
+    if (follower == nullptr) return;
+    open_item(*follower).dropped({.segment = state.segments()[segment].spec.id, .generation = generation, .rest = rest});
+    noted();
+}
+
+void FeedHub::value_outdated(const MasterState& state, ObjectId id) {
+    Lock lock(mutex_);
+    if (followers_.empty()) return;
+    const Object& object = state.objects()[id];
+    if (changed_.changed_keys() >= options_.changed_keys_max) changed_.all_changed();
+    changed_.changed(state.tenants()[object.tenant].name, object.key());
+    changes_.fetch_add(1, std::memory_order_release);
+    noted();
+}
+
+void FeedHub::copy_ordered(const MasterState& state, CopyId copy) {
+    Lock lock(mutex_);
+    Follower* follower = owner(state, state.copy(copy).source);
+    if (follower == nullptr) return;
+    open_item(*follower).order(order_of(state, copy));
+    noted();
+}
+
+void FeedHub::segment_removed(const MasterState&, SegmentNumber segment) {
+    Lock lock(mutex_);
+    by_segment_.erase(segment);
+}
+
+// ---- followers
+
+void FeedHub::follow(const MasterState& state, ClientNumber client, std::unique_ptr<rpc::Responder> responder) {
+    auto follower = std::make_shared<Follower>();
+    follower->client = state.clients()[client].id;
+    follower->responder = std::move(responder);
+    follower->unreported = state.clients()[client].segments;
+    follower->reporting = true;
+    Item& first = follower->items.emplace_back();
+    first.reset = first.sealed = true;
+    first.writer.all_changed();  // whatever it remembers from an earlier feed: it may have missed words
+    Lock lock(mutex_);
+    follower->acknowledged = changes_.load(std::memory_order_relaxed);
+    FollowerPtr& slot = followers_[follower->client];
+    if (slot) end(std::exchange(slot, nullptr), Error(Code::kStale, "the client follows anew"));
+    slot = std::move(follower);
+    by_segment_.clear();
+    noted();
+}
+
+void FeedHub::end(FollowerPtr follower, Error why) {
+    by_segment_.clear();
+    follower->items.clear();
+    ended_.push_back({std::move(follower), std::move(why)});
+    noted();
+}
+
+void FeedHub::drop_strangers(const MasterState& state) {
+    Lock lock(mutex_);
+    for (auto at = followers_.begin(); at != followers_.end();) {
+        if (state.clients().alive(state.clients().find(at->first))) {
+            ++at;
+            continue;
+        }
+        FollowerPtr follower = std::move(at->second);
+        at = followers_.erase(at);
+        end(std::move(follower), Error(Code::kNotFound, "the master has given the client up"));
+    }
+}
+
+bool FeedHub::wants_report(const ClientId& client) const {
+    Lock lock(mutex_);
+    const auto found = followers_.find(client);
+    return found != followers_.end() && found->second->reporting && found->second->report_outstanding < options_.report_window;
+}
+
+void FeedHub::report(const MasterState& state, const ClientId& client, Time now) {
+    Lock lock(mutex_);
+    const auto found = followers_.find(client);
+    if (found == followers_.end() || !found->second->reporting || found->second->report_outstanding >= options_.report_window) return;
+    Follower& follower = *found->second;
+    Item& item = follower.items.emplace_back();
+    item.sealed = true;
+    item.report.emplace();
+    if (!follower.unreported.empty() &&
+        !tell_ranges(state, follower.unreported.back(), follower.cursor, options_.report_ranges, now, *item.report)) {
+        follower.unreported.pop_back();
+        follower.cursor = {};
+    }
+    if (follower.unreported.empty()) {
+        item.complete = true;
+        follower.reporting = false;
+    }
+    ++follower.report_outstanding;
+    noted();
+}
+
+size_t FeedHub::followers() const {
+    Lock lock(mutex_);
+    return followers_.size();
+}
+
+// ---- sending
+
+void FeedHub::flush() {
+    const uint64_t wanted = observed_.load(std::memory_order_acquire);
+    if (told_.load(std::memory_order_acquire) >= wanted) return;
+    Lock pushing(push_mutex_);
+    if (told_.load(std::memory_order_relaxed) >= wanted) return;  // whoever was at it sent ours too
+    std::vector<Outgoing> outgoing;
+    std::vector<Ended> ended;
+    uint64_t taken = 0;
+    {
+        Lock lock(mutex_);
+        taken = observed_.load(std::memory_order_relaxed);
+        ended.swap(ended_);
+        outgoing = take_outgoing();
+    }
+    std::vector<FollowerPtr> cut_off;
+    for (Outgoing& one : outgoing)
+        if (!send(one)) cut_off.push_back(one.follower);
+    for (const FollowerPtr& follower : cut_off) {
+        if (!follower->responder->abandoned())
+            MC_LOG_WARNING_EVERY(10s, "client {} reads its feed too slowly and is cut off", follower->client.to_string());
+        follower->responder->fail(Error(Code::kNoSpace, "the feed was not read fast enough"));
+    }
+    for (const Ended& one : ended) one.follower->responder->fail(one.why);
+    told_.store(taken, std::memory_order_release);
+    if (cut_off.empty() && ended.empty()) return;
+    std::vector<Waiter> settled;
+    {
+        Lock lock(mutex_);
+        for (const FollowerPtr& follower : cut_off) {
+            const auto found = followers_.find(follower->client);
+            if (found != followers_.end() && found->second == follower) followers_.erase(found);
+        }
+        by_segment_.clear();
+        settled = settle();
+    }
+    answer(std::move(settled));
+}
+
+std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
+    std::vector<Outgoing> outgoing;
+    const bool changed = !changed_.empty();
+    const uint64_t change = changes_.load(std::memory_order_relaxed);
+    for (const auto& [client, follower] : followers_) {
+        if (changed) open_item(*follower).add_changes_of(changed_);
+        if (follower->items.empty()) continue;
+        Outgoing one{.follower = follower,
+                     .items = std::exchange(follower->items, {}),
+                     .first_sequence = follower->sequence + 1,
+                     .changed = changed};
+        for (const Item& item : one.items) {
+            ++follower->sequence;
+            if (item.report) follower->awaited.push_back({.sequence = follower->sequence, .change = 0});
+        }
+        if (changed) follower->awaited.push_back({.sequence = follower->sequence, .change = change});
+        outgoing.push_back(std::move(one));
+    }
+    changed_.clear();
+    return outgoing;
+}
+
+bool FeedHub::send(Outgoing& outgoing) {
+    uint64_t sequence = outgoing.first_sequence;
+    for (size_t i = 0; i < outgoing.items.size(); ++i, ++sequence) {
+        Item& item = outgoing.items[i];
+        const bool acknowledge = item.report.has_value() || (outgoing.changed && i + 1 == outgoing.items.size());
+        rpc::Bytes body;
+        if (item.report) {
+            FeedUpdate& update = *item.report;
+            update.sequence = sequence;
+            update.acknowledge = true;
+            update.complete = item.complete;
+            body = encode_feed_update(update);
+        } else {
+            body = item.writer.encode({.sequence = sequence, .acknowledge = acknowledge, .reset = item.reset, .complete = item.complete});
+        }
+        if (!outgoing.follower->responder->part(std::move(body))) return false;
+    }
+    return true;
+}
+
+// ---- acknowledgements
+
+void FeedHub::acknowledge(const ClientId& client, uint64_t sequence) {
+    std::vector<Waiter> settled;
+    {
+        Lock lock(mutex_);
+        const auto found = followers_.find(client);
+        if (found == followers_.end()) return;
+        Follower& follower = *found->second;
+        if (sequence > follower.sequence) return;  // of an earlier feed
+        while (!follower.awaited.empty() && follower.awaited.front().sequence <= sequence) {
+            const Awaited awaited = follower.awaited.front();
+            follower.awaited.pop_front();
+            if (awaited.change == 0) --follower.report_outstanding;
+            else follower.acknowledged = awaited.change;
+        }
+        if (follower.awaited.empty()) follower.lagging = false;
+        settled = settle();
+    }
+    answer(std::move(settled));
+}
+
+std::vector<FeedHub::Waiter> FeedHub::settle() {
+    std::vector<Waiter> settled;
+    if (waiters_.empty()) return settled;
+    uint64_t acknowledged = UINT64_MAX;
+    for (const auto& [client, follower] : followers_)
+        if (!follower->lagging) acknowledged = std::min(acknowledged, follower->acknowledged);
+    const auto waiting = std::stable_partition(waiters_.begin(), waiters_.end(),
+                                               [&](const Waiter& waiter) { return waiter.change > acknowledged; });
+    settled.assign(std::make_move_iterator(waiting), std::make_move_iterator(waiters_.end()));
+    waiters_.erase(waiting, waiters_.end());
+    return settled;
+}
+
+void FeedHub::answer(std::vector<Waiter> waiters) {
+    for (Waiter& waiter : waiters) waiter.responder->reply(std::move(waiter.body));
+}
+
+Time FeedHub::answer_when_acknowledged(uint64_t change, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now) {
+    const Time deadline = now + options_.acknowledge_timeout;
+    std::vector<Waiter> settled;
+    Time next = Time::max();
+    {
+        Lock lock(mutex_);
+        waiters_.push_back({.change = change, .deadline = deadline, .responder = std::move(responder), .body = std::move(body)});
+        settled = settle();
+        if (!waiters_.empty()) next = waiters_.front().deadline;
+    }
+    answer(std::move(settled));
+    return next;
+}
+
+Time FeedHub::expire(Time now) {
+    std::vector<Waiter> settled;
+    Time next = Time::max();
+    {
+        Lock lock(mutex_);
+        uint64_t overdue = 0;
+        for (const Waiter& waiter : waiters_)
+            if (waiter.deadline <= now) overdue = std::max(overdue, waiter.change);
+        if (overdue != 0) {
+            for (const auto& [client, follower] : followers_)
+                if (follower->acknowledged < overdue) follower->lagging = true;
+            settled = settle();
+        }
+        if (!waiters_.empty()) next = waiters_.front().deadline;
+    }
+    answer(std::move(settled));
+    return next;
+}
+
+void FeedHub::answer_all() {
+    std::vector<Waiter> all;
+    {
+        Lock lock(mutex_);
+        all.swap(waiters_);
+    }
+    answer(std::move(all));
+}
+
+}  // namespace mooncake::store

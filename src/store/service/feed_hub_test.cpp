@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/service/feed_hub.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <thread>
+
+#include "store/master/ops/object_ops.h"
+#include "store/master/ops/segment_ops.h"
+#include "store/service/testing/feed_listener.h"
+
+namespace mooncake::store {
+namespace {
+
+using store::testing::Told;
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+constexpr ClientId kNode{1, 1}, kOther{2, 2}, kReader{3, 3};
+
+/// A master whose feeds end in the test.
+class FeedHubTest : public ::testing::Test {
+protected:
+    static SegmentSpec segment(uint64_t number) {
+        return {.id = {9, number},
+                .name = format_text("host:{}", number),
+                .base = number << 40,
+                .size = 1 << 24,
+                .endpoint = {},
+                .protocol = {}};
+    }
+    /// A member with a segment (none: number 0).
+    void join(const ClientId& client, uint64_t number) {
+        master_.run([&](Transaction& transaction, Time now) {
+            remount(transaction, {.client = client, .segments = {}}, now);
+            return number == 0 ? StoreCode::kOk : mount_segment(transaction, {.client = client, .segment = segment(number)}, now);
+        });
+    }
+    void follow(const ClientId& client, Told& told, bool report = true) {
+        master_.run([&](Transaction& transaction, Time) {
+            hub_.follow(transaction.state(), transaction.state().clients().find(client), told.responder());
+            return true;
+        });
+        if (report) this->report(client);
+    }
+    void report(const ClientId& client) {
+        while (hub_.wants_report(client)) {
+            master_.look([&](const MasterState& state, Time now) {
+                hub_.report(state, client, now);
+                return true;
+            });
+            hub_.flush();
+        }
+    }
+    PutStartItem start(std::string_view key, bool replace = false, uint32_t replicas = 1, uint64_t length = 100) {
+        const PutItem item{.key = key, .length = length, .group = {}};
+        const PutStartRequest request{.client = kNode, .tenant = {}, .config = {.replica_num = replicas}, .items = {&item, 1}};
+        return master_
+            .run([&](Transaction& transaction, Time now) {
+                return replace ? upsert_start(transaction, request, now) : put_start(transaction, request, now);
+            })
+            .items[0];
+    }
+    void end(std::string_view key, uint64_t checksum = 7) {
+        const PutEndItem item{.key = key, .generation = 0, .checksum = checksum};
+        const auto reply = master_.run([&](Transaction& transaction, Time now) {
+            return put_end(transaction, {.client = kNode, .tenant = {}, .items = {&item, 1}}, now);
+        });
+        ASSERT_EQ(reply.codes[0], StoreCode::kOk);
+    }
+    void put(std::string_view key) {
+        ASSERT_EQ(start(key).code, StoreCode::kOk);
+        end(key);
+    }
+    void read(std::string_view key) {
+        master_.run([&](Transaction& transaction, Time now) {
+            return get_replicas(transaction, {.tenant = {}, .keys = {&key, 1}, .unreachable = {}}, now);
+        });
+    }
+    StoreCode remove_by_force(std::string_view key) {
+        return master_
+            .run([&](Transaction& transaction, Time now) {
+                return remove(transaction, {.tenant = {}, .keys = {&key, 1}, .force = true}, now);
+            })
+            .codes[0];
+    }
+    /// A read value goes; tells the number of the change.
+    uint64_t change(std::string_view key) {
+        put(key);
+        read(key);
+        EXPECT_EQ(remove_by_force(key), StoreCode::kOk);
+        return hub_.changes();
+    }
+
+    FeedHub hub_{{.update_bytes_max = 4096, .changed_keys_max = 4, .report_ranges = 3, .report_window = 2}};
+    LockedMaster master_{MasterOptions{}, &hub_, &hub_};
+};
+
+TEST_F(FeedHubTest, AFeedBeginsWithAResetAndEndsItsReportWithComplete) {
+    join(kReader, 0);
+    Told told;
+    follow(kReader, told);
+    const auto updates = told.take();
+    ASSERT_EQ(updates.size(), 2u);
+    EXPECT_EQ(updates[0].sequence, 1u);
+    EXPECT_TRUE(updates[0].reset);
+    EXPECT_TRUE(updates[0].all_changed) << "it may have missed words";
+    EXPECT_FALSE(updates[0].complete);
+    EXPECT_EQ(updates[1].sequence, 2u);
+    EXPECT_TRUE(updates[1].complete);
+    EXPECT_FALSE(updates[1].reset);
+}
+
+TEST_F(FeedHubTest, ANodeHearsOfItsRangesBeforeTheWriterIsAnswered) {
+    join(kNode, 1);
+    Told told;
+    follow(kNode, told);
+    told.take();
+    const PutStartItem started = start("k");
+    ASSERT_EQ(started.code, StoreCode::kOk);
+    auto updates = told.take();  // start() has returned: the writer could be answered now
+    ASSERT_EQ(updates.size(), 1u);
+    ASSERT_EQ(updates[0].planned.size(), 1u);
+    EXPECT_EQ(updates[0].planned[0].key, "k");
+    EXPECT_EQ(updates[0].planned[0].generation, started.generation);
+    EXPECT_EQ(updates[0].planned[0].segment, (SegmentId{9, 1}));
+    EXPECT_EQ(updates[0].planned[0].writer, kNode);
+    EXPECT_FALSE(updates[0].acknowledge);
+    end("k", 77);
+    updates = told.take();
+    ASSERT_EQ(updates.size(), 1u);
+    ASSERT_EQ(updates[0].filled.size(), 1u);
+    EXPECT_EQ(updates[0].filled[0].checksum, 77u);
+    EXPECT_EQ(updates[0].filled[0].generation, started.generation);
+    remove_by_force("k");
+    updates = told.take();
+    ASSERT_EQ(updates.size(), 1u);
+    ASSERT_EQ(updates[0].dropped.size(), 1u);
+    EXPECT_EQ(updates[0].dropped[0].generation, started.generation);
+    EXPECT_EQ(updates[0].dropped[0].rest, Duration(0));
+    EXPECT_TRUE(updates[0].changed.empty()) << "nobody had read it";
+}
+
+TEST_F(FeedHubTest, OnlyTheOwnerHearsOfARange) {
+    join(kNode, 1);
+    join(kOther, 2);
+    join(kReader, 0);
+    Told node, other, reader;
+    follow(kNode, node);
+    follow(kOther, other);
+    follow(kReader, reader);
+    node.take();
+    other.take();
+    reader.take();
+    ASSERT_EQ(start("k", false, 2).replica_count, 2u);
+    const auto first = node.take(), second = other.take();
+    ASSERT_EQ(first.size(), 1u);
+    ASSERT_EQ(second.size(), 1u);
+    EXPECT_EQ(first[0].planned[0].segment, (SegmentId{9, 1}));
+    EXPECT_EQ(second[0].planned[0].segment, (SegmentId{9, 2}));
+    EXPECT_TRUE(reader.take().empty());
+}
+
+TEST_F(FeedHubTest, AStartThatWasForgottenCostsNothing) {
+    join(kNode, 1);
+    put("k");  // nobody follows
+    Told told;
+    follow(kNode, told);
+    read("k");
+    const size_t before = told.updates().size();
+    read("k");
+    EXPECT_EQ(told.updates().size(), before) << "reads are nobody's news";
+}
+
+TEST_F(FeedHubTest, EverybodyHearsOfALeasedValueThatGoesAndIsAskedToAcknowledge) {
+    join(kNode, 1);
+    join(kReader, 0);
+    Told node, reader;
+    follow(kNode, node);
+    follow(kReader, reader);
+    put("k");
+    read("k");
+    node.take();
+    reader.take();
+    remove_by_force("k");
+    for (Told* told : {&node, &reader}) {
+        const auto updates = told->take();
+        ASSERT_EQ(updates.size(), 1u);
+        EXPECT_TRUE(updates[0].acknowledge);
+        ASSERT_EQ(updates[0].changed.size(), 1u);
+        EXPECT_EQ(updates[0].changed[0].key, "k");
+    }
+}
+
+TEST_F(FeedHubTest, TooManyChangesAreToldAsAll) {
+    join(kNode, 1);
+    join(kReader, 0);
+    Told told;
+    follow(kReader, told);
+    std::vector<std::string> names;
+    for (int i = 0; i < 10; ++i) names.push_back(format_text("key {}", i));
+    std::vector<std::string_view> keys(names.begin(), names.end());
+    for (const auto& key : names) {
+        put(key);
+        read(key);
+    }
+    told.take();
+    master_.run([&](Transaction& transaction, Time now) { return remove(transaction, {.tenant = {}, .keys = keys, .force = true}, now); });
+    auto updates = told.take();
+    ASSERT_EQ(updates.size(), 1u);
+    EXPECT_TRUE(updates[0].all_changed);
+    EXPECT_TRUE(updates[0].changed.empty());
+    change("one more");
+    updates = told.take();
+    ASSERT_EQ(updates.size(), 1u);
+    EXPECT_FALSE(updates[0].all_changed) << "the next one is named again";
+    EXPECT_EQ(updates[0].changed.size(), 1u);
+}
+
+TEST_F(FeedHubTest, AFirstReportComesInPartsAsFastAsTheyAreAcknowledged) {
+    join(kNode, 1);
+    for (int i = 0; i < 20; ++i) put(format_text("key {}", i));
+    ASSERT_EQ(start("unfinished").code, StoreCode::kOk);
+    Told told;
+    follow(kNode, told);
+    EXPECT_EQ(told.updates().size(), 3u) << "the reset and the window";
+    EXPECT_FALSE(hub_.wants_report(kNode));
+    put("in between");
+    for (uint64_t i = 0; i < 100 && !told.updates().back().complete; ++i) {
+        hub_.acknowledge(kNode, told.updates().back().sequence);
+        report(kNode);
+    }
+    const auto updates = told.take();
+    ASSERT_TRUE(updates.back().complete);
+    std::map<uint64_t, std::string> planned;
+    std::map<uint64_t, uint64_t> filled;
+    uint64_t sequence = 0;
+    for (const FeedUpdate& update : updates) {
+        EXPECT_EQ(update.sequence, ++sequence);
+        EXPECT_LE(update.planned.size(), 4u);
+        for (const RangePlanned& range : update.planned) planned[range.generation] = range.key;
+        for (const RangeFilled& range : update.filled) filled[range.generation] = range.checksum;
+    }
+    EXPECT_EQ(planned.size(), 22u);
+    EXPECT_EQ(filled.size(), 21u);
+    for (const auto& [generation, checksum] : filled) EXPECT_NE(planned[generation], "unfinished");
+}
+
+TEST_F(FeedHubTest, AnOperationWithManyRangesBecomesSeveralUpdates) {
+    join(kNode, 1);
+    Told told;
+    follow(kNode, told);
+    told.take();
+    std::vector<std::string> names;
+    std::vector<PutItem> items;
+    for (int i = 0; i < 200; ++i) names.push_back(format_text("a key of some length {}", i));
+    for (const auto& name : names) items.push_back({.key = name, .length = 10, .group = {}});
+    master_.run([&](Transaction& transaction, Time now) {
+        return put_start(transaction, {.client = kNode, .tenant = {}, .config = {}, .items = items}, now);
+    });
+    const auto updates = told.take();
+    EXPECT_GT(updates.size(), 3u);
+    size_t planned = 0;
+    for (const FeedUpdate& update : updates) planned += update.planned.size();
+    EXPECT_EQ(planned, 200u);
+}
+
+TEST_F(FeedHubTest, AClientThatFollowsAnewEndsItsEarlierFeed) {
+    join(kNode, 1);
+    Told first, second;
+    follow(kNode, first);
+    follow(kNode, second);
+    ASSERT_TRUE(first.error());
+    EXPECT_EQ(first.error()->code(), Code::kStale);
+    first.take();
+    second.take();
+    put("k");
+    EXPECT_TRUE(first.take().empty());
+    EXPECT_EQ(second.take().size(), 2u);
+    EXPECT_EQ(hub_.followers(), 1u);
+}
+
+TEST_F(FeedHubTest, AClientThatIsGivenUpHearsNothingMore) {
+    join(kNode, 1);
+    Told told;
+    follow(kNode, told);
+    told.take();
+    master_.run([&](Transaction& transaction, Time now) {
+        goodbye(transaction, kNode, now);
+        hub_.drop_strangers(transaction.state());
+        return true;
+    });
+    ASSERT_TRUE(told.error());
+    EXPECT_EQ(told.error()->code(), Code::kNotFound);
+    EXPECT_TRUE(told.take().empty());
+    EXPECT_EQ(hub_.followers(), 0u);
+}
+
+TEST_F(FeedHubTest, ASlowReaderIsCutOffAndTheOthersHearOn) {
+    join(kNode, 1);
+    join(kReader, 0);
+    Told node, slow;
+    follow(kNode, node);
+    follow(kReader, slow);
+    slow.clog();
+    node.take();
+    change("k");
+    ASSERT_TRUE(slow.error());
+    EXPECT_EQ(slow.error()->code(), Code::kNoSpace);
+    EXPECT_EQ(hub_.followers(), 1u);
+    EXPECT_FALSE(node.take().empty());
+    Told again;
+    follow(kReader, again);
+    EXPECT_EQ(again.updates().size(), 2u) << "it starts anew";
+}
+
+TEST_F(FeedHubTest, ARemovalIsAnsweredWhenAllFollowersHaveAcknowledgedIt) {
+    join(kNode, 1);
+    join(kReader, 0);
+    Told node, reader, writer;
+    follow(kNode, node);
+    follow(kReader, reader);
+    const uint64_t number = change("k");
+    const Time now = Clock::now();
+    EXPECT_EQ(hub_.answer_when_acknowledged(number, writer.responder(), rpc::Bytes(3), now), now + 50ms);
+    EXPECT_FALSE(writer.over());
+    hub_.acknowledge(kNode, node.updates().back().sequence);
+    EXPECT_FALSE(writer.over());
+    hub_.acknowledge(kReader, reader.updates().back().sequence - 1);
+    EXPECT_FALSE(writer.over()) << "that was an earlier update";
+    hub_.acknowledge(kReader, reader.updates().back().sequence);
+    ASSERT_TRUE(writer.reply());
+    EXPECT_EQ(writer.reply()->size(), 3u);
+    EXPECT_EQ(hub_.expire(now + 1h), Time::max());
+}
+
+TEST_F(FeedHubTest, ASilentFollowerDelaysARemovalOnceAndIsNotWaitedForAgainUntilItCatchesUp) {
+    join(kNode, 1);
+    join(kReader, 0);
+    Told reader, first, second, third;
+    follow(kReader, reader);
+    const Time now = Clock::now();
+    hub_.answer_when_acknowledged(change("one"), first.responder(), {}, now);
+    EXPECT_EQ(hub_.expire(now + 49ms), now + 50ms);
+    EXPECT_FALSE(first.over());
+    EXPECT_EQ(hub_.expire(now + 50ms), Time::max());
+    EXPECT_TRUE(first.reply());
+    EXPECT_EQ(hub_.answer_when_acknowledged(change("two"), second.responder(), {}, now), Time::max());
+    EXPECT_TRUE(second.reply());
+    hub_.acknowledge(kReader, reader.updates().back().sequence);
+    hub_.answer_when_acknowledged(change("three"), third.responder(), {}, now);
+    EXPECT_FALSE(third.over()) << "it is awake again";
+    hub_.acknowledge(kReader, reader.updates().back().sequence);
+    EXPECT_TRUE(third.reply());
+}
+
+TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatWasCutOffOrGivenUp) {
+    join(kNode, 1);
+    join(kReader, 0);
+    Told reader, first, second;
+    follow(kReader, reader);
+    hub_.answer_when_acknowledged(change("one"), first.responder(), {}, Clock::now());
+    EXPECT_FALSE(first.over());
+    master_.run([&](Transaction& transaction, Time now) {
+        goodbye(transaction, kReader, now);
+        hub_.drop_strangers(transaction.state());
+        return true;
+    });
+    EXPECT_TRUE(first.reply());
+    EXPECT_EQ(hub_.answer_when_acknowledged(hub_.changes(), second.responder(), {}, Clock::now()), Time::max());
+    EXPECT_TRUE(second.reply()) << "nobody follows";
+}
+
+TEST_F(FeedHubTest, AcknowledgementsOfNothingAreIgnored) {
+    join(kNode, 1);
+    join(kReader, 0);
+    Told reader, writer;
+    hub_.acknowledge(kReader, 5);
+    follow(kReader, reader);
+    hub_.acknowledge(kReader, 1000);
+    hub_.acknowledge(kOther, 1);
+    hub_.answer_when_acknowledged(change("k"), writer.responder(), {}, Clock::now());
+    hub_.acknowledge(kReader, 1000);
+    EXPECT_FALSE(writer.over());
+    hub_.answer_all();
+    EXPECT_TRUE(writer.reply());
+}
+
+TEST_F(FeedHubTest, ManyThreadsTellOneStoryInOrder) {
+    join(kNode, 1);
+    Told told;
+    follow(kNode, told);
+    {
+        std::vector<std::jthread> threads;
+        for (int thread = 0; thread < 4; ++thread) {
+            threads.emplace_back([&, thread] {
+                for (int i = 0; i < 100; ++i) {
+                    const std::string key = format_text("{} {}", thread, i);
+                    const PutStartItem started = start(key);
+                    ASSERT_EQ(started.code, StoreCode::kOk);
+                    // Whatever thread sent it: it has been sent when the operation returns.
+                    bool planned = false;
+                    for (const FeedUpdate& update : told.updates())
+                        for (const RangePlanned& range : update.planned) planned |= range.generation == started.generation;
+                    ASSERT_TRUE(planned);
+                    end(key);
+                }
+            });
+        }
+    }
+    uint64_t sequence = 0;
+    std::map<uint64_t, int> stage;
+    for (const FeedUpdate& update : told.updates()) {
+        EXPECT_EQ(update.sequence, ++sequence);
+        for (const RangePlanned& range : update.planned) EXPECT_EQ(stage[range.generation]++, 0);
+        for (const RangeFilled& range : update.filled) EXPECT_EQ(stage[range.generation]++, 1);
+    }
+    EXPECT_EQ(stage.size(), 400u);
+    for (const auto& [generation, reached] : stage) EXPECT_EQ(reached, 2);
+}
+
+}  // namespace
+}  // namespace mooncake::store

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <stop_token>
+#include <thread>
+
+#include "base/thread_annotations.h"
+#include "base/time.h"
+#include "store/service/feed_hub.h"
+#include "store/service/locked_master.h"
+#include "store/service/master_metrics.h"
+
+namespace mooncake::store {
+
+/// Runs the master's jobs on a thread of its own: soon after something happened, when something is due, and now and then. Time in which this
+/// process did not run is not counted against its clients. Borrows everything. Thread-safe; start() and stop() once.
+class JobRunner {
+public:
+    JobRunner(LockedMaster& master, FeedHub& hub, MasterMetrics& metrics) : master_(master), hub_(hub), metrics_(metrics) {}
+    ~JobRunner() { stop(); }
+
+    void start();
+    void stop();
+
+    /// Something was done to the state: there may be something to do.
+    void touch() {
+        if (!touched_.load(std::memory_order_relaxed)) wake();
+    }
+    /// hub.expire() must be called by then.
+    void wake_by(Time at);
+
+private:
+    static constexpr Duration kInterval = 10ms;  // between two runs while there is something to do
+    static constexpr Duration kIdleMin = 10ms, kIdleMax = 1s;
+    static constexpr Duration kLate = 200ms;  // to wake up that late means that we were stopped
+
+    void wake();
+    void run(const std::stop_token& stop);
+    /// Returns when to run again if nothing happens before.
+    Time run_once();
+    void wait(const std::stop_token& stop, Time ran, Time at);
+    /// Clients get back the time for which they could not be heard.
+    void forgive(Transaction& transaction) const;
+
+    LockedMaster& master_;
+    FeedHub& hub_;
+    MasterMetrics& metrics_;
+    std::atomic<bool> touched_{false};  // written under mutex_
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    Time due_ MC_GUARDED_BY(mutex_) = Time::max();  // the hub's
+    Duration lost_{0};                              // the thread's: when it did not run, since the last job
+    std::jthread thread_;
+};
+
+}  // namespace mooncake::store

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "rpc/rpc.h"
+#include "store/protocol/messages.h"
+#include "store/service/feed_hub.h"
+#include "store/service/job_runner.h"
+#include "store/service/locked_master.h"
+#include "store/service/master_metrics.h"
+#include "store/service/worker.h"
+
+namespace mooncake::store {
+
+/// What clients can call over RPC: one function each, run on an I/O thread. Messages are read and made outside the master's lock; long batches
+/// take it several times, so that others get their turn. Borrows everything; must outlive the server it is attached to. Thread-safe.
+class MasterCalls {
+public:
+    struct Parts {
+        LockedMaster& master;
+        FeedHub& hub;
+        JobRunner& jobs;
+        MasterMetrics& metrics;
+        Worker& worker;
+    };
+    /// `epoch` names this life of the master.
+    MasterCalls(Parts parts, uint64_t epoch) : parts_(parts), epoch_(epoch) {}
+
+    /// Adds the handlers; before server.start().
+    void attach(rpc::Server& server);
+
+private:
+    using Answer = std::unique_ptr<rpc::Responder>;
+
+    void attach_objects(rpc::Server& server);
+    void attach_segments(rpc::Server& server);
+    void attach_tasks(rpc::Server& server);
+
+    // master_calls_objects.cpp
+    void exist(const ReceivedKeys& received, Answer answer);
+    void get_replicas(const ReceivedKeys& received, Answer answer);
+    void put_start(const ReceivedPutStart& received, Answer answer);
+    void put_end(const ReceivedPutEnd& received, Answer answer);
+    void put_revoke(const ReceivedPutRevoke& received, Answer answer);
+    void remove(const ReceivedRemove& received, Answer answer);
+    void remove_matching(const ReceivedRemoveMatching& received, Answer answer);
+    void replica_clear(const ReceivedReplicaClear& received, Answer answer);
+    // master_calls_segments.cpp
+    void mount(const MountRequest& request, Answer answer);
+    void remount(const ReceivedRemount& received, Answer answer);
+    void unmount(const UnmountRequest& request, Answer answer);
+    void ping(const ClientId& client, Answer answer);
+    void goodbye(const ClientId& client, Answer answer);
+    void report_failures(const ReceivedFailureReport& received, Answer answer);
+    void segments(Answer answer);
+    void follow(const ClientId& client, Answer answer);
+    void acknowledge(const Acknowledgement& acknowledgement, Answer answer);
+    /// Sends as much of the first report as the client takes for now.
+    void report(const ClientId& client);
+
+    /// Decodes and calls; what does not decode is answered with the error.
+    template <typename Received>
+    rpc::Handler handler(Result<Received> (*decode)(std::span<const std::byte>), void (MasterCalls::*call)(const Received&, Answer)) {
+        return [this, decode, call](std::span<const std::byte> body, Answer answer) {
+            const Result<Received> received = decode(body);
+            if (!received) return answer->fail(received.error());
+            (this->*call)(*received, std::move(answer));
+        };
+    }
+    /// Runs an operation on the state; something may be left to do for the jobs.
+    template <typename Operation>
+    auto run(Operation&& operation) {
+        auto result = parts_.master.run(std::forward<Operation>(operation));
+        parts_.jobs.touch();
+        return result;
+    }
+    /// Answers when the followers know of the changes, if there were any.
+    void answer_after_changes(uint64_t change, Answer answer, rpc::Bytes body);
+    template <typename Operation>
+    CodesReply run_and_count(Operation&& operation, uint64_t& change);
+
+    const Parts parts_;
+    const uint64_t epoch_;
+};
+
+}  // namespace mooncake::store

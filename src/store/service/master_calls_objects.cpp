@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/master/ops/object_ops.h"
+#include "store/service/admin_views.h"
+#include "store/service/master_calls.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr size_t kKeysAtOnce = 4096;  // under one hold of the lock
+constexpr int64_t kPatternMemoryMax = 8 << 20;
+
+/// Calls `one(part)` for parts of at most kKeysAtOnce items.
+template <typename Item, typename One>
+void in_parts(std::span<const Item> items, One&& one) {
+    do {
+        const size_t count = std::min(items.size(), kKeysAtOnce);
+        one(items.first(count));
+        items = items.subspan(count);
+    } while (!items.empty());
+}
+
+void append(CodesReply& to, CodesReply from) {
+    if (to.codes.empty()) to = std::move(from);
+    else to.codes.insert(to.codes.end(), from.codes.begin(), from.codes.end());
+}
+
+void append(ExistReply& to, ExistReply from) {
+    if (to.results.empty()) {
+        to = std::move(from);
+        return;
+    }
+    to.results.insert(to.results.end(), from.results.begin(), from.results.end());
+    to.promise = std::min(to.promise, from.promise);
+}
+
+void append(GetReply& to, GetReply from) {
+    if (to.items.empty()) {
+        to = std::move(from);
+        return;
+    }
+    const auto replicas = static_cast<uint32_t>(to.replicas.size());
+    for (GetItem& item : from.items) item.first_replica += replicas;
+    to.items.insert(to.items.end(), from.items.begin(), from.items.end());
+    to.replicas.insert(to.replicas.end(), from.replicas.begin(), from.replicas.end());
+    to.lease = std::min(to.lease, from.lease);
+}
+
+}  // namespace
+
+void MasterCalls::attach_objects(rpc::Server& server) {
+    server.handle(rpc::Method::kStoreExist, handler(decode_keys_request, &MasterCalls::exist));
+    server.handle(rpc::Method::kStoreGetReplicas, handler(decode_keys_request, &MasterCalls::get_replicas));
+    server.handle(rpc::Method::kStorePutStart, handler(decode_put_start_request, &MasterCalls::put_start));
+    server.handle(rpc::Method::kStorePutEnd, handler(decode_put_end_request, &MasterCalls::put_end));
+    server.handle(rpc::Method::kStorePutRevoke, handler(decode_put_revoke_request, &MasterCalls::put_revoke));
+    server.handle(rpc::Method::kStoreRemove, handler(decode_remove_request, &MasterCalls::remove));
+    server.handle(rpc::Method::kStoreRemoveMatching, handler(decode_remove_matching_request, &MasterCalls::remove_matching));
+    server.handle(rpc::Method::kStoreReplicaClear, handler(decode_replica_clear_request, &MasterCalls::replica_clear));
+}
+
+void MasterCalls::exist(const ReceivedKeys& received, Answer answer) {
+    ExistReply reply;
+    in_parts(received.request.keys, [&](std::span<const std::string_view> keys) {
+        KeysRequest request = received.request;
+        request.keys = keys;
+        append(reply, run([&](Transaction& transaction, Time now) { return store::exist(transaction, request, now); }));
+    });
+    answer->reply(encode_exist_reply(reply));
+    parts_.metrics.exist(reply);
+}
+
+void MasterCalls::get_replicas(const ReceivedKeys& received, Answer answer) {
+    GetReply reply;
+    in_parts(received.request.keys, [&](std::span<const std::string_view> keys) {
+        KeysRequest request = received.request;
+        request.keys = keys;
+        append(reply, run([&](Transaction& transaction, Time now) { return store::get_replicas(transaction, request, now); }));
+    });
+    reply.epoch = epoch_;
+    answer->reply(encode_get_reply(reply));
+    parts_.metrics.get_replicas(reply);
+}
+
+void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
+    // In one piece: groups are started all or none.
+    PutStartReply reply = run([&](Transaction& transaction, Time now) {
+        return received.replace ? store::upsert_start(transaction, received.request, now)
+                                : store::put_start(transaction, received.request, now);
+    });
+    reply.epoch = epoch_;
+    answer->reply(encode_put_start_reply(reply));
+    parts_.metrics.put_start(received.request, reply);
+}
+
+/// `change` is the last one the operation made, if any.
+template <typename Operation>
+CodesReply MasterCalls::run_and_count(Operation&& operation, uint64_t& change) {
+    return run([&](Transaction& transaction, Time now) {
+        const uint64_t before = parts_.hub.changes();
+        CodesReply reply = operation(transaction, now);
+        if (const uint64_t after = parts_.hub.changes(); after != before) change = after;
+        return reply;
+    });
+}
+
+void MasterCalls::answer_after_changes(uint64_t change, Answer answer, rpc::Bytes body) {
+    if (change == 0) return answer->reply(std::move(body));
+    parts_.jobs.wake_by(parts_.hub.answer_when_acknowledged(change, std::move(answer), std::move(body), Clock::now()));
+}
+
+void MasterCalls::put_end(const ReceivedPutEnd& received, Answer answer) {
+    CodesReply reply;
+    uint64_t change = 0;
+    in_parts(received.request.items, [&](std::span<const PutEndItem> items) {
+        PutEndRequest request = received.request;
+        request.items = items;
+        append(reply, run_and_count([&](Transaction& transaction, Time now) { return store::put_end(transaction, request, now); }, change));
+    });
+    parts_.metrics.put_end(reply);
+    answer_after_changes(change, std::move(answer), encode_codes_reply(reply));
+}
+
+void MasterCalls::put_revoke(const ReceivedPutRevoke& received, Answer answer) {
+    CodesReply reply;
+    in_parts(received.request.items, [&](std::span<const PutEndItem> items) {
+        PutRevokeRequest request = received.request;
+        request.items = items;
+        append(reply, run([&](Transaction& transaction, Time now) { return store::put_revoke(transaction, request, now); }));
+    });
+    answer->reply(encode_codes_reply(reply));
+    parts_.metrics.put_revoke(reply);
+}
+
+void MasterCalls::remove(const ReceivedRemove& received, Answer answer) {
+    CodesReply reply;
+    uint64_t change = 0;
+    in_parts(received.request.keys, [&](std::span<const std::string_view> keys) {
+        RemoveRequest request = received.request;
+        request.keys = keys;
+        append(reply, run_and_count([&](Transaction& transaction, Time now) { return store::remove(transaction, request, now); }, change));
+    });
+    parts_.metrics.remove(reply);
+    answer_after_changes(change, std::move(answer), encode_codes_reply(reply));
+}
+
+void MasterCalls::replica_clear(const ReceivedReplicaClear& received, Answer answer) {
+    CodesReply reply;
+    uint64_t change = 0;
+    in_parts(received.request.keys, [&](std::span<const std::string_view> keys) {
+        ReplicaClearRequest request = received.request;
+        request.keys = keys;
+        append(reply,
+               run_and_count([&](Transaction& transaction, Time now) { return store::replica_clear(transaction, request, now); }, change));
+    });
+    parts_.metrics.replica_clear(reply);
+    answer_after_changes(change, std::move(answer), encode_codes_reply(reply));
+}
+
+void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer answer) {
+    const MasterCall counted = received.pattern.empty() ? MasterCall::kRemoveAll : MasterCall::kRemoveByRegex;
+    std::shared_ptr<const re2::RE2> pattern;
+    if (!received.pattern.empty()) {
+        re2::RE2::Options options;
+        options.set_log_errors(false);
+        options.set_max_mem(kPatternMemoryMax);
+        pattern = std::make_shared<const re2::RE2>(re2::StringPiece(received.pattern.data(), received.pattern.size()), options);
+        if (!pattern->ok()) {
+            parts_.metrics.call(counted, false);
+            return answer->reply(encode_remove_matching_reply(static_cast<int64_t>(StoreCode::kInvalidParams)));
+        }
+    }
+    // A std::function must be copyable, an answer is not.
+    const auto shared = std::make_shared<Answer>(std::move(answer));
+    const bool posted = parts_.worker.post(
+        [this, pattern, counted, shared, tenant = std::string(received.tenant), force = received.force](const std::stop_token&) {
+            const auto matches = [&](std::string_view key) {
+                return re2::RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *pattern);
+            };
+            const std::function<bool(std::string_view)> filter = pattern ? std::function<bool(std::string_view)>(matches) : nullptr;
+            const uint64_t before = parts_.hub.changes();
+            const int64_t count = remove_in_parts(parts_.master, tenant, filter, force);
+            parts_.jobs.touch();
+            parts_.metrics.call(counted, count >= 0);
+            const uint64_t after = parts_.hub.changes();
+            answer_after_changes(after != before ? after : 0, std::move(*shared), encode_remove_matching_reply(count));
+        });
+    if (!posted) (*shared)->fail(Error(Code::kBusy, "too many removals by pattern at once"));
+}
+
+}  // namespace mooncake::store

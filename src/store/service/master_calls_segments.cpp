@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "store/master/ops/segment_ops.h"
+#include "store/service/master_calls.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr size_t kObjectsAtOnce = 2048;  // adopted under one hold of the lock
+
+void add(RemountReply::Segment& to, const RemountReply::Segment& from) {
+    to.code = from.code;
+    to.adopted += from.adopted;
+    to.stale += from.stale;
+    to.refused += from.refused;
+}
+
+}  // namespace
+
+void MasterCalls::attach(rpc::Server& server) {
+    attach_objects(server);
+    attach_segments(server);
+    attach_tasks(server);
+}
+
+void MasterCalls::attach_segments(rpc::Server& server) {
+    server.handle(rpc::Method::kStoreMount, handler(decode_mount_request, &MasterCalls::mount));
+    server.handle(rpc::Method::kStoreRemount, handler(decode_remount_request, &MasterCalls::remount));
+    server.handle(rpc::Method::kStoreUnmount, handler(decode_unmount_request, &MasterCalls::unmount));
+    server.handle(rpc::Method::kStorePing, handler(decode_client_request, &MasterCalls::ping));
+    server.handle(rpc::Method::kStoreGoodbye, handler(decode_client_request, &MasterCalls::goodbye));
+    server.handle(rpc::Method::kStoreReportFailures, handler(decode_failure_report, &MasterCalls::report_failures));
+    server.handle(rpc::Method::kStoreSegments, [this](std::span<const std::byte>, Answer answer) { segments(std::move(answer)); });
+    server.handle(rpc::Method::kStoreFollow, handler(decode_client_request, &MasterCalls::follow));
+    server.handle(rpc::Method::kStoreAcknowledge, handler(decode_acknowledgement, &MasterCalls::acknowledge));
+    server.handle(rpc::Method::kProbe, [](std::span<const std::byte>, Answer answer) { answer->reply({}); });
+}
+
+void MasterCalls::attach_tasks(rpc::Server& server) {
+    // The core knows no copies and moves yet.
+    server.handle(rpc::Method::kStoreCreateTask, [](std::span<const std::byte> body, Answer answer) {
+        const auto received = decode_task_request(body);
+        if (!received) return answer->fail(received.error());
+        answer->reply(encode_task_reply({.code = StoreCode::kNotSupported}));
+    });
+    server.handle(rpc::Method::kStoreQueryTask, [](std::span<const std::byte> body, Answer answer) {
+        const auto task = decode_task_query(body);
+        if (!task) return answer->fail(task.error());
+        answer->fail(error(Code::kNotFound, "no task {}", task->to_string()));
+    });
+    server.handle(rpc::Method::kStoreEndTask, [](std::span<const std::byte> body, Answer answer) {
+        const auto end = decode_task_end(body);
+        if (!end) return answer->fail(end.error());
+        answer->reply(encode_code_reply(StoreCode::kTaskNotFound));
+    });
+}
+
+void MasterCalls::mount(const MountRequest& request, Answer answer) {
+    const StoreCode code = run([&](Transaction& transaction, Time now) {
+        const StoreCode result = mount_segment(transaction, request, now);
+        parts_.hub.drop_strangers(transaction.state());  // it may have taken the place of another
+        return result;
+    });
+    answer->reply(encode_code_reply(code));
+    parts_.metrics.call(MasterCall::kMountSegment, code == StoreCode::kOk);
+}
+
+void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
+    RemountReply reply;
+    reply.segments.resize(received.segments.size());
+    const auto run_part = [&](std::span<const HeldSegment> segments) {
+        return run([&](Transaction& transaction, Time now) {
+            const RemountRequest request{.client = received.request.client, .epoch = received.request.epoch, .segments = segments};
+            RemountReply part = store::remount(transaction, request, now);
+            parts_.hub.drop_strangers(transaction.state());
+            return part;
+        });
+    };
+    if (received.request.epoch != 0 && received.request.epoch != epoch_) {
+        for (auto& segment : reply.segments) segment.code = StoreCode::kInvalidVersion;
+    } else if (received.segments.empty()) {
+        run_part({});  // makes the client known
+    }
+    for (size_t i = 0; i < received.segments.size() && reply.segments[i].code == StoreCode::kOk; ++i) {
+        HeldSegment part = received.segments[i];
+        std::span<const HeldObject> objects = part.objects;
+        do {
+            part.objects = objects.first(std::min(objects.size(), kObjectsAtOnce));
+            objects = objects.subspan(part.objects.size());
+            part.more = received.segments[i].more || !objects.empty();
+            add(reply.segments[i], run_part({&part, 1}).segments[0]);
+            part.writes = {};
+            part.rests = {};
+        } while (!objects.empty() && reply.segments[i].code == StoreCode::kOk);
+    }
+    answer->reply(encode_remount_reply(reply));
+    parts_.metrics.remount(reply);
+}
+
+void MasterCalls::unmount(const UnmountRequest& request, Answer answer) {
+    const StoreCode code = run([&](Transaction& transaction, Time now) { return unmount_segment(transaction, request, now); });
+    answer->reply(encode_code_reply(code));
+    parts_.metrics.call(MasterCall::kUnmountSegment, code == StoreCode::kOk);
+}
+
+void MasterCalls::ping(const ClientId& client, Answer answer) {
+    PingReply reply = run([&](Transaction& transaction, Time now) { return store::ping(transaction, client, now); });
+    reply.epoch = epoch_;
+    answer->reply(encode_ping_reply(reply));
+    parts_.metrics.call(MasterCall::kPing, true);
+}
+
+void MasterCalls::goodbye(const ClientId& client, Answer answer) {
+    const StoreCode code = run([&](Transaction& transaction, Time now) {
+        const StoreCode result = store::goodbye(transaction, client, now);
+        parts_.hub.drop_strangers(transaction.state());
+        return result;
+    });
+    answer->reply(encode_code_reply(code));
+}
+
+void MasterCalls::report_failures(const ReceivedFailureReport& received, Answer answer) {
+    const StoreCode code = run(
+        [&](Transaction& transaction, Time now) { return store::report_failures(transaction, received.report, now); });
+    answer->reply(encode_code_reply(code));
+}
+
+void MasterCalls::segments(Answer answer) {
+    SegmentsReply reply = parts_.master.look([](const MasterState& state, Time) {
+        SegmentsReply list;
+        list.segments.reserve(state.segments().size());
+        for (const SegmentNumber number : state.segments().numbers()) {
+            const Segment& segment = state.segments()[number];
+            list.segments.push_back({.number = number,
+                                     .segment = segment.spec,
+                                     .status = segment.status,
+                                     .client = state.clients()[segment.client].id,
+                                     .used_bytes = segment.allocator.used_bytes()});
+        }
+        return list;
+    });
+    reply.epoch = epoch_;
+    answer->reply(encode_segments_reply(reply));
+}
+
+void MasterCalls::follow(const ClientId& client, Answer answer) {
+    const bool known = run([&](Transaction& transaction, Time) {
+        const ClientTable& clients = transaction.state().clients();
+        const ClientNumber number = clients.find(client);
+        if (!clients.alive(number) || !clients[number].attached) return false;
+        parts_.hub.follow(transaction.state(), number, std::move(answer));
+        return true;
+    });
+    if (!known) return answer->fail(error(Code::kNotFound, "client {} is unknown to this master", client.to_string()));
+    report(client);
+}
+
+void MasterCalls::acknowledge(const Acknowledgement& acknowledgement, Answer answer) {
+    answer->reply({});
+    parts_.hub.acknowledge(acknowledgement.client, acknowledgement.sequence);
+    report(acknowledgement.client);
+}
+
+void MasterCalls::report(const ClientId& client) {
+    while (parts_.hub.wants_report(client)) {
+        parts_.master.look([&](const MasterState& state, Time now) {
+            parts_.hub.report(state, client, now);
+            return true;
+        });
+        parts_.hub.flush();
+    }
+}
+
+}  // namespace mooncake::store

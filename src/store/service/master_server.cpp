@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/service/master_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/incarnation.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "rpc/rpc.h"
+#include "store/service/job_runner.h"
+#include "store/service/master_calls.h"
+#include "store/service/worker.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr int kThreadsMax = 16;
+constexpr size_t kConnectionsMax = 16384;
+constexpr size_t kLongCallsMax = 64;  // waiting
+
+MasterOptions with_identity(MasterOptions options) {
+    const auto wall = std::chrono::system_clock::now().time_since_epoch();
+    if (options.first_generation <= 1)
+        options.first_generation = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count());
+    if (options.hash_seed == 0) options.hash_seed = random_u64();
+    return options;
+}
+
+class MasterServerImpl final : public MasterServer {
+public:
+    MasterServerImpl(const MasterServerOptions& options, uint64_t epoch, std::unique_ptr<rpc::Server> server)
+        : epoch_(epoch), hub_(options.feed), master_(with_identity(options.core), &hub_, &hub_), jobs_(master_, hub_, metrics_),
+          calls_({master_, hub_, jobs_, metrics_, worker_}, epoch), server_(std::move(server)) {
+        calls_.attach(*server_);
+    }
+    ~MasterServerImpl() override { stop(); }
+
+    void start() override {
+        jobs_.start();
+        server_->start();
+        MC_LOG_INFO("master serves on port {}, life {:x}", server_->port(), epoch_);
+    }
+    void stop() override {
+        worker_.stop();
+        jobs_.stop();
+        hub_.answer_all();
+        server_->stop();
+        hub_.answer_all();  // those who came meanwhile are not connected any more
+    }
+    uint16_t port() const noexcept override { return server_->port(); }
+    uint64_t epoch() const noexcept override { return epoch_; }
+    LockedMaster& master() noexcept override { return master_; }
+    MasterMetrics& metrics() noexcept override { return metrics_; }
+    size_t followers() const override { return hub_.followers(); }
+
+private:
+    const uint64_t epoch_;
+    MasterMetrics metrics_;
+    FeedHub hub_;
+    LockedMaster master_;
+    JobRunner jobs_;
+    Worker worker_{"mc-master-long", kLongCallsMax};
+    MasterCalls calls_;
+    std::unique_ptr<rpc::Server> server_;  // the first to go: its handlers use all of the above
+};
+
+}  // namespace
+
+Result<std::unique_ptr<MasterServer>> MasterServer::create(MasterServerOptions options) {
+    const int cores = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+    const Incarnation epoch = Incarnation::random();
+    MC_ASSIGN_OR_RETURN(auto server,
+                        rpc::Server::create({.port = options.port,
+                                             .threads = options.threads > 0 ? options.threads : std::min(cores, kThreadsMax),
+                                             .message_bytes_max = options.message_bytes_max,
+                                             .connections_max = kConnectionsMax,
+                                             .hello = {.incarnation = epoch, .software = format_text("mooncake master {}", version())}}));
+    return std::make_unique<MasterServerImpl>(options, epoch.value, std::move(server));
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "rpc/rpc.h"
+#include "store/protocol/messages.h"
+
+namespace mooncake::store::testing {
+
+constexpr Duration kPatience = 20s;  // against hangs; nothing is measured with it
+
+/// Asks again and again until true; false after kPatience. For states nobody announces.
+template <typename Predicate>
+bool eventually(Predicate&& predicate) {
+    const Deadline deadline = Deadline::after(kPatience);
+    while (!predicate()) {
+        if (deadline.passed()) return false;
+        std::this_thread::sleep_for(1ms);
+    }
+    return true;
+}
+
+/// What a responder in the hands of the test was told. Thread-safe.
+class Told {
+public:
+    std::vector<FeedUpdate> updates() {
+        Lock lock(mutex_);
+        return updates_;
+    }
+    std::vector<FeedUpdate> take() {
+        Lock lock(mutex_);
+        return std::exchange(updates_, {});
+    }
+    std::optional<rpc::Bytes> reply() {
+        Lock lock(mutex_);
+        return reply_;
+    }
+    std::optional<Error> error() {
+        Lock lock(mutex_);
+        return error_;
+    }
+    bool over() { return reply() || error(); }
+    /// From now on parts are refused, as by a reader that is too slow.
+    void clog() { clogged_ = true; }
+
+    std::unique_ptr<rpc::Responder> responder() { return std::make_unique<Fake>(*this); }
+
+private:
+    class Fake final : public rpc::Responder {
+    public:
+        explicit Fake(Told& told) : told_(told) {}
+        void reply(rpc::Bytes body) override {
+            Lock lock(told_.mutex_);
+            told_.reply_ = std::move(body);
+        }
+        void fail(const Error& error) override {
+            Lock lock(told_.mutex_);
+            told_.error_ = error;
+        }
+        bool part(rpc::Bytes body) override {
+            if (told_.clogged_) return false;
+            auto update = decode_feed_update(body);
+            MC_CHECK(update);
+            Lock lock(told_.mutex_);
+            told_.updates_.push_back(std::move(*update));
+            return true;
+        }
+        bool abandoned() const noexcept override { return false; }
+        Deadline deadline() const noexcept override { return Deadline::never(); }
+        const rpc::PeerInfo& peer() const noexcept override { return peer_; }
+
+    private:
+        Told& told_;
+        rpc::PeerInfo peer_;
+    };
+
+    Mutex mutex_;
+    std::vector<FeedUpdate> updates_ MC_GUARDED_BY(mutex_);
+    std::optional<rpc::Bytes> reply_ MC_GUARDED_BY(mutex_);
+    std::optional<Error> error_ MC_GUARDED_BY(mutex_);
+    std::atomic<bool> clogged_{false};
+};
+
+}  // namespace mooncake::store::testing
