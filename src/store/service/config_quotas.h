@@ -13,7 +13,7 @@ namespace mooncake::store {
 /// What tenants may use, by name.
 using Quotas = std::map<std::string, uint64_t>;
 
-/// Not empty, not beginning with '_', no control characters.
+/// UTF-8, not empty, not beginning with '_', no control characters.
 bool valid_tenant_name(std::string_view name) noexcept;
 /// "512MB", "1.5 GB", "1024": units B, KB, MB, GB, TB of 1024 each; 1 to 2^63 - 1 bytes.
 Result<uint64_t> parse_quota(std::string_view text);

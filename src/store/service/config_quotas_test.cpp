@@ -64,6 +64,15 @@ TEST(ParseQuotas, RefusesAnythingElse) {
         EXPECT_FALSE(parse_quotas(bad)) << bad.substr(0, 60);
 }
 
+TEST(TenantName, IsTextWithoutControlCharacters) {
+    for (const char* good : {"a", "default", "a_b", "\xc3\xa4", "\xe6\x97\xa5 1", "\xf0\x9f\xa5\xae"})
+        EXPECT_TRUE(valid_tenant_name(good)) << good;
+    for (const std::string& bad : {std::string(), std::string("_a"), std::string("a\nb"), std::string("a\x7f"), std::string("a\0b", 3),
+                                   std::string("\xff"), std::string("a\xc3"), std::string("\xc0\x80"), std::string("\xe0\x80\x80"),
+                                   std::string("\xed\xa0\x80"), std::string("\xc2\x85"), std::string("\xf5\x80\x80\x80")})
+        EXPECT_FALSE(valid_tenant_name(bad)) << bad;
+}
+
 TEST(FormatQuotas, ReadsBackAsTheSame) {
     const Quotas quotas = {{"a", 1}, {"b: \"'#{}", 123456789}, {"\xc3\xa4 yes", INT64_MAX}, {"1", 7}};
     const auto again = parse_quotas(format_quotas(quotas));
