@@ -83,7 +83,8 @@ Time Member::on_answer(const PingReply& reply, Time sent) {
         follow();
     }
     settle_unmounts();
-    return sent + setup_.options.ping_interval;
+    // Several may be lost before the master gives us up.
+    return sent + std::min(setup_.options.ping_interval, client_ttl_ / 4);
 }
 
 void Member::lose_master() {

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// Masters and nodes that are killed, stopped and come back, as processes. No data moves here: what counts is what the master knows.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <sstream>
+
+#include "base/thread_annotations.h"
+#include "store/node/membership.h"
+#include "store/node/segment_directory.h"
+#include "tests/integration/store_role.h"
+
+namespace mooncake::store {
+
+namespace {
+
+using ::testing::ElementsAre;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kSlowness = 10;
+#else
+constexpr double kSlowness = 1;
+#endif
+constexpr uint64_t kLength = 1000, kBatch = 1000;
+Deadline soon() { return Deadline::after(60s); }
+
+/// A master as a process; start() again after kill() takes the same port.
+class MasterProcess {
+public:
+    explicit MasterProcess(Duration client_ttl = 10s, Duration lease = 5s) : client_ttl_(client_ttl), lease_(lease) { start(); }
+    void start() {
+        const auto ms = [](Duration duration) {
+            return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+        };
+        process_ = std::make_unique<RoleProcess>(std::vector<std::string>{"master", std::to_string(port_), ms(client_ttl_), ms(lease_)});
+        std::istringstream(process_->line()) >> port_ >> epoch_;
+        MC_CHECK(epoch_ != 0);
+    }
+    void kill() { process_->kill(); }
+    RoleProcess& process() { return *process_; }
+    std::string address() const { return format_text("127.0.0.1:{}", port_); }
+    uint64_t epoch() const { return epoch_; }
+
+private:
+    const Duration client_ttl_, lease_;
+    uint16_t port_ = 0;
+    uint64_t epoch_ = 0;
+    std::unique_ptr<RoleProcess> process_;
+};
+
+class Listener final : public MembershipListener {
+public:
+    void keys_changed(const std::vector<KeyChanged>&) override {}
+    void all_keys_changed() override {}
+    void master_lost() override { note("lost"); }
+    void master_found(uint64_t) override { note("found"); }
+    void copy_ordered(const CopyOrder&) override {}
+
+    /// Whether so many things have been told, within the patience of a test.
+    bool wait_for(size_t count) MC_NO_THREAD_ANALYSIS {
+        std::unique_lock lock(mutex_);
+        return changed_.wait_for(lock, 60s, [&]() MC_NO_THREAD_ANALYSIS { return heard_.size() >= count; });
+    }
+    std::vector<std::string> heard() {
+        Lock lock(mutex_);
+        return heard_;
+    }
+
+private:
+    void note(std::string what) {
+        Lock lock(mutex_);
+        heard_.push_back(std::move(what));
+        changed_.notify_all();
+    }
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    std::vector<std::string> heard_ MC_GUARDED_BY(mutex_);
+};
+
+/// A member of the pool in this process; its memory is only a number.
+struct Node {
+    Node(const std::string& address, uint64_t number, uint64_t bytes)
+        : id{random_u64(), random_u64()}, master(connect_master({.address = address, .incarnation = Incarnation::random()})),
+          membership(Membership::create(*master, id, listener, {})), directory(*master, id) {
+        const auto started = membership->start(soon());
+        EXPECT_TRUE(started) << started.error().to_string();
+        if (bytes == 0) return;
+        const SegmentSpec segment{.id = {number, number},
+                                  .name = format_text("node-{}:1", number),
+                                  .base = 0x10000,
+                                  .size = bytes,
+                                  .endpoint = "none",
+                                  .protocol = "tcp"};
+        EXPECT_EQ(membership->mount(segment, soon()).value_or(StoreCode::kInternalError), StoreCode::kOk);
+    }
+
+    const ClientId id;
+    Listener listener;
+    std::unique_ptr<MasterApi> master;
+    std::unique_ptr<Membership> membership;
+    SegmentDirectory directory;
+};
+
+/// Where a value is: a segment's id, whatever its number, and an offset.
+struct Place {
+    SegmentId segment;
+    uint64_t offset = 0, generation = 0, checksum = 0;
+    auto operator<=>(const Place&) const = default;
+};
+using Places = std::map<std::string, Place>;
+
+/// Writes (in name only) and looks for values through one node.
+class Ledger {
+public:
+    explicit Ledger(Node& node) : node_(node) {}
+
+    /// How many got a place.
+    size_t put(const std::string& prefix, size_t count) {
+        size_t stored = 0;
+        for (size_t first = 0; first < count; first += kBatch) stored += put_batch(prefix, first, std::min(count, first + kBatch));
+        return stored;
+    }
+    /// Of the keys asked for, those that are there.
+    Places find(const std::string& prefix, size_t count) {
+        Places found;
+        for (size_t first = 0; first < count; first += kBatch) find_batch(prefix, first, std::min(count, first + kBatch), found);
+        return found;
+    }
+    bool remove(const std::string& key) {
+        const std::string_view name = key;
+        const auto reply = node_.master->remove({.tenant = "default", .keys = {&name, 1}, .force = true}, soon());
+        return reply && reply->codes[0] == StoreCode::kOk;
+    }
+    void start_write(const std::string& key) {
+        const PutItem item{.key = key, .length = kLength};
+        const auto begun = node_.master->put_start({.client = node_.id, .request_id = ++request_, .tenant = "default", .items = {&item, 1}},
+                                                   false, soon());
+        EXPECT_TRUE(begun && begun->items[0].code == StoreCode::kOk);
+    }
+
+private:
+    static std::vector<std::string> names(const std::string& prefix, size_t first, size_t last) {
+        std::vector<std::string> keys;
+        for (size_t i = first; i < last; ++i) keys.push_back(format_text("{}/{}", prefix, i));
+        return keys;
+    }
+    size_t put_batch(const std::string& prefix, size_t first, size_t last) {
+        const std::vector<std::string> keys = names(prefix, first, last);
+        std::vector<PutItem> items;
+        for (const std::string& key : keys) items.push_back({.key = key, .length = kLength});
+        const auto begun = node_.master->put_start({.client = node_.id, .request_id = ++request_, .tenant = "default", .items = items},
+                                                   false, soon());
+        if (!begun) return 0;
+        std::vector<PutEndItem> ends;
+        for (size_t i = 0; i < keys.size(); ++i)
+            if (begun->items[i].code == StoreCode::kOk)
+                ends.push_back({.key = keys[i], .generation = begun->items[i].generation, .checksum = first + i + 1});
+        const auto ended = node_.master->put_end({.client = node_.id, .tenant = "default", .items = ends}, soon());
+        return ended ? static_cast<size_t>(std::count(ended->codes.begin(), ended->codes.end(), StoreCode::kOk)) : 0;
+    }
+    void find_batch(const std::string& prefix, size_t first, size_t last, Places& found) {
+        const std::vector<std::string> keys = names(prefix, first, last);
+        const std::vector<std::string_view> views(keys.begin(), keys.end());
+        const auto reply = node_.master->get_replicas({.tenant = "default", .keys = views}, soon());
+        if (!reply) return;
+        for (size_t i = 0; i < keys.size(); ++i) {
+            const GetItem& item = reply->items[i];
+            if (item.code != StoreCode::kOk) continue;
+            const ReplicaLocation& replica = reply->replicas[item.first_replica];
+            const auto segment = node_.directory.find(reply->epoch, replica.segment, soon());
+            if (segment) found[keys[i]] = {(*segment)->spec.id, replica.offset, item.generation, item.checksum};
+        }
+    }
+    Node& node_;
+    uint64_t request_ = 0;
+};
+
+/// Whether no two values lie on the same bytes.
+bool disjoint(const Places& a, const Places& b) {
+    std::vector<std::pair<SegmentId, uint64_t>> places;
+    for (const Places* all : {&a, &b})
+        for (const auto& [key, place] : *all) places.emplace_back(place.segment, place.offset);
+    std::sort(places.begin(), places.end());
+    for (size_t i = 1; i < places.size(); ++i)
+        if (places[i].first == places[i - 1].first && places[i].second < places[i - 1].second + kLength) return false;
+    return true;
+}
+
+double seconds_since(Time began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
+
+}  // namespace
+
+TEST(StoreNode, AMasterThatWasKilledIsTheSameAgainByItsNodes) {
+    constexpr size_t kKeys = 100'000;
+    MasterProcess master;
+    Node one(master.address(), 1, 128 << 20), two(master.address(), 2, 128 << 20), reader(master.address(), 3, 0);
+    Ledger ledger(reader);
+    ASSERT_EQ(ledger.put("k", kKeys), kKeys);
+    const Places before = ledger.find("k", kKeys);
+    ASSERT_EQ(before.size(), kKeys);
+    ASSERT_TRUE(ledger.remove("k/17"));
+    ledger.start_write("unfinished");
+    EXPECT_EQ(one.membership->catalogue().objects() + two.membership->catalogue().objects(), kKeys - 1) << "known when the writer is told";
+
+    master.kill();
+    master.start();
+    const Time back = Clock::now();
+    for (Node* node : {&one, &two, &reader}) ASSERT_TRUE(node->listener.wait_for(3));
+    const double rejoined_s = seconds_since(back);
+    Places after = ledger.find("k", kKeys);
+    const double readable_s = seconds_since(back);
+    GTEST_LOG_(INFO) << "members again after " << rejoined_s << " s, " << after.size() << " keys found after " << readable_s << " s";
+    EXPECT_LT(readable_s, 3.0 * kSlowness);
+    Places expected = before;
+    expected.erase("k/17");
+    EXPECT_EQ(after.size(), expected.size());
+    EXPECT_TRUE(after == expected) << "places, generations and checksums are what they were";
+    EXPECT_EQ(one.membership->epoch(), master.epoch());
+
+    // The reports were exact: there is room at once, and it is not where something lies.
+    EXPECT_EQ(ledger.put("new", 20'000), 20'000U);
+    const Places added = ledger.find("new", 20'000);
+    EXPECT_EQ(added.size(), 20'000U);
+    EXPECT_TRUE(disjoint(after, added));
+    EXPECT_EQ(one.membership->catalogue().objects() + two.membership->catalogue().objects(), kKeys - 1 + 20'000);
+}
+
+TEST(StoreNode, AMasterThatIsKilledAgainAndAgainLosesNothing) {
+    constexpr size_t kKeys = 5'000;
+    MasterProcess master;
+    Node one(master.address(), 1, 64 << 20), two(master.address(), 2, 64 << 20);
+    Ledger ledger(one);
+    size_t stored = ledger.put("k0", kKeys);
+    ASSERT_EQ(stored, kKeys);
+    for (int life = 1; life <= 4; ++life) {
+        master.kill();
+        master.start();
+        for (Node* node : {&one, &two}) ASSERT_TRUE(node->listener.wait_for(static_cast<size_t>(1 + 2 * life)));
+        for (int i = 0; i < life; ++i) EXPECT_EQ(ledger.find(format_text("k{}", i), kKeys).size(), kKeys) << "life " << life;
+        EXPECT_EQ(ledger.put(format_text("k{}", life), kKeys), kKeys) << "life " << life;
+    }
+}
+
+TEST(StoreNode, AMasterThatWasStoppedHasGivenUpNobody) {
+    MasterProcess master(2s);
+    Node node(master.address(), 1, 16 << 20);
+    Ledger ledger(node);
+    ASSERT_EQ(ledger.put("k", 1000), 1000U);
+    const Places before = ledger.find("k", 1000);
+    master.process().stop();
+    ASSERT_TRUE(node.listener.wait_for(2));  // "lost": it must assume that it was given up
+    // Longer than a client lives without pings, as the wall clock has it.
+    EXPECT_EQ(master.process().line(3s), "");
+    EXPECT_EQ(node.membership->epoch(), 0U);
+    const auto refused = node.membership->mount({.id = {9, 9}, .name = "n", .size = 1 << 20}, soon());
+    EXPECT_FALSE(refused) << "nobody would answer";
+    master.process().go_on();
+    const Time back = Clock::now();
+    ASSERT_TRUE(node.listener.wait_for(3));
+    EXPECT_LT(seconds_since(back), 2.0 * kSlowness);
+    EXPECT_THAT(node.listener.heard(), ElementsAre("found", "lost", "found"));
+    EXPECT_EQ(node.membership->epoch(), master.epoch());
+    EXPECT_TRUE(ledger.find("k", 1000) == before);
+    EXPECT_EQ(ledger.put("more", 1000), 1000U);
+    EXPECT_EQ(node.membership->catalogue().objects(), 2000U) << "the same feed goes on";
+}
+
+TEST(StoreNode, ANodeThatWasStoppedBringsItsValuesBack) {
+    MasterProcess master(1s);
+    RoleProcess node({"node", master.address(), "7", std::to_string(16 << 20)});
+    ASSERT_EQ(node.line(), format_text("found {}", master.epoch()));
+    ASSERT_EQ(node.line(), "ready");
+    Node reader(master.address(), 3, 0);
+    Ledger ledger(reader);
+    ASSERT_EQ(ledger.put("k", 1000), 1000U);
+    const Places before = ledger.find("k", 1000);
+    node.stop();
+    for (const Deadline patience = soon(); !ledger.find("k", 1).empty() && !patience.passed();) reader.directory.forget_all();
+    EXPECT_TRUE(ledger.find("k", 1000).empty()) << "the master gives up who does not ping";
+    node.go_on();
+    ASSERT_EQ(node.line(), "lost");
+    ASSERT_EQ(node.line(), format_text("found {}", master.epoch()));
+    EXPECT_TRUE(ledger.find("k", 1000) == before);
+}
+
+TEST(StoreNode, ANodeThatWasKilledIsAMissAndItsSuccessorStartsEmpty) {
+    MasterProcess master(1s);
+    Node reader(master.address(), 3, 0);
+    Ledger ledger(reader);
+    {
+        RoleProcess node({"node", master.address(), "7", std::to_string(16 << 20)});
+        ASSERT_EQ(node.line(), format_text("found {}", master.epoch()));
+        ASSERT_EQ(node.line(), "ready");
+        ASSERT_EQ(ledger.put("k", 100), 100U);
+    }
+    for (const Deadline patience = soon(); !ledger.find("k", 100).empty();) ASSERT_FALSE(patience.passed());
+    RoleProcess again({"node", master.address(), "7", std::to_string(16 << 20)});
+    ASSERT_EQ(again.line(), format_text("found {}", master.epoch()));
+    ASSERT_EQ(again.line(), "ready");
+    EXPECT_TRUE(ledger.find("k", 100).empty());
+    EXPECT_EQ(ledger.put("k", 100), 100U);
+}
+
+TEST(StoreNode, LeavingTakesNoLongerThanASecondThoughTheMasterHangs) {
+    MasterProcess master;
+    Node node(master.address(), 1, 16 << 20);
+    master.process().stop();
+    const Time began = Clock::now();
+    node.membership->stop();
+    const double took_s = seconds_since(began);
+    GTEST_LOG_(INFO) << "left after " << took_s << " s";
+    EXPECT_LT(took_s, 3.0 * kSlowness);  // one second, and what a busy machine adds
+    master.process().go_on();
+}
+
+TEST(StoreNode, WhoLeavesTakesItsMemoryAlongAtOnce) {
+    MasterProcess master;
+    Node node(master.address(), 1, 16 << 20), reader(master.address(), 3, 0);
+    Ledger ledger(reader);
+    ASSERT_EQ(ledger.put("k", 100), 100U);
+    node.membership->stop();
+    EXPECT_TRUE(ledger.find("k", 100).empty());
+    EXPECT_EQ(reader.master->segments(soon())->segments.size(), 0U);
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// One role of the store as a process of its own, for tests that stop and kill it. Ends when its standard input does.
+//     store_role master PORT CLIENT_TTL_MS LEASE_MS   prints "PORT EPOCH"
+//     store_role node MASTER SEGMENT_ID BYTES         prints "ready", and then the master's life whenever that changes
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "base/log.h"
+#include "store/node/membership.h"
+#include "store/service/master_server.h"
+
+namespace mooncake::store {
+namespace {
+
+void say(const std::string& line) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+}
+
+void wait_for_the_end() {
+    char byte = 0;
+    while (::read(STDIN_FILENO, &byte, 1) > 0) {}
+}
+
+class Listener final : public MembershipListener {
+public:
+    void keys_changed(const std::vector<KeyChanged>&) override {}
+    void all_keys_changed() override {}
+    void master_lost() override { say("lost"); }
+    void master_found(uint64_t epoch) override { say(format_text("found {}", epoch)); }
+    void copy_ordered(const CopyOrder&) override {}
+};
+
+int be_master(char** arguments) {
+    MasterServerOptions options;
+    options.port = static_cast<uint16_t>(std::atoi(arguments[0]));
+    options.core.client_ttl = std::chrono::milliseconds(std::atoi(arguments[1]));
+    options.core.lease_ttl = std::chrono::milliseconds(std::atoi(arguments[2]));
+    auto server = MasterServer::create(options);
+    if (!server) {
+        say(server.error().to_string());
+        return 1;
+    }
+    (*server)->start();
+    say(format_text("{} {}", (*server)->port(), (*server)->epoch()));
+    wait_for_the_end();
+    (*server)->stop();
+    return 0;
+}
+
+int be_node(char** arguments) {
+    const auto master = connect_master({.address = arguments[0], .incarnation = Incarnation::random()});
+    Listener listener;
+    const uint64_t id = std::strtoull(arguments[1], nullptr, 10);
+    const auto membership = Membership::create(*master, {random_u64(), random_u64()}, listener, {});
+    if (auto started = membership->start(Deadline::after(20s)); !started) return 1;
+    const SegmentSpec segment{.id = {id, id},
+                              .name = format_text("node-{}:1", id),
+                              .base = 0x10000,
+                              .size = std::strtoull(arguments[2], nullptr, 10),
+                              .endpoint = "none",
+                              .protocol = "tcp"};
+    const auto mounted = membership->mount(segment, Deadline::after(20s));
+    if (!mounted || *mounted != StoreCode::kOk) return 2;
+    say("ready");
+    wait_for_the_end();
+    membership->stop();
+    return 0;
+}
+
+}  // namespace
+}  // namespace mooncake::store
+
+int main(int count, char** arguments) {
+    mooncake::configure_log({.level = mooncake::LogLevel::kError});
+    const std::string role = count > 1 ? arguments[1] : "";
+    if (role == "master" && count == 5) return mooncake::store::be_master(arguments + 2);
+    if (role == "node" && count == 5) return mooncake::store::be_node(arguments + 2);
+    return 64;
+}
