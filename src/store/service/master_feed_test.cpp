@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Feeds over real connections: order, acknowledgements, readers that sleep, masters that are killed or stopped.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <map>
+#include <thread>
+
+#include "store/service/master_server.h"
+#include "store/service/testing/served_master.h"
+
+namespace mooncake::store {
+namespace {
+
+using namespace store::testing;
+using ::testing::ElementsAre;
+
+constexpr ClientId kNode{1, 1}, kReader{3, 3};
+
+std::vector<std::string> names(std::string_view prefix, int count) {
+    std::vector<std::string> list;
+    for (int i = 0; i < count; ++i) list.push_back(format_text("{} {}", prefix, i));
+    return list;
+}
+
+class MasterFeed : public ::testing::Test {
+protected:
+    MasterFeed() { server_->start(); }
+    std::string address() const { return format_text("127.0.0.1:{}", server_->port()); }
+
+    std::unique_ptr<MasterServer> server_ = MasterServer::create({.threads = 2}).value();
+    Caller caller_{address()};
+};
+
+/// What a node would know after these updates: generation -> checksum of the values.
+std::map<uint64_t, uint64_t> values_of(const std::vector<FeedUpdate>& updates) {
+    std::map<uint64_t, uint64_t> values;
+    for (const FeedUpdate& update : updates) {
+        if (update.reset) values.clear();
+        for (const RangeFilled& range : update.filled) values[range.generation] = range.checksum;
+        for (const RangeDropped& range : update.dropped) values.erase(range.generation);
+    }
+    return values;
+}
+
+TEST_F(MasterFeed, AnUnknownClientIsToldSoBeforeAnyUpdate) {
+    Following following(address(), kNode);
+    ASSERT_TRUE(following.wait_end());
+    EXPECT_EQ(following.end()->code(), Code::kNotFound);
+    EXPECT_TRUE(following.updates().empty());
+}
+
+TEST_F(MasterFeed, ANodeKnowsWhatItsWritersWereTold) {
+    caller_.join(kNode, 1);
+    caller_.put(kNode, names("before", 3000));
+    Following following(address(), kNode);
+    caller_.put(kNode, names("while", 100));
+    caller_.remove(names("before", 50), true);
+    ASSERT_TRUE(following.wait_complete());
+    caller_.put_start(kNode, {"last"});
+    ASSERT_TRUE(eventually([&] {
+        const auto updates = following.updates();
+        return !updates.empty() && !updates.back().planned.empty() && updates.back().planned.back().key == "last";
+    }));
+    const auto updates = following.updates();
+    EXPECT_EQ(values_of(updates).size(), 3000u + 100 - 50);
+    uint64_t sequence = 0;
+    for (const FeedUpdate& update : updates) EXPECT_EQ(update.sequence, ++sequence);
+}
+
+TEST_F(MasterFeed, AForcedRemovalIsAnsweredAfterTheReadersKnow) {
+    caller_.join(kNode, 1);
+    caller_.join(kReader, 0);
+    Following following(address(), kReader);
+    ASSERT_TRUE(following.wait_complete());
+    for (int round = 0; round < 20; ++round) {
+        caller_.put(kNode, {"k"});
+        caller_.get({"k"});
+        following.take();
+        EXPECT_THAT(caller_.remove({"k"}, true).codes, ElementsAre(StoreCode::kOk));
+        // The answer came, so the reader had acknowledged: no waiting here.
+        const auto updates = following.take();
+        ASSERT_FALSE(updates.empty());
+        EXPECT_EQ(updates.back().changed.at(0).key, "k");
+    }
+}
+
+TEST_F(MasterFeed, AnUpsertOfALeasedValueIsAnsweredAfterTheReadersKnow) {
+    caller_.join(kNode, 1);
+    caller_.join(kReader, 0);
+    Following following(address(), kReader);
+    ASSERT_TRUE(following.wait_complete());
+    caller_.put(kNode, {"k"});
+    caller_.get({"k"});
+    caller_.put_start(kNode, {"k"}, /*replace=*/true);
+    following.take();
+    EXPECT_THAT(caller_.put_end(kNode, {"k"}, 2).codes, ElementsAre(StoreCode::kOk));
+    const auto updates = following.take();
+    ASSERT_EQ(updates.size(), 1u);
+    EXPECT_EQ(updates[0].changed.at(0).key, "k");
+    EXPECT_EQ(caller_.get({"k"}).items[0].checksum, 2u);
+}
+
+TEST_F(MasterFeed, AReaderThatNeverAcknowledgesOnlyDelaysForAMoment) {
+    caller_.join(kNode, 1);
+    caller_.join(kReader, 0);
+    Following sleeping(address(), kReader, /*acknowledges=*/false);
+    ASSERT_TRUE(eventually([&] { return !sleeping.updates().empty(); }));
+    const auto keys = names("k", 50);
+    caller_.put(kNode, keys);
+    caller_.get(keys);
+    for (const auto& key : keys) EXPECT_THAT(caller_.remove({key}, true).codes, ElementsAre(StoreCode::kOk));
+    EXPECT_EQ(server_->followers(), 1u);
+}
+
+TEST_F(MasterFeed, AReaderThatStopsReadingDelaysNobodyAndIsCutOff) {
+    auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2}).value();
+    small->start();
+    Caller caller(format_text("127.0.0.1:{}", small->port()));
+    caller.join(kNode, 1);
+    caller.join(kReader, 0);
+    // A follower that reads its first update and then no more.
+    std::promise<void> wake;
+    std::promise<Result<rpc::Bytes>> stuck_end;
+    const auto stuck = rpc::Client::create({});
+    stuck->call_stream(
+        caller.address(), rpc::Method::kStoreFollow, encode_client_request(kReader),
+        [woken = wake.get_future().share()](std::span<const std::byte>) { woken.wait(); },
+        [&](Result<rpc::Bytes> end) { stuck_end.set_value(std::move(end)); });
+    ASSERT_TRUE(eventually([&] { return small->followers() == 1; }));
+    Following node(caller.address(), kNode);
+    ASSERT_TRUE(node.wait_complete());
+    // Long keys, read and removed by force: each is announced to everybody.
+    const std::string filler(60'000, 'x');
+    for (int round = 0; round < 200 && small->followers() == 2; ++round) {
+        std::vector<std::string> keys;
+        for (int i = 0; i < 16; ++i) keys.push_back(format_text("{} {} {}", round, i, filler));
+        caller.put(kNode, keys);
+        caller.get(keys);
+        caller.remove(keys, true);
+    }
+    EXPECT_EQ(small->followers(), 1u) << "the stuck one was cut off";
+    node.take();
+    caller.put(kNode, {"after"});
+    EXPECT_TRUE(eventually([&] { return values_of(node.updates()).size() == 1; }));
+    wake.set_value();
+    EXPECT_EQ(stuck_end.get_future().get().error().code(), Code::kNoSpace);
+}
+
+TEST_F(MasterFeed, AFeedThatIsCancelledIsForgotten) {
+    caller_.join(kNode, 1);
+    Following following(address(), kNode);
+    ASSERT_TRUE(following.wait_complete());
+    following.cancel();
+    ASSERT_TRUE(following.wait_end());
+    ASSERT_TRUE(eventually([&] {
+        caller_.put(kNode, {"k"});
+        caller_.remove({"k"}, true);
+        return server_->followers() == 0;
+    }));
+    Following again(address(), kNode);
+    EXPECT_TRUE(again.wait_complete());
+}
+
+/// A master in a process of its own.
+struct MasterProcess {
+    pid_t pid = -1;
+    uint16_t port = 0;
+
+    explicit MasterProcess(Duration client_ttl, uint16_t fixed_port = 0) {
+        int fds[2];
+        MC_CHECK(::pipe(fds) == 0);
+        pid = ::fork();
+        MC_CHECK(pid >= 0);
+        if (pid == 0) {
+            auto server = MasterServer::create({.core = {.client_ttl = client_ttl}, .port = fixed_port, .threads = 2});
+            MC_CHECK(server);
+            (*server)->start();
+            port = (*server)->port();
+            MC_CHECK(::write(fds[1], &port, sizeof port) == sizeof port);
+            for (;;) ::pause();
+        }
+        MC_CHECK(::read(fds[0], &port, sizeof port) == sizeof port);
+        ::close(fds[0]);
+        ::close(fds[1]);
+    }
+    ~MasterProcess() { kill(); }
+    MasterProcess(const MasterProcess&) = delete;
+    MasterProcess& operator=(const MasterProcess&) = delete;
+
+    void kill() {
+        if (pid < 0) return;
+        ::kill(pid, SIGKILL);
+        ::waitpid(pid, nullptr, 0);
+        pid = -1;
+    }
+    std::string address() const { return format_text("127.0.0.1:{}", port); }
+};
+
+TEST(MasterProcessFeed, ANodeOfAKilledMasterKnowsAtLeastWhatWritersWereTold) {
+    MasterProcess master(10s);
+    Caller caller(master.address());
+    caller.join(kNode, 1);
+    Following following(master.address(), kNode);
+    ASSERT_TRUE(following.wait_complete());
+    std::atomic<size_t> ended{0};
+    std::jthread writer([&](const std::stop_token& stop) {
+        const auto client = rpc::Client::create({});
+        for (int i = 0; !stop.stop_requested(); ++i) {
+            const std::string key = format_text("k {}", i);
+            const PutItem item{.key = key, .length = 100, .group = {}};
+            const PutEndItem end{.key = key, .generation = 0, .checksum = 1};
+            const auto start = encode_put_start_request({.client = kNode, .tenant = {}, .config = {}, .items = {&item, 1}}, false);
+            if (!client->call(master.address(), rpc::Method::kStorePutStart, start, soon())) return;
+            const auto finish = encode_put_end_request({.client = kNode, .tenant = {}, .items = {&end, 1}});
+            if (!client->call(master.address(), rpc::Method::kStorePutEnd, finish, soon())) return;
+            ended.fetch_add(1);
+        }
+    });
+    ASSERT_TRUE(eventually([&] { return ended.load() > 200; }));
+    master.kill();
+    writer.join();
+    ASSERT_TRUE(following.wait_end());
+    EXPECT_TRUE(rpc::peer_closed(*following.end())) << following.end()->to_string();
+    EXPECT_GE(values_of(following.updates()).size(), ended.load());
+}
+
+TEST(MasterProcessFeed, AMasterThatWasStoppedDoesNotHoldItAgainstItsClients) {
+    MasterProcess master(2s);
+    Caller caller(master.address());
+    caller.join(kNode, 1);
+    ASSERT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    ASSERT_EQ(::kill(master.pid, SIGSTOP), 0);
+    int status = 0;
+    ASSERT_EQ(::waitpid(master.pid, &status, WUNTRACED), master.pid);
+    std::this_thread::sleep_for(4s);  // twice the time after which a silent client is given up
+    ASSERT_EQ(::kill(master.pid, SIGCONT), 0);
+    // Its jobs run before long; nothing but our pings keeps us known.
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_EQ(caller.segments().segments.size(), 1u);
+        std::this_thread::sleep_for(10ms);
+    }
+    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    EXPECT_TRUE(eventually([&] { return caller.segments().segments.empty(); })) << "a client that is silent all the same is given up";
+}
+
+}  // namespace
+}  // namespace mooncake::store
