@@ -80,7 +80,7 @@ struct FileToMount {
 };
 
 /// A piece of the client's staging buffer; gives itself back. Must not outlive its client.
-class StagingBuffer {
+class MC_EXPORT StagingBuffer {
 public:
     StagingBuffer() = default;
     StagingBuffer(StagingBuffer&& other) noexcept : owner_(other.owner_), data_(other.data_), size_(other.size_), block_(other.block_) {

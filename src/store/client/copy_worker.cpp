@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/copy_worker.h"
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "store/client/writer.h"
+#include "store/protocol/stored_form.h"
+
+namespace mooncake::store {
+
+CopyWorker::CopyWorker(ClientCore& core)
+    : core_(core), thread_(start_thread("mc-store-copy", [this](const std::stop_token& stop) { run(stop); })) {}
+
+void CopyWorker::add(CopyOrder order) {
+    {
+        Lock lock(mutex_);
+        if (queue_.size() >= kQueueMax) {
+            MC_LOG_WARNING_EVERY(1s, "{} copies are waiting; another is left to time out", queue_.size());
+            return;
+        }
+        queue_.push_back(std::move(order));
+    }
+    changed_.notify_one();
+}
+
+void CopyWorker::stop() {
+    if (!thread_.joinable()) return;
+    thread_.request_stop();
+    thread_.join();
+}
+
+void CopyWorker::run(const std::stop_token& stop) {
+    mutex_.lock();
+    while (changed_.wait(mutex_, stop, [this]() MC_REQUIRES(mutex_) { return !queue_.empty(); }) && !stop.stop_requested()) {
+        const CopyOrder order = std::move(queue_.front());
+        queue_.pop_front();
+        mutex_.unlock();
+        carry_out(order);
+        mutex_.lock();
+    }
+    mutex_.unlock();
+}
+
+void CopyWorker::carry_out(const CopyOrder& order) {
+    TaskEnd end{.client = core_.id, .task = order.task};
+    end.code = copy(order, end.message);
+    const auto told = core_.ask_twice(MasterCall::kEndTask, [&] { return core_.master->end_task(end, core_.rpc_deadline()); });
+    if (!told) MC_LOG_WARNING_EVERY(1s, "the master does not hear of a finished copy: {}", told.error().to_string());
+}
+
+StoreCode CopyWorker::copy(const CopyOrder& order, std::string& message) {
+    const uint64_t epoch = core_.fence.epoch();
+    const auto pass = core_.fence.enter(epoch);
+    if (!pass) {
+        message = "the master was lost";
+        return StoreCode::kUnavailableInCurrentStatus;
+    }
+    SegmentLookup segments(core_);
+    const SegmentLookup::Found from = segments.find(epoch, order.source.segment);
+    const uint64_t length = stored_bytes(order.length);
+    if (!from.own || order.source.offset > from.own->memory->size() || length > from.own->memory->size() - order.source.offset) {
+        message = "the source is not in this process";
+        return StoreCode::kReplicaNotInLocalMemory;
+    }
+    const std::byte* const bytes = from.own->memory->base() + order.source.offset;
+    if (core_.config.options.checksum && order.checksum != 0) {
+        std::vector<uint64_t> table;
+        const std::span<const std::byte> value(bytes, order.length);
+        if (hash_value({&value, 1}, table) != order.checksum) {
+            message = "the source does not hold the value";
+            return StoreCode::kChecksumMismatch;
+        }
+    }
+    WriteMoves moves(core_);
+    for (const ReplicaLocation& target : order.targets) {
+        if (moves.add(0, epoch, target, 0, bytes, length)) continue;
+        message = "a target is not known";
+        return StoreCode::kSegmentNotFound;
+    }
+    if (moves.run().empty()) return StoreCode::kOk;
+    message = "a target could not be written";
+    return StoreCode::kTransferFail;
+}
+
+}  // namespace mooncake::store

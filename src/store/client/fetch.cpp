@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/fetch.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "store/protocol/stored_form.h"
+
+namespace mooncake::store {
+
+namespace {
+
+// A replica is given up after these when there is another, or when there is none: a fixed time, and one for each byte.
+constexpr Duration kHedge = 50ms, kPatience = 2s;
+constexpr Duration kHedgePerByte = 10ns, kPatiencePerByte = 100ns;
+constexpr uint64_t kRoundBytes = 1 << 30;  // leases are looked at between rounds
+
+/// Brings the replicas into the order in which this client tries them: nearest first, equally near ones spread over the keys.
+void order_replicas(ClientCore& core, SegmentLookup& segments, std::string_view key, Place& place) {
+    if (place.replica_count < 2) return;
+    std::array<std::pair<int, ReplicaLocation>, Place::kReplicasMax> order;
+    const size_t count = place.replica_count;
+    for (size_t i = 0; i < count; ++i) order[i] = {segments.find(place.epoch, place.replicas[i].segment).distance, place.replicas[i]};
+    std::stable_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    size_t nearest = 1;
+    while (nearest < count && order[nearest].first == order[0].first) ++nearest;
+    const uint64_t turn = (std::hash<std::string_view>()(key) ^ core.id.low) % nearest;
+    std::rotate(order.begin(), order.begin() + static_cast<ptrdiff_t>(turn), order.begin() + static_cast<ptrdiff_t>(nearest));
+    for (size_t i = 0; i < count; ++i) place.replicas[i] = order[i].second;
+}
+
+Place place_of(const GetReply& reply, const GetItem& item, Time asked) {
+    Place place{.generation = item.generation,
+                .length = item.length,
+                .checksum = item.checksum,
+                .epoch = reply.epoch,
+                .lease_end = asked + reply.lease};
+    place.replica_count = std::min<uint32_t>(item.replica_count, Place::kReplicasMax);
+    for (size_t i = 0; i < place.replica_count; ++i) place.replicas[i] = reply.replicas[item.first_replica + i];
+    return place;
+}
+
+bool makes_sense(const GetReply& reply, size_t keys) {
+    return reply.items.size() == keys && std::all_of(reply.items.begin(), reply.items.end(), [&](const GetItem& item) {
+               return item.code != StoreCode::kOk ||
+                      (item.generation != 0 && item.replica_count > 0 && item.first_replica <= reply.replicas.size() &&
+                       item.replica_count <= reply.replicas.size() - item.first_replica);
+           });
+}
+
+}  // namespace
+
+void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes) {
+    const LeaseCache::Ticket ticket = core.leases.ticket();
+    const Time asked = Clock::now();
+    std::vector<uint32_t> unreachable;
+    if (!core.directory.all_reachable()) unreachable = core.directory.unreachable(asked);
+    const KeysRequest request{.tenant = core.config.tenant, .keys = keys, .unreachable = unreachable};
+    const auto reply = core.ask_twice(MasterCall::kGetReplicas, [&] { return core.master->get_replicas(request, core.rpc_deadline()); });
+    if (!reply || !makes_sense(*reply, keys.size())) {
+        std::fill(codes.begin(), codes.end(), reply ? StoreCode::kRpcFail : core.code_of(reply.error()));
+        return;
+    }
+    SegmentLookup segments(core);
+    for (size_t i = 0; i < keys.size(); ++i) {
+        const GetItem& item = reply->items[i];
+        codes[i] = item.code;
+        places[i] = {};
+        if (item.code != StoreCode::kOk) continue;
+        places[i] = place_of(*reply, item, asked);
+        order_replicas(core, segments, keys[i], places[i]);
+    }
+    core.leases.remember(keys, places, ticket);
+}
+
+void find_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes) {
+    const size_t known = core.leases.find(keys, Clock::now(), places);
+    core.metrics.lease_hits.add(known);
+    if (known == keys.size()) return;
+    core.metrics.lease_misses.add(keys.size() - known);
+    if (known == 0) return ask_places(core, keys, places, codes);
+    std::vector<uint32_t> where;
+    std::vector<std::string_view> wanted;
+    for (uint32_t i = 0; i < keys.size(); ++i) {
+        if (places[i]) continue;
+        where.push_back(i);
+        wanted.push_back(keys[i]);
+    }
+    std::vector<Place> found(wanted.size());
+    std::vector<StoreCode> said(wanted.size(), StoreCode::kOk);
+    ask_places(core, wanted, found, said);
+    for (size_t i = 0; i < where.size(); ++i) {
+        places[where[i]] = found[i];
+        codes[where[i]] = said[i];
+    }
+}
+
+Fetch::Fetch(ClientCore& core, std::vector<std::string_view> keys)
+    : core_(core), keys_(std::move(keys)), segments_(core), items_(keys_.size()) {}
+
+void Fetch::run() {
+    std::vector<Place> places(keys_.size());
+    std::vector<StoreCode> codes(keys_.size(), StoreCode::kOk);
+    find_places(core_, keys_, places, codes);
+    for (size_t i = 0; i < keys_.size(); ++i) {
+        items_[i].place = places[i];
+        if (codes[i] == StoreCode::kOk) codes[i] = plan(i, places[i]);
+        if (codes[i] != StoreCode::kOk) finish(items_[i], codes[i]);
+    }
+    go_on();
+}
+
+void Fetch::run_at(std::span<const Place> places) {
+    may_ask_ = false;
+    for (size_t i = 0; i < keys_.size(); ++i) {
+        items_[i].place = places[i];
+        if (const StoreCode code = plan(i, places[i]); code != StoreCode::kOk) finish(items_[i], code);
+    }
+    go_on();
+}
+
+void Fetch::go_on() {
+    std::vector<uint32_t> pending;
+    for (uint32_t i = 0; i < items_.size(); ++i)
+        if (!items_[i].done) pending.push_back(i);
+    while (!pending.empty()) {
+        if (core_.closing.load(std::memory_order_acquire)) {
+            for (const uint32_t i : pending) finish(items_[i], StoreCode::kUnavailableInCurrentStatus);
+            return;
+        }
+        const std::vector<uint32_t> round = take_round(pending);
+        if (may_ask_) renew_ending(round);
+        step(round);
+        for (const uint32_t i : round)
+            if (!items_[i].done) pending.push_back(i);
+    }
+}
+
+std::vector<uint32_t> Fetch::take_round(std::vector<uint32_t>& pending) const {
+    uint64_t total = 0;
+    size_t count = 0;
+    while (count < pending.size() && (count == 0 || total + bytes(pending[count]) <= kRoundBytes)) total += bytes(pending[count++]);
+    if (count == pending.size()) return std::exchange(pending, {});
+    const auto end = pending.begin() + static_cast<ptrdiff_t>(count);
+    std::vector<uint32_t> round(pending.begin(), end);
+    pending.erase(pending.begin(), end);
+    return round;
+}
+
+void Fetch::renew_ending(std::span<const uint32_t> round) {
+    const Time now = Clock::now();
+    uint64_t total = 0;
+    for (const uint32_t i : round) total += bytes(i);
+    const Time needed = now + std::chrono::nanoseconds(total);  // at a gigabyte a second
+    std::vector<uint32_t> ending;
+    for (const uint32_t i : round)
+        if (!items_[i].done && items_[i].place.lease_end < needed && !items_[i].renewed) ending.push_back(i);
+    if (!ending.empty()) renew(ending);
+    // A renewal in good time is no reason to give up early when something fails later.
+    for (const uint32_t i : ending) items_[i].renewed = items_[i].place.lease_end < needed;
+}
+
+void Fetch::step(std::span<const uint32_t> round) {
+    std::vector<uint32_t> without;
+    sort_into_groups(round, without);
+    run_groups();
+    groups_.clear();
+    std::vector<uint32_t> again;
+    for (const uint32_t i : without) {
+        Item& item = items_[i];
+        if (may_ask_ && !item.renewed) again.push_back(i);
+        else finish(item, item.last_failure);
+    }
+    std::vector<Place> before;
+    for (const uint32_t i : doubtful_) {
+        before.push_back(items_[i].place);
+        if (may_ask_ && !items_[i].renewed) again.push_back(i);
+        else finish(items_[i], StoreCode::kLeaseExpired);
+    }
+    if (!again.empty()) renew(again);
+    for (size_t n = 0; n < doubtful_.size(); ++n) {
+        // The same value at the same place: it was not touched in between, so what we have is right.
+        Item& item = items_[doubtful_[n]];
+        const ReplicaLocation from = before[n].replicas[item.chosen];
+        const auto now_at = item.place.all_replicas();
+        if (!item.done && item.place.generation == before[n].generation && std::find(now_at.begin(), now_at.end(), from) != now_at.end())
+            finish(item, StoreCode::kOk);
+    }
+    doubtful_.clear();
+}
+
+void Fetch::renew(std::span<const uint32_t> items) {
+    std::vector<std::string_view> keys;
+    for (const uint32_t i : items) keys.push_back(keys_[i]);
+    std::vector<Place> places(keys.size());
+    std::vector<StoreCode> codes(keys.size(), StoreCode::kOk);
+    core_.leases.forget(keys);
+    ask_places(core_, keys, places, codes);
+    for (size_t n = 0; n < items.size(); ++n) {
+        Item& item = items_[items[n]];
+        item.renewed = true;
+        item.tried = 0;
+        if (codes[n] == StoreCode::kOk) codes[n] = plan(items[n], places[n]);
+        if (codes[n] == StoreCode::kOk) item.place = places[n];
+        else finish(item, codes[n]);
+    }
+}
+
+bool Fetch::usable(const Item& item, size_t replica) {
+    if ((item.tried & (1u << replica)) != 0) return false;
+    const SegmentLookup::Found& found = segments_.find(item.place.epoch, item.place.replicas[replica].segment);
+    if (!found.segment) return false;
+    const uint64_t size = found.segment->spec.size, offset = item.place.replicas[replica].offset;
+    if (offset > size || stored_bytes(item.place.length) > size - offset) return false;
+    return found.own || core_.directory.all_reachable() || core_.directory.reachable(found.segment, Clock::now());
+}
+
+bool Fetch::choose(Item& item, bool& hedged) {
+    size_t candidates = 0, best = 0;
+    bool best_is_slow = false;
+    for (size_t i = 0; i < item.place.replica_count; ++i) {
+        if (!usable(item, i)) continue;
+        const SegmentLookup::Found& found = segments_.find(item.place.epoch, item.place.replicas[i].segment);
+        const bool slow = core_.slow.contains(found.segment->spec.id, Clock::now());
+        if (candidates++ == 0 || (best_is_slow && !slow)) {
+            best = i;
+            best_is_slow = slow;
+        }
+    }
+    item.chosen = static_cast<uint8_t>(best);
+    hedged = candidates > 1;
+    return candidates > 0;
+}
+
+void Fetch::sort_into_groups(std::span<const uint32_t> round, std::vector<uint32_t>& without) {
+    for (const uint32_t i : round) {
+        Item& item = items_[i];
+        if (item.done) continue;
+        bool hedged = false;
+        if (!choose(item, hedged)) {
+            without.push_back(i);
+            continue;
+        }
+        const uint32_t number = item.place.replicas[item.chosen].segment;
+        const auto same = [&](const Group& group) {
+            return group.from.number == number && group.from.epoch == item.place.epoch && group.hedged == hedged;
+        };
+        auto group = groups_.empty() || !same(groups_.back()) ? std::find_if(groups_.begin(), groups_.end(), same) : groups_.end() - 1;
+        if (group == groups_.end()) {
+            groups_.push_back({.from = segments_.find(item.place.epoch, number), .hedged = hedged, .items = {}});
+            group = groups_.end() - 1;
+            group->items.reserve(round.size());
+        }
+        group->items.push_back(i);
+    }
+}
+
+uint64_t Fetch::stored_at(const Item& item, const SegmentLookup::Found& from) const {
+    const uint64_t base = from.own ? reinterpret_cast<uint64_t>(from.own->memory->base()) : from.segment->spec.base;
+    return base + item.place.replicas[item.chosen].offset;
+}
+
+void Fetch::run_groups() {
+    std::vector<Move> moves;
+    std::vector<const Group*> moved;
+    for (const Group& group : groups_) {
+        if (group.from.own) {
+            copy_own(group);
+            continue;
+        }
+        Move& move = moves.emplace_back();
+        moved.push_back(&group);
+        move.segment = group.from.segment;
+        move.blocks.reserve(group.items.size());
+        for (const uint32_t i : group.items) {
+            add_blocks(i, stored_at(items_[i], group.from), move.blocks);
+            move.bytes += bytes(i);
+        }
+        move.patience = group.hedged ? kHedge + kHedgePerByte * move.bytes : kPatience + kPatiencePerByte * move.bytes;
+    }
+    if (moves.empty()) return;
+    core_.mover.run(Direction::kRead, moves);
+    for (size_t i = 0; i < moves.size(); ++i) judge(*moved[i], moves[i].outcome);
+}
+
+void Fetch::copy_own(const Group& group) {
+    std::vector<Block> blocks;
+    for (const uint32_t i : group.items) {
+        blocks.clear();
+        add_blocks(i, stored_at(items_[i], group.from), blocks);
+        for (const Block& block : blocks) std::memcpy(block.local, reinterpret_cast<const void*>(block.remote), block.length);
+        arrived(i);
+    }
+}
+
+void Fetch::judge(const Group& group, const Result<>& outcome) {
+    if (outcome) {
+        if (!core_.directory.all_reachable()) core_.directory.worked(group.from.segment);
+        for (const uint32_t i : group.items) arrived(i);
+        return;
+    }
+    const Error& error = outcome.error();
+    const bool lagged = group.hedged && error.code() == Code::kTimedOut;
+    if (lagged) core_.slow.add(group.from.segment->spec.id, Clock::now());
+    // A node that lives but does not lend this memory any more is no failure; the master knows better, or soon will.
+    else if (error.code() != Code::kNotRegistered) core_.segment_failed(group.from.segment, error);
+    for (const uint32_t i : group.items) replica_failed(items_[i], StoreCode::kTransferFail);
+}
+
+void Fetch::arrived(uint32_t i) {
+    Item& item = items_[i];
+    if (verified(item.place)) {
+        if (verify(i)) return finish(item, StoreCode::kOk);
+        core_.metrics.checksum_failures.add();
+        core_.leases.forget(keys_[i]);
+        MC_LOG_WARNING_EVERY(1s, "key {}: a replica does not hold the value's bytes", keys_[i]);
+        return replica_failed(item, StoreCode::kChecksumMismatch);
+    }
+    if (Clock::now() < item.place.lease_end) return finish(item, StoreCode::kOk);
+    doubtful_.push_back(i);
+}
+
+void Fetch::replica_failed(Item& item, StoreCode why) {
+    item.tried |= static_cast<uint8_t>(1u << item.chosen);
+    item.last_failure = why;
+}
+
+void Fetch::finish(Item& item, StoreCode code) {
+    item.code = code;
+    item.done = true;
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "store/client/client_core.h"
+
+namespace mooncake::store {
+
+/// Asks the master about keys and remembers the answers. Sets places[i] (in the order in which its replicas are best tried) or codes[i].
+void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes);
+/// As ask_places(), but asks only about keys that we hold no lease on.
+void find_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes);
+
+/// The way of a batch of reads from its keys to verified bytes: finds the places, moves from the nearest replicas, verifies, and goes on
+/// to the next replica of what failed, lagged or was not the value; where none is left it asks the master once more. A derived
+/// class says which bytes of the stored form are wanted, where they go, and whether what arrived is right. For one call; not thread-safe.
+class Fetch {
+public:
+    Fetch(ClientCore& core, std::vector<std::string_view> keys);
+    virtual ~Fetch() = default;
+    Fetch(const Fetch&) = delete;
+    Fetch& operator=(const Fetch&) = delete;
+
+    void run();
+    /// As run(), with places that are known; nobody is asked. What fails stays failed, and an ended lease means kLeaseExpired.
+    void run_at(std::span<const Place> places);
+
+    StoreCode code(size_t item) const { return items_[item].code; }
+    const Place& place(size_t item) const { return items_[item].place; }
+
+protected:
+    /// Whether what is wanted exists in a value of this place: kOk, kInvalidParams. Called again when the place has changed.
+    virtual StoreCode plan(size_t item, const Place& place) = 0;
+    /// What is to be moved for the item.
+    virtual uint64_t bytes(size_t item) const = 0;
+    /// The pieces to move; `stored_at` is the address of the value's first byte where it lies.
+    virtual void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const = 0;
+    /// Whether what arrived is the value's.
+    virtual bool verify(size_t item) = 0;
+
+    size_t size() const noexcept { return items_.size(); }
+    /// Whether the bytes of this place can be, and are to be, verified.
+    bool verified(const Place& place) const { return core_.config.options.checksum && place.checksum != 0; }
+    ClientCore& core() noexcept { return core_; }
+
+private:
+    struct Item {
+        Place place;
+        StoreCode code = StoreCode::kOk;
+        StoreCode last_failure = StoreCode::kObjectNotFound;  // a miss, as long as nothing was tried
+        uint8_t tried = 0;                                    // one bit per replica
+        uint8_t chosen = 0;
+        bool renewed = false;
+        bool done = false;
+    };
+    /// What comes from one segment in one step.
+    struct Group {
+        SegmentLookup::Found from;
+        bool hedged = false;  // everything in it could come from elsewhere too
+        std::vector<uint32_t> items;
+    };
+
+    void go_on();
+    std::vector<uint32_t> take_round(std::vector<uint32_t>& pending) const;
+    void step(std::span<const uint32_t> round);
+    void renew_ending(std::span<const uint32_t> round);
+    /// Asks the master about these once more.
+    void renew(std::span<const uint32_t> items);
+    /// The replica to try next; false: none is left.
+    bool choose(Item& item, bool& hedged);
+    bool usable(const Item& item, size_t replica);
+    uint64_t stored_at(const Item& item, const SegmentLookup::Found& from) const;
+    void sort_into_groups(std::span<const uint32_t> round, std::vector<uint32_t>& without);
+    void run_groups();
+    void copy_own(const Group& group);
+    void judge(const Group& group, const Result<>& outcome);
+    void arrived(uint32_t item);
+    void replica_failed(Item& item, StoreCode why);
+    void finish(Item& item, StoreCode code);
+
+    ClientCore& core_;
+    const std::vector<std::string_view> keys_;
+    SegmentLookup segments_;
+    std::vector<Item> items_;
+    std::vector<Group> groups_;
+    std::vector<uint32_t> doubtful_;  // arrived, but the lease was over and there is no checksum
+    bool may_ask_ = true;
+};
+
+}  // namespace mooncake::store

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/local_segments.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/log.h"
+#include "base/unique_fd.h"
+
+namespace mooncake::store {
+
+Result<std::shared_ptr<LentMemory>> LentMemory::allocate(std::shared_ptr<Engine> engine, uint64_t size, const std::string& location,
+                                                         bool huge_pages) {
+    MC_ASSIGN_OR_RETURN(void* const address, engine->allocate_memory(size, location.empty() ? "*" : location));
+    // Pages appear when they are first written; nothing waits for that here.
+    if (huge_pages && ::madvise(address, size, MADV_HUGEPAGE) != 0)
+        MC_LOG_WARNING("the system gives no huge pages for shared memory; the segment gets ordinary ones");
+    return std::shared_ptr<LentMemory>(new LentMemory(std::move(engine), static_cast<std::byte*>(address), size, Mapping()));
+}
+
+Result<std::shared_ptr<LentMemory>> LentMemory::map_file(std::shared_ptr<Engine> engine, const std::string& path, uint64_t offset,
+                                                         uint64_t size, const std::string& location) {
+    const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+    if (size == 0 || offset % page != 0) return fail(Code::kInvalidArgument, "{}: no bytes, or an offset inside a page", path);
+    const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!file) return fail_errno(Code::kInvalidArgument, errno, "cannot open {}", path);
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) return fail_errno(Code::kInvalidArgument, errno, "cannot examine {}", path);
+    // Devices have no size of their own: mmap() refuses what they do not have.
+    const auto file_bytes = static_cast<uint64_t>(status.st_size);
+    if (S_ISREG(status.st_mode) && (offset > file_bytes || size > file_bytes - offset))
+        return fail(Code::kInvalidArgument, "{} has {} bytes, not {} from {} on", path, file_bytes, size, offset);
+    void* const address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), static_cast<off_t>(offset));
+    if (address == MAP_FAILED) return fail_errno(Code::kInvalidArgument, errno, "cannot map {} bytes of {}", size, path);
+    Mapping mapping(address, size);
+    MC_RETURN_IF_ERROR(engine->register_memory(address, size, location.empty() ? "*" : location));
+    return std::shared_ptr<LentMemory>(new LentMemory(std::move(engine), static_cast<std::byte*>(address), size, std::move(mapping)));
+}
+
+LentMemory::~LentMemory() {
+    // A fence: returns when no peer touches it any more. A closed engine has done that for all its memory.
+    const auto given_back = file_ ? engine_->unregister_memory(base_) : engine_->free_memory(base_);
+    if (!given_back && given_back.error().code() != Code::kUnavailable)
+        MC_LOG_WARNING("memory of a segment is not given back: {}", given_back.error().to_string());
+}
+
+void LocalSegments::add(SegmentSpec spec, std::shared_ptr<LentMemory> memory) {
+    const SegmentId id = spec.id;
+    auto held = std::make_shared<const Held>(Held{.spec = std::move(spec), .memory = std::move(memory)});
+    WriteLock lock(mutex_);
+    held_.emplace(id, std::move(held));
+}
+
+std::shared_ptr<const LocalSegments::Held> LocalSegments::find(const SegmentId& id) const {
+    ReadLock lock(mutex_);
+    const auto found = held_.find(id);
+    return found == held_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<const LocalSegments::Held> LocalSegments::remove(const SegmentId& id) {
+    WriteLock lock(mutex_);
+    const auto found = held_.find(id);
+    if (found == held_.end()) return nullptr;
+    auto held = found->second;
+    held_.erase(found);
+    return held;
+}
+
+std::vector<SegmentId> LocalSegments::ids() const {
+    ReadLock lock(mutex_);
+    std::vector<SegmentId> ids;
+    for (const auto& [id, held] : held_) ids.push_back(id);
+    return ids;
+}
+
+bool LocalSegments::empty() const {
+    ReadLock lock(mutex_);
+    return held_.empty();
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "base/thread_annotations.h"
+#include "engine/engine.h"
+#include "store/protocol/segments.h"
+#include "transport/shm/shared_memory.h"
+
+namespace mooncake::store {
+
+/// Memory of this process that is lent to the pool, registered with the engine. Gives it back on destruction, after waiting for our own
+/// copies and then for those of all peers. Thread-safe.
+class LentMemory {
+public:
+    /// Shared memory that peers on this host map. `huge_pages`: as far as the system has them.
+    static Result<std::shared_ptr<LentMemory>> allocate(std::shared_ptr<Engine> engine, uint64_t size, const std::string& location,
+                                                        bool huge_pages);
+    /// Pages of a file. kInvalidArgument: offset not page-aligned, or the range not inside the file.
+    static Result<std::shared_ptr<LentMemory>> map_file(std::shared_ptr<Engine> engine, const std::string& path, uint64_t offset,
+                                                        uint64_t size, const std::string& location);
+    ~LentMemory();
+    LentMemory(const LentMemory&) = delete;
+    LentMemory& operator=(const LentMemory&) = delete;
+
+    std::byte* base() const noexcept { return base_; }
+    uint64_t size() const noexcept { return size_; }
+
+private:
+    LentMemory(std::shared_ptr<Engine> engine, std::byte* base, uint64_t size, Mapping file)
+        : engine_(std::move(engine)), base_(base), size_(size), file_(std::move(file)) {}
+
+    const std::shared_ptr<Engine> engine_;
+    std::byte* const base_;
+    const uint64_t size_;
+    const Mapping file_;  // empty: the engine's own allocation
+};
+
+/// Our segments by id. Thread-safe.
+class LocalSegments {
+public:
+    struct Held {
+        SegmentSpec spec;
+        std::shared_ptr<LentMemory> memory;
+    };
+
+    void add(SegmentSpec spec, std::shared_ptr<LentMemory> memory);
+    /// Empty: not ours.
+    std::shared_ptr<const Held> find(const SegmentId& id) const;
+    /// Takes it out; the memory lives until its last holder lets go.
+    std::shared_ptr<const Held> remove(const SegmentId& id);
+    std::vector<SegmentId> ids() const;
+    bool empty() const;
+
+private:
+    mutable SharedMutex mutex_;
+    std::unordered_map<SegmentId, std::shared_ptr<const Held>> held_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mooncake::store

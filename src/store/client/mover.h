@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/completion.h"
+#include "base/error.h"
+#include "base/thread_annotations.h"
+#include "base/time.h"
+#include "engine/engine.h"
+#include "store/node/segment_directory.h"
+
+namespace mooncake::store {
+
+/// Everything that goes to, or comes from, one segment in one step.
+struct Move {
+    SegmentHandle segment;
+    std::vector<Block> blocks;
+    uint64_t bytes = 0;
+    Duration patience{0};  // given up, and stopped, after that
+    Result<> outcome;
+};
+
+/// Runs the moves of one call side by side, over the engine. When run() returns none of them touches any memory any more, as far as the
+/// engine can tell. Thread-safe.
+class Mover {
+public:
+    /// `own_host`: segments there are copied by the calling thread itself, one after another.
+    Mover(Engine& engine, std::string own_host);
+
+    void run(Direction direction, std::span<Move> moves);
+
+    /// Stops the writes under way, and all later ones at once, until allow_writes().
+    void stop_writes();
+    void allow_writes();
+    /// Stops everything, for good.
+    void stop_all();
+
+    bool near(const SegmentSpec& segment) const;
+
+private:
+    struct Running {
+        Move* move = nullptr;
+        BatchId batch = 0;
+        Time give_up{};
+        Completion done;
+    };
+
+    void run_here(Direction direction, Move& move);
+    bool start(Direction direction, Move& move, Running& running);
+    void finish(Running& running, Direction direction);
+    Result<> enlist(Direction direction, BatchId batch);
+    void delist(Direction direction, BatchId batch);
+    bool stopped(Direction direction) const;
+
+    Engine& engine_;
+    const std::string own_host_;
+    const bool mapped_;  // segments on this host are reached without a network
+    mutable Mutex mutex_;
+    bool writes_stopped_ MC_GUARDED_BY(mutex_) = false;
+    bool all_stopped_ MC_GUARDED_BY(mutex_) = false;
+    std::set<BatchId> reads_ MC_GUARDED_BY(mutex_), writes_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mooncake::store

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <unordered_map>
+
+#include "store/protocol/stored_form.h"
+
+namespace mooncake::store {
+
+namespace {
+
+int64_t as_result(StoreCode code) { return static_cast<int64_t>(code); }
+
+/// Bytes the pieces hold together; nothing: null pointers, or more than can be.
+std::optional<uint64_t> room_in(std::span<const Piece> pieces) {
+    uint64_t total = 0;
+    for (const Piece& piece : pieces) {
+        if (piece.data == nullptr && piece.length > 0) return std::nullopt;
+        if (total + piece.length < total) return std::nullopt;
+        total += piece.length;
+    }
+    return total;
+}
+
+class ValuesFetch final : public Fetch {
+public:
+    ValuesFetch(ClientCore& core, std::span<const ValueToRead> values, std::vector<std::string_view> keys)
+        : Fetch(core, std::move(keys)), values_(values) {}
+
+    std::vector<int64_t> results() const {
+        std::vector<int64_t> results(values_.size());
+        for (size_t i = 0; i < results.size(); ++i)
+            results[i] = code(i) == StoreCode::kOk ? static_cast<int64_t>(place(i).length) : as_result(code(i));
+        return results;
+    }
+
+private:
+    StoreCode plan(size_t item, const Place& place) override {
+        const auto room = room_in(values_[item].pieces);
+        return room && *room >= place.length ? StoreCode::kOk : StoreCode::kInvalidParams;
+    }
+    uint64_t bytes(size_t item) const override { return place(item).length; }
+    void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const override {
+        uint64_t left = place(item).length;
+        for (const Piece& piece : values_[item].pieces) {
+            const uint64_t length = std::min(piece.length, left);
+            if (length == 0) continue;
+            blocks.push_back({.local = piece.data, .remote = stored_at, .length = length});
+            stored_at += length;
+            left -= length;
+        }
+    }
+    bool verify(size_t item) override {
+        uint64_t left = place(item).length;
+        pieces_.clear();
+        for (const Piece& piece : values_[item].pieces) {
+            const uint64_t length = std::min(piece.length, left);
+            if (length > 0) pieces_.emplace_back(piece.data, length);
+            left -= length;
+        }
+        return hash_value(pieces_, table_) == place(item).checksum;
+    }
+
+    const std::span<const ValueToRead> values_;
+    std::vector<std::span<const std::byte>> pieces_;
+    std::vector<uint64_t> table_;
+};
+
+}  // namespace
+
+std::vector<int64_t> read_values(ClientCore& core, std::span<const ValueToRead> values) {
+    const Time started = Clock::now();
+    std::vector<std::string_view> keys;
+    keys.reserve(values.size());
+    for (const ValueToRead& value : values) keys.push_back(value.key);
+    ValuesFetch fetch(core, values, std::move(keys));
+    fetch.run();
+    std::vector<int64_t> results = fetch.results();
+    uint64_t bytes = 0;
+    for (const int64_t result : results) bytes += result > 0 ? static_cast<uint64_t>(result) : 0;
+    core.metrics.observe_read(values.size(), bytes, started);
+    return results;
+}
+
+PartsFetch::Keys PartsFetch::group(std::span<const PartToRead> parts) {
+    Keys keys;
+    std::unordered_map<std::string_view, uint32_t> numbers;
+    for (const PartToRead& part : parts) {
+        const auto [found, added] = numbers.emplace(part.key, static_cast<uint32_t>(keys.keys.size()));
+        if (added) keys.keys.push_back(part.key);
+        keys.of_part.push_back(found->second);
+    }
+    return keys;
+}
+
+PartsFetch::PartsFetch(ClientCore& core, std::span<const PartToRead> parts, Keys keys)
+    : Fetch(core, std::move(keys.keys)), parts_(parts), item_of_part_(std::move(keys.of_part)), plans_(size()), beyond_(parts.size()) {
+    for (uint32_t i = 0; i < parts_.size(); ++i) plans_[item_of_part_[i]].parts.push_back(i);
+}
+
+StoreCode PartsFetch::plan(size_t item, const Place& place) {
+    Plan& plan = plans_[item];
+    plan.blocks.clear();
+    plan.chunks.clear();
+    plan.copies.clear();
+    plan.table.clear();
+    plan.scratch.clear();
+    plan.bytes = 0;
+    bool any = false;
+    for (const uint32_t i : plan.parts) {
+        const PartToRead& part = parts_[i];
+        beyond_[i] = part.offset > place.length || part.to.length > place.length - part.offset ||
+                     (part.to.data == nullptr && part.to.length > 0);
+        if (beyond_[i]) continue;
+        any = true;
+        if (part.to.length == 0) continue;
+        if (verified(place)) plan_verified(plan, part, place);
+        else plan.blocks.push_back({.local = part.to.data, .remote = part.offset, .length = part.to.length});
+    }
+    if (verified(place) && !plan.chunks.empty() && table_bytes(place.length) > 0) {
+        plan.table.resize(chunk_count(place.length));
+        plan.blocks.push_back(
+            {.local = reinterpret_cast<std::byte*>(plan.table.data()), .remote = place.length, .length = table_bytes(place.length)});
+    }
+    for (const Block& block : plan.blocks) plan.bytes += block.length;
+    return any ? StoreCode::kOk : StoreCode::kInvalidParams;
+}
+
+void PartsFetch::plan_verified(Plan& plan, const PartToRead& part, const Place& place) {
+    const uint64_t end = part.offset + part.to.length;
+    const uint64_t whole = table_bytes(place.length) == 0 ? std::max<uint64_t>(place.length, 1) : kChunkBytes;
+    for (uint64_t number = part.offset / whole; number * whole < end; ++number) {
+        const uint64_t from = number * whole, to = std::min(from + whole, place.length);
+        if (part.offset <= from && end >= to) {
+            std::byte* const at = part.to.data + (from - part.offset);
+            plan.chunks.push_back({.number = number, .at = at, .length = to - from});
+            plan.blocks.push_back({.local = at, .remote = from, .length = to - from});
+            continue;
+        }
+        const std::byte* const at = scratch_chunk(plan, number, to - from);
+        const uint64_t copy_from = std::max(from, part.offset), copy_to = std::min(to, end);
+        plan.copies.push_back(
+            {.to = part.to.data + (copy_from - part.offset), .from = at + (copy_from - from), .length = copy_to - copy_from});
+        if (plan.blocks.empty() || plan.blocks.back().local != at)
+            if (std::none_of(plan.blocks.begin(), plan.blocks.end(), [&](const Block& block) { return block.local == at; }))
+                plan.blocks.push_back({.local = const_cast<std::byte*>(at), .remote = from, .length = to - from});
+    }
+}
+
+std::byte* PartsFetch::scratch_chunk(Plan& plan, uint64_t number, uint64_t length) {
+    for (auto chunk = plan.chunks.rbegin(); chunk != plan.chunks.rend(); ++chunk)
+        if (chunk->scratch && chunk->number == number) return chunk->at;
+    plan.scratch.emplace_back(new std::byte[length]);
+    plan.chunks.push_back({.number = number, .at = plan.scratch.back().get(), .length = length, .scratch = true});
+    return plan.chunks.back().at;
+}
+
+void PartsFetch::add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const {
+    for (const Block& block : plans_[item].blocks)
+        blocks.push_back({.local = block.local, .remote = stored_at + block.remote, .length = block.length});
+}
+
+bool PartsFetch::verify(size_t item) {
+    const Plan& plan = plans_[item];
+    const bool one = plan.table.empty();
+    if (!one && hash_table(plan.table) != place(item).checksum) return false;
+    for (const Chunk& chunk : plan.chunks) {
+        const uint64_t expected = one ? place(item).checksum : plan.table[chunk.number];
+        if (hash_bytes({chunk.at, chunk.length}) != expected) return false;
+    }
+    for (const Copy& copy : plan.copies) std::memcpy(copy.to, copy.from, copy.length);
+    return true;
+}
+
+std::vector<int64_t> PartsFetch::results() const {
+    std::vector<int64_t> results(parts_.size());
+    for (size_t i = 0; i < parts_.size(); ++i) {
+        const StoreCode outcome = code(item_of_part_[i]);
+        if (outcome != StoreCode::kOk) results[i] = as_result(outcome);
+        else results[i] = beyond_[i] ? as_result(StoreCode::kInvalidParams) : static_cast<int64_t>(parts_[i].to.length);
+    }
+    return results;
+}
+
+std::vector<int64_t> read_value_parts(ClientCore& core, std::span<const PartToRead> parts) {
+    const Time started = Clock::now();
+    PartsFetch fetch(core, parts, PartsFetch::group(parts));
+    fetch.run();
+    std::vector<int64_t> results = fetch.results();
+    uint64_t bytes = 0;
+    for (const int64_t result : results) bytes += result > 0 ? static_cast<uint64_t>(result) : 0;
+    core.metrics.observe_read(parts.size(), bytes, started);
+    return results;
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/write_sessions.h"
+
+#include <algorithm>
+#include <set>
+
+#include "store/client/reader.h"
+#include "store/client/writer.h"
+#include "store/protocol/stored_form.h"
+
+namespace mooncake::store {
+
+void Coverage::add(uint64_t from, uint64_t to) {
+    if (from >= to) return;
+    auto next = ranges_.upper_bound(from);
+    if (next != ranges_.begin() && std::prev(next)->second >= from) --next;
+    while (next != ranges_.end() && next->first <= to) {
+        from = std::min(from, next->first);
+        to = std::max(to, next->second);
+        next = ranges_.erase(next);
+    }
+    ranges_.emplace(from, to);
+}
+
+bool Coverage::covers(uint64_t length) const {
+    return length == 0 || (ranges_.size() == 1 && ranges_.begin()->first == 0 && ranges_.begin()->second >= length);
+}
+
+std::vector<StoreCode> WriteSessions::open(std::span<const StoreClient::Reservation> values, const WriteConfig& config) {
+    std::vector<StoreCode> codes(values.size(), StoreCode::kOk);
+    std::vector<PutItem> items;
+    std::vector<size_t> where;
+    {
+        std::set<std::string_view> seen;
+        Lock lock(mutex_);
+        for (size_t i = 0; i < values.size(); ++i) {
+            const bool sensible = !values[i].key.empty() && values[i].length > 0 && values[i].length < uint64_t{1} << 62;
+            if (!sensible || open_.contains(values[i].key) || !seen.insert(values[i].key).second) {
+                codes[i] = StoreCode::kInvalidParams;
+                continue;
+            }
+            items.push_back({.key = values[i].key, .length = values[i].length, .group = values[i].group});
+            where.push_back(i);
+        }
+    }
+    if (items.empty()) return codes;
+    const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
+    const auto reply = start_writes(core_, items, config, false, request_id);
+    Lock lock(mutex_);
+    for (size_t n = 0; n < items.size(); ++n) {
+        StoreCode& code = codes[where[n]];
+        code = reply ? reply->items[n].code : core_.code_of(reply.error());
+        if (code != StoreCode::kOk) continue;
+        auto session = std::make_shared<Session>();
+        session->key = items[n].key;
+        session->epoch = reply->epoch;
+        session->generation = reply->items[n].generation;
+        session->request_id = request_id;
+        session->length = items[n].length;
+        for (uint32_t r = 0; r < reply->items[n].replica_count; ++r)
+            session->replicas.push_back(reply->replicas[reply->items[n].first_replica + r]);
+        session->hashes.resize(chunk_count(items[n].length));
+        open_.insert_or_assign(session->key, std::move(session));
+    }
+    return codes;
+}
+
+WriteSessions::Handle WriteSessions::begin(const PartToWrite& part) {
+    Lock lock(mutex_);
+    const auto found = open_.find(part.key);
+    if (found == open_.end() || found->second->sealed) return nullptr;
+    Session& session = *found->second;
+    if (part.from.data == nullptr || part.offset > session.length || part.from.length > session.length - part.offset) return nullptr;
+    ++session.parts_in_flight;
+    return found->second;
+}
+
+void WriteSessions::finish(Session& session, const PartToWrite& part, bool written, bool in_doubt) {
+    const uint64_t end = part.offset + part.from.length;
+    std::vector<std::pair<uint64_t, uint64_t>> hashes;  // chunk, hash; computed before the lock
+    if (written && core_.config.options.checksum && part.from.length > 0) {
+        for (uint64_t chunk = part.offset / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
+            const uint64_t from = chunk * kChunkBytes, to = std::min(from + kChunkBytes, session.length);
+            const bool whole = part.offset <= from && end >= to;
+            hashes.emplace_back(chunk, whole ? hash_bytes({part.from.data + (from - part.offset), to - from}) : 0);
+        }
+    }
+    Lock lock(mutex_);
+    if (written) session.coverage.add(part.offset, end);
+    else session.failed = true;
+    for (const auto& [chunk, hash] : hashes) session.hashes[chunk] = hash;
+    session.in_doubt |= in_doubt;
+    if (--session.parts_in_flight == 0) quiet_.notify_all();
+}
+
+std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
+    std::vector<int64_t> results(parts.size());
+    std::vector<Handle> sessions(parts.size());
+    WriteMoves moves(core_);
+    const uint64_t epoch = core_.fence.epoch();
+    const auto pass = core_.fence.enter(epoch);
+    for (uint32_t i = 0; i < parts.size(); ++i) {
+        sessions[i] = begin(parts[i]);
+        results[i] = sessions[i] ? static_cast<int64_t>(parts[i].from.length) : static_cast<int64_t>(StoreCode::kInvalidParams);
+        if (!sessions[i]) continue;
+        bool added = pass && sessions[i]->epoch == epoch;
+        if (!added) results[i] = static_cast<int64_t>(StoreCode::kRpcFail);
+        for (size_t r = 0; added && r < sessions[i]->replicas.size() && parts[i].from.length > 0; ++r) {
+            added = moves.add(i, epoch, sessions[i]->replicas[r], parts[i].offset, parts[i].from.data, parts[i].from.length);
+            if (!added) results[i] = static_cast<int64_t>(StoreCode::kTransferFail);
+        }
+    }
+    std::vector<bool> in_doubt(parts.size());
+    for (const WriteMoves::Failure& failure : moves.run()) {
+        results[failure.item] = static_cast<int64_t>(core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
+                                                                                                   : StoreCode::kTransferFail);
+        in_doubt[failure.item] = in_doubt[failure.item] || failure.in_doubt;
+    }
+    for (size_t i = 0; i < parts.size(); ++i)
+        if (sessions[i]) finish(*sessions[i], parts[i], results[i] >= 0, in_doubt[i]);
+    return results;
+}
+
+WriteSessions::Handle WriteSessions::seal(std::string_view key) {
+    mutex_.lock();
+    Handle session;
+    if (const auto found = open_.find(key); found != open_.end() && !found->second->sealed) {
+        session = found->second;
+        session->sealed = true;
+        while (session->parts_in_flight > 0) quiet_.wait(mutex_);
+        open_.erase(session->key);
+    }
+    mutex_.unlock();
+    return session;
+}
+
+namespace {
+
+/// Chunks of values that nobody can name yet, read back from where they were written.
+class ChunkFetch final : public Fetch {
+public:
+    struct Chunk {
+        uint64_t offset = 0, length = 0;
+        std::unique_ptr<std::byte[]> bytes;
+    };
+
+    ChunkFetch(ClientCore& core, std::vector<Chunk> chunks)
+        : Fetch(core, std::vector<std::string_view>(chunks.size())), chunks_(std::move(chunks)) {}
+    uint64_t hash(size_t item) const { return hash_bytes({chunks_[item].bytes.get(), chunks_[item].length}); }
+
+private:
+    StoreCode plan(size_t, const Place&) override { return StoreCode::kOk; }
+    uint64_t bytes(size_t item) const override { return chunks_[item].length; }
+    void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const override {
+        const Chunk& chunk = chunks_[item];
+        blocks.push_back({.local = chunk.bytes.get(), .remote = stored_at + chunk.offset, .length = chunk.length});
+    }
+    bool verify(size_t) override { return true; }
+
+    std::vector<Chunk> chunks_;
+};
+
+}  // namespace
+
+void WriteSessions::complete_hashes(std::span<Closing> closing) {
+    std::vector<ChunkFetch::Chunk> chunks;
+    std::vector<Place> places;
+    std::vector<std::pair<Closing*, uint64_t>> whose;
+    for (Closing& one : closing) {
+        if (one.code != StoreCode::kOk) continue;
+        const Session& session = *one.session;
+        // Our own unfinished write is there until we end it: no lease is needed.
+        Place place{
+            .generation = session.generation, .length = session.length, .checksum = 0, .epoch = session.epoch, .lease_end = Time::max()};
+        place.replica_count = std::min<uint32_t>(static_cast<uint32_t>(session.replicas.size()), Place::kReplicasMax);
+        std::copy_n(session.replicas.begin(), place.replica_count, place.replicas.begin());
+        for (uint64_t chunk = 0; chunk < session.hashes.size(); ++chunk) {
+            if (session.hashes[chunk] != 0) continue;
+            const uint64_t from = chunk * kChunkBytes, length = std::min(kChunkBytes, session.length - from);
+            chunks.push_back({.offset = from, .length = length, .bytes = std::unique_ptr<std::byte[]>(new std::byte[length])});
+            places.push_back(place);
+            whose.emplace_back(&one, chunk);
+        }
+    }
+    if (chunks.empty()) return;
+    ChunkFetch fetch(core_, std::move(chunks));
+    fetch.run_at(places);
+    for (size_t i = 0; i < whose.size(); ++i) {
+        auto& [one, chunk] = whose[i];
+        if (fetch.code(i) == StoreCode::kOk) one->session->hashes[chunk] = fetch.hash(i);
+        else one->code = StoreCode::kTransferFail;
+    }
+}
+
+void WriteSessions::write_tables(std::span<Closing> closing) {
+    const uint64_t epoch = core_.fence.epoch();
+    const auto pass = core_.fence.enter(epoch);
+    WriteMoves moves(core_);
+    for (uint32_t i = 0; i < closing.size(); ++i) {
+        Closing& one = closing[i];
+        if (one.code != StoreCode::kOk) continue;
+        const Session& session = *one.session;
+        const auto table = std::as_bytes(std::span(session.hashes));
+        one.checksum = session.hashes.size() == 1 ? session.hashes[0] : hash_table(session.hashes);
+        if (!pass || session.epoch != epoch) one.code = StoreCode::kRpcFail;
+        if (session.hashes.size() == 1) continue;
+        for (size_t r = 0; one.code == StoreCode::kOk && r < session.replicas.size(); ++r)
+            if (!moves.add(i, epoch, session.replicas[r], session.length, table.data(), table.size())) one.code = StoreCode::kTransferFail;
+    }
+    for (const WriteMoves::Failure& failure : moves.run()) {
+        closing[failure.item].code = StoreCode::kTransferFail;
+        closing[failure.item].session->in_doubt |= failure.in_doubt;
+    }
+}
+
+std::vector<StoreCode> WriteSessions::close(std::span<const std::string_view> keys, bool revoke) {
+    std::vector<StoreCode> codes(keys.size(), StoreCode::kInvalidParams);
+    std::vector<Closing> closing;
+    for (size_t i = 0; i < keys.size(); ++i) {
+        Handle session = seal(keys[i]);
+        if (!session) continue;
+        // A value with holes would be garbage under a good name.
+        StoreCode code = StoreCode::kOk;
+        if (!revoke && session->failed) code = StoreCode::kTransferFail;
+        else if (!revoke && !session->coverage.covers(session->length)) code = StoreCode::kInvalidWrite;
+        closing.push_back({.session = std::move(session), .place = i, .code = code});
+    }
+    if (!revoke && core_.config.options.checksum) {
+        complete_hashes(closing);
+        write_tables(closing);
+    }
+    std::vector<WriteEnd> ends;
+    for (const Closing& one : closing) {
+        const StoreCode code = revoke ? StoreCode::kInvalidWrite : one.code;  // anything but kOk gives it up
+        ends.push_back({.key = one.session->key,
+                        .generation = one.session->generation,
+                        .checksum = one.checksum,
+                        .code = code,
+                        .in_doubt = one.session->in_doubt});
+    }
+    end_writes(core_, ends, 0);
+    for (size_t i = 0; i < closing.size(); ++i) codes[closing[i].place] = revoke ? StoreCode::kOk : ends[i].code;
+    return codes;
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "store/client/client_core.h"
+#include "store/client/store_client.h"
+
+namespace mooncake::store {
+
+/// Which bytes [0, length) of a value have been written. Not thread-safe.
+class Coverage {
+public:
+    void add(uint64_t from, uint64_t to);
+    bool covers(uint64_t length) const;
+
+private:
+    std::map<uint64_t, uint64_t> ranges_;  // start -> end; apart from each other
+};
+
+/// Values that are written in parts, at places reserved before. A value becomes readable only if every byte of it was written.
+/// Thread-safe.
+class WriteSessions {
+public:
+    explicit WriteSessions(ClientCore& core) : core_(core) {}
+
+    std::vector<StoreCode> open(std::span<const StoreClient::Reservation> values, const WriteConfig& config);
+    std::vector<int64_t> write(std::span<const PartToWrite> parts);
+    std::vector<StoreCode> close(std::span<const std::string_view> keys, bool revoke);
+
+private:
+    struct Session {
+        std::string key;
+        uint64_t epoch = 0, generation = 0, request_id = 0, length = 0;
+        std::vector<ReplicaLocation> replicas;
+        // Guarded by the owner's mutex.
+        Coverage coverage;
+        std::vector<uint64_t> hashes;  // one per chunk; 0: written in pieces, so not known yet
+        uint32_t parts_in_flight = 0;
+        bool sealed = false, failed = false, in_doubt = false;
+    };
+    using Handle = std::shared_ptr<Session>;
+    struct Closing {
+        Handle session;
+        size_t place = 0;  // in the caller's keys
+        StoreCode code = StoreCode::kOk;
+        uint64_t checksum = 0;
+    };
+
+    /// Begins a part: null if there is no such session, or it is closing.
+    Handle begin(const PartToWrite& part);
+    void finish(Session& session, const PartToWrite& part, bool written, bool in_doubt);
+    /// Seals the session and waits for its parts.
+    Handle seal(std::string_view key);
+    /// Hashes, from what lies in the segments, the chunks that were written in pieces.
+    void complete_hashes(std::span<Closing> closing);
+    void write_tables(std::span<Closing> closing);
+
+    ClientCore& core_;
+    Mutex mutex_;
+    std::condition_variable_any quiet_;
+    std::map<std::string, Handle, std::less<>> open_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mooncake::store

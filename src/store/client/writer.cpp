@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/writer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+
+#include "base/log.h"
+#include "store/protocol/stored_form.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
+constexpr Duration kFencePatience = 500ms;
+
+/// The length of a value to write; nothing: null pointers, no bytes, or more than can be.
+std::optional<uint64_t> length_of(std::span<const Piece> pieces) {
+    constexpr uint64_t kMost = uint64_t{1} << 62;
+    uint64_t total = 0;
+    for (const Piece& piece : pieces) {
+        if ((piece.data == nullptr && piece.length > 0) || piece.length > kMost - total) return std::nullopt;
+        total += piece.length;
+    }
+    return total == 0 ? std::nullopt : std::optional(total);
+}
+
+/// One write() from its arguments to its codes.
+class Writer {
+public:
+    Writer(ClientCore& core, std::span<const ValueToWrite> values, const WriteConfig& config, bool replace)
+        : core_(core), values_(values), config_(config), replace_(replace), codes_(values.size(), StoreCode::kOk) {}
+
+    std::vector<StoreCode> run() {
+        if (!check()) return std::move(codes_);
+        hash();
+        const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
+        auto reply = start_writes(core_, put_items_, config_, replace_, request_id);
+        if (!reply) {
+            for (const Item& item : items_) codes_[item.value] = core_.code_of(reply.error());
+        } else {
+            move(*reply);
+            end_writes(core_, ends_, request_id);
+            for (const WriteEnd& end : ends_) codes_[items_[&end - ends_.data()].value] = end.code;
+            finish(*reply);
+        }
+        for (const auto& [copy, of] : repeats_) codes_[copy] = codes_[of];
+        return std::move(codes_);
+    }
+    uint64_t bytes_written() const noexcept { return bytes_written_; }
+
+private:
+    struct Item {
+        uint32_t value = 0;
+        uint64_t length = 0;
+        uint64_t checksum = 0;
+        std::vector<uint64_t> table;
+    };
+
+    /// Of a key that is there twice, the first counts where nothing is replaced, and the last where it is.
+    bool check() {
+        std::unordered_map<std::string_view, uint32_t> seen;
+        if (values_.size() > 1) seen.reserve(values_.size());
+        items_.reserve(values_.size());
+        for (uint32_t i = 0; i < values_.size(); ++i) {
+            const auto length = length_of(values_[i].pieces);
+            if (values_[i].key.empty() || !length) {
+                codes_[i] = StoreCode::kInvalidParams;
+                continue;
+            }
+            if (values_.size() > 1) {
+                const auto [found, fresh] = seen.emplace(values_[i].key, static_cast<uint32_t>(items_.size()));
+                if (!fresh) {
+                    Item& item = items_[found->second];
+                    const uint32_t loser = replace_ ? std::exchange(item.value, i) : i;
+                    if (replace_) item.length = *length;
+                    repeats_.emplace_back(loser, found->second);
+                    continue;
+                }
+            }
+            items_.push_back({.value = i, .length = *length});
+        }
+        for (auto& [copy, of] : repeats_) of = items_[of].value;
+        for (const Item& item : items_)
+            put_items_.push_back({.key = values_[item.value].key, .length = item.length, .group = values_[item.value].group});
+        return !items_.empty();
+    }
+
+    void hash() {
+        if (!core_.config.options.checksum) return;
+        std::vector<std::span<const std::byte>> pieces;
+        for (Item& item : items_) {
+            pieces.clear();
+            for (const Piece& piece : values_[item.value].pieces)
+                if (piece.length > 0) pieces.emplace_back(piece.data, piece.length);
+            item.checksum = hash_value(pieces, item.table);
+        }
+    }
+
+    void move(const PutStartReply& reply) {
+        ends_.resize(items_.size());
+        const auto pass = core_.fence.enter(reply.epoch);
+        WriteMoves moves(core_);
+        for (uint32_t i = 0; i < items_.size(); ++i) {
+            const PutStartItem& started = reply.items[i];
+            ends_[i] = {.key = put_items_[i].key, .generation = started.generation, .checksum = items_[i].checksum, .code = started.code};
+            if (started.code != StoreCode::kOk) continue;
+            if (!pass) ends_[i].code = StoreCode::kRpcFail;  // who planned it is not our master (any more)
+            else if (!add(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
+        }
+        for (const WriteMoves::Failure& failure : moves.run()) {
+            ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
+                                                                                     : StoreCode::kTransferFail;
+            ends_[failure.item].in_doubt |= failure.in_doubt;
+        }
+    }
+
+    bool add(WriteMoves& moves, uint32_t i, const PutStartReply& reply) {
+        const Item& item = items_[i];
+        const PutStartItem& started = reply.items[i];
+        for (uint32_t r = 0; r < started.replica_count; ++r) {
+            const ReplicaLocation& replica = reply.replicas[started.first_replica + r];
+            uint64_t offset = 0;
+            for (const Piece& piece : values_[item.value].pieces) {
+                if (piece.length == 0) continue;
+                if (!moves.add(i, reply.epoch, replica, offset, piece.data, piece.length)) return false;
+                offset += piece.length;
+            }
+            const auto table = std::as_bytes(std::span(item.table));
+            if (!table.empty() && !moves.add(i, reply.epoch, replica, offset, table.data(), table.size())) return false;
+        }
+        return true;
+    }
+
+    void finish(const PutStartReply& reply) {
+        std::vector<std::string_view> replaced;
+        for (size_t i = 0; i < items_.size(); ++i) {
+            StoreCode& code = codes_[items_[i].value];
+            if (reply.items[i].code == StoreCode::kOk) {
+                if (code == StoreCode::kOk) bytes_written_ += items_[i].length;
+                if (replace_) replaced.push_back(put_items_[i].key);
+            } else if (code == StoreCode::kObjectAlreadyExists && !replace_) {
+                code = StoreCode::kOk;  // values do not change: it is as good as written
+            }
+        }
+        if (!replaced.empty()) core_.leases.forget(replaced);
+    }
+
+    ClientCore& core_;
+    const std::span<const ValueToWrite> values_;
+    const WriteConfig& config_;
+    const bool replace_;
+    std::vector<StoreCode> codes_;
+    std::vector<Item> items_;
+    std::vector<PutItem> put_items_;
+    std::vector<WriteEnd> ends_;
+    std::vector<std::pair<uint32_t, uint32_t>> repeats_;  // this value got the fate of that one
+    uint64_t bytes_written_ = 0;
+};
+
+bool makes_sense(const PutStartReply& reply, size_t items) {
+    return reply.items.size() == items && std::all_of(reply.items.begin(), reply.items.end(), [&](const PutStartItem& item) {
+               return item.code != StoreCode::kOk ||
+                      (item.generation != 0 && item.replica_count > 0 && item.first_replica <= reply.replicas.size() &&
+                       item.replica_count <= reply.replicas.size() - item.first_replica);
+           });
+}
+
+}  // namespace
+
+std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWrite> values, const WriteConfig& config, bool replace) {
+    const Time started = Clock::now();
+    Writer writer(core, values, config, replace);
+    std::vector<StoreCode> codes = writer.run();
+    core.metrics.observe_write(values.size(), writer.bytes_written(), started);
+    return codes;
+}
+
+Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
+                                   uint64_t request_id) {
+    PutStartRequest request{.client = core.id, .request_id = request_id, .tenant = core.config.tenant, .config = config, .items = items};
+    if (request.config.writer_host.empty()) request.config.writer_host = core.host;
+    auto reply = core.ask_twice(MasterCall::kPutStart, [&] { return core.master->put_start(request, replace, core.rpc_deadline()); });
+    if (reply && !makes_sense(*reply, items.size())) return fail(Code::kCorrupt, "the master's answer makes no sense");
+    return reply;
+}
+
+void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id) {
+    std::vector<PutEndItem> good, bad;
+    std::vector<WriteEnd*> good_ends;
+    for (WriteEnd& end : ends) {
+        if (end.generation == 0) continue;  // never started
+        const PutEndItem item{.key = end.key, .generation = end.generation, .checksum = end.checksum};
+        if (end.code == StoreCode::kOk) {
+            good.push_back(item);
+            good_ends.push_back(&end);
+        } else if (!end.in_doubt) {
+            bad.push_back(item);
+        }
+    }
+    if (!good.empty()) {
+        const PutEndRequest request{.client = core.id, .tenant = core.config.tenant, .items = good};
+        const auto reply = core.ask_twice(MasterCall::kPutEnd, [&] { return core.master->put_end(request, core.rpc_deadline()); });
+        const bool sensible = reply && reply->codes.size() == good.size();
+        const StoreCode lost = reply ? StoreCode::kRpcFail : core.code_of(reply.error());
+        for (size_t i = 0; i < good.size(); ++i) good_ends[i]->code = sensible ? reply->codes[i] : lost;
+    }
+    if (bad.empty() || core.closing.load(std::memory_order_acquire)) return;  // goodbye gives up all the rest
+    const PutRevokeRequest request{.client = core.id, .request_id = request_id, .tenant = core.config.tenant, .items = bad};
+    const auto reply = core.ask_twice(MasterCall::kPutRevoke, [&] { return core.master->put_revoke(request, core.rpc_deadline()); });
+    if (!reply) MC_LOG_WARNING_EVERY(1s, "{} writes are left to time out: {}", bad.size(), reply.error().to_string());
+}
+
+WriteMoves::Target& WriteMoves::target_for(uint64_t epoch, uint32_t number) {
+    const auto same = [&](const Target& target) { return target.to.number == number && target.to.epoch == epoch; };
+    if (!targets_.empty() && same(targets_.back())) return targets_.back();
+    const auto found = std::find_if(targets_.begin(), targets_.end(), same);
+    if (found != targets_.end()) return *found;
+    Target& target = targets_.emplace_back();
+    target.to = segments_.find(epoch, number);
+    target.move.segment = target.to.segment;
+    return target;
+}
+
+bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from,
+                     uint64_t length) {
+    Target& target = target_for(epoch, replica.segment);
+    if (!target.to.segment) return false;
+    const SegmentSpec& spec = target.to.segment->spec;
+    const uint64_t at = replica.offset + offset;
+    if (at > spec.size || length > spec.size - at) return false;
+    const uint64_t base = target.to.own ? reinterpret_cast<uint64_t>(target.to.own->memory->base()) : spec.base;
+    target.move.blocks.push_back({.local = const_cast<std::byte*>(from), .remote = base + at, .length = length});
+    target.move.bytes += length;
+    if (target.items.empty() || target.items.back() != item) target.items.push_back(item);
+    return true;
+}
+
+std::vector<WriteMoves::Failure> WriteMoves::run() {
+    std::vector<Move> moves;
+    std::vector<const Target*> moved;
+    for (Target& target : targets_) {
+        if (!target.to.segment) continue;
+        if (target.to.own) {
+            for (const Block& block : target.move.blocks) std::memcpy(reinterpret_cast<void*>(block.remote), block.local, block.length);
+            continue;
+        }
+        target.move.patience = kPatience + kPatiencePerByte * target.move.bytes;
+        moves.push_back(std::move(target.move));
+        moved.push_back(&target);
+    }
+    std::vector<Failure> failures;
+    if (moves.empty()) return failures;
+    core_.mover.run(Direction::kWrite, moves);
+    for (size_t i = 0; i < moves.size(); ++i) {
+        if (moves[i].outcome) {
+            if (!core_.directory.all_reachable()) core_.directory.worked(moves[i].segment);
+            continue;
+        }
+        core_.segment_failed(moves[i].segment, moves[i].outcome.error());
+        const bool in_doubt = may_still_land(moves[i]);
+        for (const uint32_t item : moved[i]->items) failures.push_back({.item = item, .in_doubt = in_doubt});
+    }
+    return failures;
+}
+
+bool WriteMoves::may_still_land(const Move& move) {
+    const Error& error = move.outcome.error();
+    const bool broke_off = error.code() == Code::kUnavailable || error.code() == Code::kTimedOut || error.code() == Code::kCancelled;
+    // Nobody listens: the process that could have taken late bytes is gone.
+    if (!broke_off || error.system_errno() == ECONNREFUSED || core_.closing.load(std::memory_order_acquire)) return false;
+    // The engine fences a peer before it uses it again.
+    const auto fenced = core_.engine->open_segment(move.segment->spec.endpoint, Deadline::after(kFencePatience));
+    return !fenced && fenced.error().system_errno() != ECONNREFUSED;
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "store/client/client_core.h"
+#include "store/client/store_client.h"
+
+namespace mooncake::store {
+
+/// As StoreClient::write(). Thread-safe. A full pool is answered with kNoAvailableHandle at once: who writes a cache would rather go on
+/// without than wait for a lease to end.
+std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWrite> values, const WriteConfig& config, bool replace);
+
+// The steps of it that writes in parts share.
+
+/// put_start, repeated once under the same number if the connection broke. The answer has as many items as the question.
+Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
+                                   uint64_t request_id);
+/// What of the items failed, moved to the targets, is the caller's to say; ends or gives up, and sets codes[i] where that fails.
+struct WriteEnd {
+    std::string_view key;
+    uint64_t generation = 0, checksum = 0;
+    StoreCode code = StoreCode::kOk;  // other than kOk: to be given up
+    bool in_doubt = false;            // its bytes may still land: left to the master's own time-out
+};
+void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id);
+
+/// Bytes of planned writes on their way to their segments. Not thread-safe.
+class WriteMoves {
+public:
+    explicit WriteMoves(ClientCore& core) : core_(core), segments_(core) {}
+
+    /// To this replica of item `item`, `offset` bytes behind its start. False: the segment is not known, or too small.
+    bool add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from, uint64_t length);
+    /// Moves everything and says what became of each item: nothing, or why it failed.
+    struct Failure {
+        uint32_t item = 0;
+        bool in_doubt = false;
+    };
+    std::vector<Failure> run();
+
+private:
+    struct Target {
+        SegmentLookup::Found to;
+        Move move;
+        std::vector<uint32_t> items;
+    };
+
+    Target& target_for(uint64_t epoch, uint32_t number);
+    bool may_still_land(const Move& move);
+
+    ClientCore& core_;
+    SegmentLookup segments_;
+    std::vector<Target> targets_;
+};
+
+}  // namespace mooncake::store
