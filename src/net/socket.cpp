@@ -16,13 +16,24 @@ namespace {
 
 void set_int(int fd, int level, int option, int value) noexcept { ::setsockopt(fd, level, option, &value, sizeof value); }
 
-Result<Listener> listen_family(int family, uint16_t port, int backlog) {
-    UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Result<Listener> listen_at(SocketAddress address, int backlog) {
+    UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) return fail_errno(Code::kUnavailable, errno, "cannot create a socket");
     set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (address.family() == AF_INET6) set_int(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), backlog) != 0) {
+        const int reason = errno;  // read before to_string() can change it
+        const Code code = reason == EADDRINUSE ? Code::kAlreadyExists : Code::kUnavailable;
+        return fail_errno(code, reason, "cannot listen on port {} ({})", address.port(), address.to_string());
+    }
+    address.length = sizeof address.storage;
+    ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+    return Listener{.socket = Socket(fd.release()), .port = address.port()};
+}
+
+Result<Listener> listen_family(int family, uint16_t port, int backlog) {
     SocketAddress address;
     if (family == AF_INET6) {
-        set_int(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
         auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
         v6->sin6_family = AF_INET6;
         v6->sin6_addr = in6addr_any;
@@ -35,10 +46,7 @@ Result<Listener> listen_family(int family, uint16_t port, int backlog) {
         v4->sin_port = htons(port);
         address.length = sizeof *v4;
     }
-    if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), backlog) != 0)
-        return fail_errno(errno == EADDRINUSE ? Code::kAlreadyExists : Code::kUnavailable, errno, "cannot listen on port {}", port);
-    ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length);
-    return Listener{.socket = Socket(fd.release()), .port = address.port()};
+    return listen_at(address, backlog);
 }
 
 Result<Socket> connect_one(const SocketAddress& address, Deadline deadline) {
@@ -71,6 +79,17 @@ Result<Listener> listen_on(uint16_t port, int backlog) {
     auto both = listen_family(AF_INET6, port, backlog);
     if (both || both.error().code() == Code::kAlreadyExists) return both;
     return listen_family(AF_INET, port, backlog);
+}
+
+Result<Listener> listen_on(const std::string& host, uint16_t port, int backlog) {
+    MC_ASSIGN_OR_RETURN(const auto addresses, resolve(host, port));
+    Error last(Code::kUnavailable, format_text("'{}' has no address", host));
+    for (const SocketAddress& address : addresses) {
+        auto listener = listen_at(address, backlog);
+        if (listener) return listener;
+        last = std::move(listener).error();
+    }
+    return Unexpected(std::move(last));
 }
 
 Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backlog) {

@@ -51,6 +51,8 @@ struct Listener {
 
 /// Listens on the wildcard address of both families (IPv4 only where the machine has no IPv6). Non-blocking.
 Result<Listener> listen_on(uint16_t port, int backlog);
+/// Listens on one address only. kUnavailable: the host has no such address.
+Result<Listener> listen_on(const std::string& host, uint16_t port, int backlog);
 /// As listen_on(), with a free port from [port_min, port_max]: tries up to 500, from a random one on.
 Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backlog);
 

@@ -38,6 +38,16 @@ Pair connected_pair() {
     return {.client = std::move(client), .server = Socket(::accept4(listener.socket.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK))};
 }
 
+TEST(Listen, TakesOneAddressOnly) {
+    const auto listener = listen_on("127.0.0.1", 0, 8);
+    ASSERT_TRUE(listener);
+    EXPECT_NE(listener->port, 0);
+    EXPECT_TRUE(connect_to("127.0.0.1", listener->port, Deadline::after(5s)));
+    EXPECT_FALSE(connect_to("127.0.0.2", listener->port, Deadline::after(5s)));
+    EXPECT_EQ(listen_on("127.0.0.1", listener->port, 8).error().code(), Code::kAlreadyExists);
+    EXPECT_EQ(listen_on("192.0.2.1", 0, 8).error().code(), Code::kUnavailable);
+}
+
 TEST(Listen, GivesThePortItGot) {
     const auto listener = listen_on(0, 8);
     ASSERT_TRUE(listener) << listener.error().to_string();

@@ -161,9 +161,10 @@ private:
 
 Result<std::unique_ptr<Server>> Server::create(ServerOptions options) {
     auto core = std::make_unique<Core>();
-    MC_ASSIGN_OR_RETURN(net::Listener listener, options.port != 0
-                                                    ? net::listen_on(options.port, options.backlog)
-                                                    : net::listen_in_range(options.port_min, options.port_max, options.backlog));
+    auto listening = !options.host.empty() ? net::listen_on(options.host, options.port, options.backlog)
+                     : options.port != 0   ? net::listen_on(options.port, options.backlog)
+                                           : net::listen_in_range(options.port_min, options.port_max, options.backlog);
+    MC_ASSIGN_OR_RETURN(net::Listener listener, std::move(listening));
     core->shared->options = std::move(options);
     core->shared->port = listener.port;
     for (int i = 0; i < std::max(core->shared->options.threads, 1); ++i) {

@@ -74,7 +74,8 @@ Result<std::unique_ptr<MasterServer>> MasterServer::create(MasterServerOptions o
     const int cores = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
     const Incarnation epoch = Incarnation::random();
     MC_ASSIGN_OR_RETURN(auto server,
-                        rpc::Server::create({.port = options.port,
+                        rpc::Server::create({.host = options.host,
+                                             .port = options.port,
                                              .threads = options.threads > 0 ? options.threads : std::min(cores, kThreadsMax),
                                              .message_bytes_max = options.message_bytes_max,
                                              .connections_max = kConnectionsMax,

@@ -15,8 +15,9 @@ namespace mooncake::store {
 struct MasterServerOptions {
     MasterOptions core;  // first_generation and hash_seed: chosen here where they are not set
     FeedHubOptions feed;
-    uint16_t port = 0;  // 0: any free one
-    int threads = 0;    // of I/O; 0: as many as there are cores, at most 16
+    std::string host{};  // to listen on; empty: all addresses
+    uint16_t port = 0;   // 0: any free one
+    int threads = 0;     // of I/O; 0: as many as there are cores, at most 16
     uint64_t message_bytes_max = 64 << 20;
 };
 
