@@ -210,6 +210,7 @@ std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
     std::vector<Outgoing> outgoing;
     const bool changed = !changed_.empty();
     const uint64_t change = changes_.load(std::memory_order_relaxed);
+    const Time now = Clock::now();
     for (const auto& [client, follower] : followers_) {
         if (changed) open_item(*follower).add_changes_of(changed_);
         if (follower->items.empty()) continue;
@@ -219,9 +220,9 @@ std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
                      .changed = changed};
         for (const Item& item : one.items) {
             ++follower->sequence;
-            if (item.report) follower->awaited.push_back({.sequence = follower->sequence, .change = 0});
+            if (item.report) follower->awaited.push_back({.sequence = follower->sequence, .change = 0, .sent = now});
         }
-        if (changed) follower->awaited.push_back({.sequence = follower->sequence, .change = change});
+        if (changed) follower->awaited.push_back({.sequence = follower->sequence, .change = change, .sent = now});
         outgoing.push_back(std::move(one));
     }
     changed_.clear();
@@ -264,7 +265,8 @@ void FeedHub::acknowledge(const ClientId& client, uint64_t sequence) {
             if (awaited.change == 0) --follower.report_outstanding;
             else follower.acknowledged = awaited.change;
         }
-        if (follower.awaited.empty()) follower.lagging = false;
+        if (follower.awaited.empty() || Clock::now() - follower.awaited.front().sent < options_.acknowledge_timeout)
+            follower.lagging = false;
         settled = settle();
     }
     answer(std::move(settled));

@@ -80,6 +80,7 @@ private:
     struct Awaited {
         uint64_t sequence = 0;
         uint64_t change = 0;  // 0: a part of the report
+        Time sent{};
     };
     struct Follower {
         ClientId client;

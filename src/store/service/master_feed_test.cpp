@@ -119,7 +119,7 @@ TEST_F(MasterFeed, AReaderThatNeverAcknowledgesOnlyDelaysForAMoment) {
 }
 
 TEST_F(MasterFeed, AReaderThatStopsReadingDelaysNobodyAndIsCutOff) {
-    auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2}).value();
+    auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2, .feed_bytes_max = 8 << 20}).value();
     small->start();
     Caller caller(format_text("127.0.0.1:{}", small->port()));
     caller.join(kNode, 1);

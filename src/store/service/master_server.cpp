@@ -78,6 +78,7 @@ Result<std::unique_ptr<MasterServer>> MasterServer::create(MasterServerOptions o
                                              .port = options.port,
                                              .threads = options.threads > 0 ? options.threads : std::min(cores, kThreadsMax),
                                              .message_bytes_max = options.message_bytes_max,
+                                             .stream_bytes_max = options.feed_bytes_max,
                                              .connections_max = kConnectionsMax,
                                              .hello = {.incarnation = epoch, .software = format_text("mooncake master {}", version())}}));
     return std::make_unique<MasterServerImpl>(options, epoch.value, std::move(server));

@@ -19,6 +19,7 @@ struct MasterServerOptions {
     uint16_t port = 0;   // 0: any free one
     int threads = 0;     // of I/O; 0: as many as there are cores, at most 16
     uint64_t message_bytes_max = 64 << 20;
+    uint64_t feed_bytes_max = 32 << 20;  // that a client has not read; then it is cut off
 };
 
 /// A master that serves: the state, its jobs, and the RPC port. Every life of it has another epoch. A client that vanishes is missed by its
