@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "net/http_server.h"
+#include "store/client/http_status.h"
 
 namespace mooncake::store {
 
@@ -57,23 +58,13 @@ StoreCode ClientImpl::make_staging() {
 }
 
 void ClientImpl::start_http() {
-    auto server = net::HttpServer::create({.port = core_->config.http_port});
-    if (!server) {
-        MC_LOG_WARNING("no metrics on port {}: {}", core_->config.http_port, server.error().to_string());
-        return;
-    }
-    const auto text = [this] { return core_->metrics.registry.to_prometheus_text() + core_->engine->metrics().to_prometheus_text(); };
-    (*server)->handle("GET", "/metrics", [text](const net::HttpServerRequest&) {
-        return net::HttpResponse{.status = 200, .body = text(), .content_type = "text/plain; version=0.0.4"};
-    });
-    (*server)->handle("GET", "/health", [this](const net::HttpServerRequest&) {
-        const bool healthy = master_reachable();
-        return net::HttpResponse{.status = healthy ? 200 : 503,
-                                 .body = healthy ? R"({"status":"healthy","code":0})" : R"({"status":"master_unreachable","code":2})",
-                                 .content_type = "application/json"};
-    });
-    (*server)->start();
-    http_ = std::move(*server);
+    auto server = serve_status(
+        {.metrics = [this] { return core_->metrics.registry.to_prometheus_text() + core_->engine->metrics().to_prometheus_text(); },
+         .counters = &core_->metrics,
+         .healthy = [this] { return master_reachable(); }},
+        core_->config.http_port);
+    if (server) http_ = std::move(*server);
+    else MC_LOG_WARNING("no metrics on port {}: {}", core_->config.http_port, server.error().to_string());
 }
 
 Gate::Pass ClientImpl::enter() const { return forked() ? Gate::Pass() : gate_.enter(); }

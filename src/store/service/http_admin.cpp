@@ -71,7 +71,7 @@ net::HttpResponse AdminService::remove_all(const Request& request) {
     const std::string* tenant = request.parameter("tenant_id");
     const int64_t removed = remove_in_parts(master_, tenant == nullptr ? std::nullopt : std::optional<std::string_view>(*tenant), nullptr,
                                             *force);
-    metrics_.call(MasterCall::kRemoveAll, removed >= 0);
+    metrics_.call(CountedCall::kRemoveAll, removed >= 0);
     if (removed < 0) return error_answer(static_cast<StoreCode>(removed));
     return json_answer({{"success", true}, {"removed_count", removed}});
 }

@@ -103,7 +103,7 @@ TEST_F(AdminTest, TellsWhereAKeyIsAndLeasesIt) {
     EXPECT_EQ(answer, json::parse(R"({"success": true, "data": [{"size_": 1000, "buffer_address_": 268435456, "protocol_": "tcp",
                                       "transport_endpoint_": "node1:1"}]})"));
     EXPECT_TRUE(leased("a key/with=odd&signs %,\xc3\xa4"));
-    EXPECT_EQ(metrics_.total(MasterCall::kGetReplicaList), 1u);
+    EXPECT_EQ(metrics_.total(CountedCall::kGetReplicaList), 1u);
 }
 
 TEST_F(AdminTest, SaysWhyAKeyCannotBeFound) {
@@ -211,7 +211,7 @@ TEST_F(AdminTest, KnowsNoTenantsThatAreNotRegistered) {
 TEST_F(AdminTest, ShowsCountersAndStateAsMetrics) {
     add_node(1);
     put("a", 1000);
-    metrics_.call(MasterCall::kPing, true);
+    metrics_.call(CountedCall::kPing, true);
     const net::HttpResponse answer = ask("/metrics");
     EXPECT_THAT(answer.content_type, StartsWith("text/plain; version=0.0.4"));
     for (const char* line :

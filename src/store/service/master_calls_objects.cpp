@@ -165,7 +165,7 @@ void MasterCalls::replica_clear(const ReceivedReplicaClear& received, Answer ans
 }
 
 void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer answer) {
-    const MasterCall counted = received.pattern.empty() ? MasterCall::kRemoveAll : MasterCall::kRemoveByRegex;
+    const CountedCall counted = received.pattern.empty() ? CountedCall::kRemoveAll : CountedCall::kRemoveByRegex;
     std::shared_ptr<const re2::RE2> pattern;
     if (!received.pattern.empty()) {
         re2::RE2::Options options;

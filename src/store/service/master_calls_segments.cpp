@@ -66,7 +66,7 @@ void MasterCalls::mount(const MountRequest& request, Answer answer) {
         return result;
     });
     answer->reply(encode_code_reply(code));
-    parts_.metrics.call(MasterCall::kMountSegment, code == StoreCode::kOk);
+    parts_.metrics.call(CountedCall::kMountSegment, code == StoreCode::kOk);
 }
 
 void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
@@ -104,14 +104,14 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
 void MasterCalls::unmount(const UnmountRequest& request, Answer answer) {
     const StoreCode code = run([&](Transaction& transaction, Time now) { return unmount_segment(transaction, request, now); });
     answer->reply(encode_code_reply(code));
-    parts_.metrics.call(MasterCall::kUnmountSegment, code == StoreCode::kOk);
+    parts_.metrics.call(CountedCall::kUnmountSegment, code == StoreCode::kOk);
 }
 
 void MasterCalls::ping(const ClientId& client, Answer answer) {
     PingReply reply = run([&](Transaction& transaction, Time now) { return store::ping(transaction, client, now); });
     reply.epoch = epoch_;
     answer->reply(encode_ping_reply(reply));
-    parts_.metrics.call(MasterCall::kPing, true);
+    parts_.metrics.call(CountedCall::kPing, true);
 }
 
 void MasterCalls::goodbye(const ClientId& client, Answer answer) {

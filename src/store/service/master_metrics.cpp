@@ -13,26 +13,26 @@ struct CallNames {
     std::string_view batch;   // empty: there is none
 };
 
-constexpr CallNames names_of(MasterCall call) {
+constexpr CallNames names_of(CountedCall call) {
     switch (call) {
-        case MasterCall::kPutStart: return {"put_start", "put_start"};
-        case MasterCall::kPutEnd: return {"put_end", "put_end"};
-        case MasterCall::kPutRevoke: return {"put_revoke", "put_revoke"};
-        case MasterCall::kGetReplicaList: return {"get_replica_list", "get_replica_list"};
-        case MasterCall::kGetReplicaListByRegex: return {"get_replica_list_by_regex", ""};
-        case MasterCall::kExistKey: return {"exist_key", "exist_key"};
-        case MasterCall::kReplicaClear: return {"", "replica_clear"};
-        case MasterCall::kRemove: return {"remove", "remove"};
-        case MasterCall::kRemoveByRegex: return {"remove_by_regex", ""};
-        case MasterCall::kRemoveAll: return {"remove_all", ""};
-        case MasterCall::kMountSegment: return {"mount_segment", ""};
-        case MasterCall::kUnmountSegment: return {"unmount_segment", ""};
-        case MasterCall::kRemountSegment: return {"remount_segment", ""};
-        case MasterCall::kPing: return {"ping", ""};
-        case MasterCall::kCreateCopyTask: return {"create_copy_task", ""};
-        case MasterCall::kCreateMoveTask: return {"create_move_task", ""};
-        case MasterCall::kQueryTask: return {"query_task", ""};
-        case MasterCall::kUpdateTask: return {"update_task", ""};
+        case CountedCall::kPutStart: return {"put_start", "put_start"};
+        case CountedCall::kPutEnd: return {"put_end", "put_end"};
+        case CountedCall::kPutRevoke: return {"put_revoke", "put_revoke"};
+        case CountedCall::kGetReplicaList: return {"get_replica_list", "get_replica_list"};
+        case CountedCall::kGetReplicaListByRegex: return {"get_replica_list_by_regex", ""};
+        case CountedCall::kExistKey: return {"exist_key", "exist_key"};
+        case CountedCall::kReplicaClear: return {"", "replica_clear"};
+        case CountedCall::kRemove: return {"remove", "remove"};
+        case CountedCall::kRemoveByRegex: return {"remove_by_regex", ""};
+        case CountedCall::kRemoveAll: return {"remove_all", ""};
+        case CountedCall::kMountSegment: return {"mount_segment", ""};
+        case CountedCall::kUnmountSegment: return {"unmount_segment", ""};
+        case CountedCall::kRemountSegment: return {"remount_segment", ""};
+        case CountedCall::kPing: return {"ping", ""};
+        case CountedCall::kCreateCopyTask: return {"create_copy_task", ""};
+        case CountedCall::kCreateMoveTask: return {"create_move_task", ""};
+        case CountedCall::kQueryTask: return {"query_task", ""};
+        case CountedCall::kUpdateTask: return {"update_task", ""};
     }
     return {};
 }
@@ -58,7 +58,7 @@ MasterMetrics::MasterMetrics()
         return &registry_.counter(format_text("master_{}{}_{}_total", prefix, name, what), format_text("{} of {}{}", help, prefix, name));
     };
     for (size_t i = 0; i < kCalls; ++i) {
-        const auto [single, batch] = names_of(static_cast<MasterCall>(i));
+        const auto [single, batch] = names_of(static_cast<CountedCall>(i));
         Counters& counters = calls_[i];
         if (!single.empty()) {
             counters.requests = counter("", single, "requests", "calls");
@@ -74,14 +74,14 @@ MasterMetrics::MasterMetrics()
     }
 }
 
-void MasterMetrics::call(MasterCall call, bool ok) {
+void MasterMetrics::call(CountedCall call, bool ok) {
     Counters& counters = calls_[static_cast<size_t>(call)];
     if (counters.requests == nullptr) return items(call, 1, ok ? 0 : 1);
     counters.requests->add();
     if (!ok) counters.failures->add();
 }
 
-void MasterMetrics::items(MasterCall call, size_t count, size_t failed) {
+void MasterMetrics::items(CountedCall call, size_t count, size_t failed) {
     Counters& counters = calls_[static_cast<size_t>(call)];
     if (count == 1 && counters.requests != nullptr) return this->call(call, failed == 0);
     counters.batch_requests->add();
@@ -91,7 +91,7 @@ void MasterMetrics::items(MasterCall call, size_t count, size_t failed) {
     (failed == count ? counters.batch_failures : counters.batch_partial_successes)->add();
 }
 
-void MasterMetrics::codes(MasterCall call, const CodesReply& reply) { items(call, reply.codes.size(), failures_in(reply)); }
+void MasterMetrics::codes(CountedCall call, const CodesReply& reply) { items(call, reply.codes.size(), failures_in(reply)); }
 
 void MasterMetrics::put_start(const PutStartRequest& request, const PutStartReply& reply) {
     size_t failed = 0, no_space = 0, partial = 0;
@@ -107,7 +107,7 @@ void MasterMetrics::put_start(const PutStartRequest& request, const PutStartRepl
     }
     if (no_space != 0) allocation_failures_.add(no_space);
     if (partial != 0) partial_allocations_.add(partial);
-    items(MasterCall::kPutStart, reply.items.size(), failed);
+    items(CountedCall::kPutStart, reply.items.size(), failed);
 }
 
 void MasterMetrics::get_replicas(const GetReply& reply) {
@@ -122,7 +122,7 @@ void MasterMetrics::get_replicas(const GetReply& reply) {
         hits_.add(found);
         hit_bytes_.add(bytes);
     }
-    items(MasterCall::kGetReplicaList, reply.items.size(), reply.items.size() - found);
+    items(CountedCall::kGetReplicaList, reply.items.size(), reply.items.size() - found);
 }
 
 void MasterMetrics::exist(const ExistReply& reply) {
@@ -132,11 +132,11 @@ void MasterMetrics::exist(const ExistReply& reply) {
         if (result < 0) ++failed;
     }
     if (found != 0) exist_found_.add(found);
-    items(MasterCall::kExistKey, reply.results.size(), failed);
+    items(CountedCall::kExistKey, reply.results.size(), failed);
 }
 
 void MasterMetrics::remount(const RemountReply& reply) {
-    call(MasterCall::kRemountSegment,
+    call(CountedCall::kRemountSegment,
          std::all_of(reply.segments.begin(), reply.segments.end(), [](const auto& segment) { return segment.code == StoreCode::kOk; }));
 }
 
@@ -145,14 +145,14 @@ void MasterMetrics::evicted(const EvictionRun& run) {
     if (run.entries != 0) evictions_successful_.add();
 }
 
-uint64_t MasterMetrics::total(MasterCall call) const {
+uint64_t MasterMetrics::total(CountedCall call) const {
     const Counters& counters = calls_[static_cast<size_t>(call)];
     return (counters.requests != nullptr ? counters.requests->value() : 0) +
            (counters.batch_items != nullptr ? counters.batch_items->value() : 0);
 }
 
 MasterMetrics::Lookups MasterMetrics::lookups() const {
-    return {.keys = total(MasterCall::kGetReplicaList) + total(MasterCall::kExistKey), .found = hits_.value() + exist_found_.value()};
+    return {.keys = total(CountedCall::kGetReplicaList) + total(CountedCall::kExistKey), .found = hits_.value() + exist_found_.value()};
 }
 
 }  // namespace mooncake::store

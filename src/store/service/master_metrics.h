@@ -14,7 +14,7 @@
 namespace mooncake::store {
 
 /// The calls that are counted, by the names users know.
-enum class MasterCall : uint8_t {
+enum class CountedCall : uint8_t {
     kPutStart,
     kPutEnd,
     kPutRevoke,
@@ -44,15 +44,15 @@ public:
 
     /// Upserts too.
     void put_start(const PutStartRequest& request, const PutStartReply& reply);
-    void put_end(const CodesReply& reply) { codes(MasterCall::kPutEnd, reply); }
-    void put_revoke(const CodesReply& reply) { codes(MasterCall::kPutRevoke, reply); }
+    void put_end(const CodesReply& reply) { codes(CountedCall::kPutEnd, reply); }
+    void put_revoke(const CodesReply& reply) { codes(CountedCall::kPutRevoke, reply); }
     void get_replicas(const GetReply& reply);
     void exist(const ExistReply& reply);
-    void remove(const CodesReply& reply) { codes(MasterCall::kRemove, reply); }
-    void replica_clear(const CodesReply& reply) { codes(MasterCall::kReplicaClear, reply); }
+    void remove(const CodesReply& reply) { codes(CountedCall::kRemove, reply); }
+    void replica_clear(const CodesReply& reply) { codes(CountedCall::kReplicaClear, reply); }
     void remount(const RemountReply& reply);
     /// A call that is not about a list of keys.
-    void call(MasterCall call, bool ok);
+    void call(CountedCall call, bool ok);
     void evicted(const EvictionRun& run);
 
     /// For metrics of others, and to read all.
@@ -64,7 +64,7 @@ public:
     };
     Lookups lookups() const;
     /// Keys (calls, where they are not about keys) so far.
-    uint64_t total(MasterCall call) const;
+    uint64_t total(CountedCall call) const;
     uint64_t refused_for_space() const { return allocation_failures_.value(); }
 
 private:
@@ -78,10 +78,10 @@ private:
         metrics::Counter* batch_items = nullptr;
         metrics::Counter* batch_failed_items = nullptr;
     };
-    static constexpr size_t kCalls = static_cast<size_t>(MasterCall::kUpdateTask) + 1;
+    static constexpr size_t kCalls = static_cast<size_t>(CountedCall::kUpdateTask) + 1;
 
-    void items(MasterCall call, size_t count, size_t failed);
-    void codes(MasterCall call, const CodesReply& reply);
+    void items(CountedCall call, size_t count, size_t failed);
+    void codes(CountedCall call, const CodesReply& reply);
 
     metrics::Registry registry_;
     std::array<Counters, kCalls> calls_;

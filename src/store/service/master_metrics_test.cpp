@@ -26,7 +26,7 @@ TEST(MasterMetrics, CountsOneKeyAsACallAndSeveralAsABatch) {
     EXPECT_THAT(text, HasSubstr("\nmaster_batch_exist_key_failed_items_total 1\n"));
     EXPECT_THAT(text, HasSubstr("\nmaster_batch_exist_key_partial_successes_total 1\n"));
     EXPECT_THAT(text, HasSubstr("\nmaster_batch_exist_key_failures_total 0\n"));
-    EXPECT_EQ(metrics.total(MasterCall::kExistKey), 5u);
+    EXPECT_EQ(metrics.total(CountedCall::kExistKey), 5u);
     EXPECT_EQ(metrics.lookups().keys, 5u);
     EXPECT_EQ(metrics.lookups().found, 2u);
 }
@@ -65,7 +65,7 @@ TEST(MasterMetrics, CountsEvictionRunsAndOtherCalls) {
     metrics.evicted({});
     metrics.evicted({.over = true});
     metrics.evicted({.entries = 3, .bytes = 300, .over = true});
-    metrics.call(MasterCall::kPing, true);
+    metrics.call(CountedCall::kPing, true);
     metrics.remount({.segments = {{.code = StoreCode::kOk}, {.code = StoreCode::kInvalidParams}}});
     EXPECT_THAT(text_of(metrics), HasSubstr("\nmaster_attempted_evictions_total 2\n"));
     EXPECT_THAT(text_of(metrics), HasSubstr("\nmaster_successful_evictions_total 1\n"));

@@ -106,8 +106,8 @@ std::string state_summary(const LockedMaster& master, const MasterMetrics& metri
         "memory {} of {} ({:.1f} %), {} keys, {} clients, {} segments | keys asked: put {}, get {}, exist {}, remove {} | found {:.1f} % "
         "of {} | evicted {} keys, {} | refused for space {}\n",
         human_bytes(pool.used_bytes), human_bytes(pool.capacity_bytes), 100 * ratio(pool.used_bytes, pool.capacity_bytes), pool.keys,
-        pool.clients, pool.segments, metrics.total(MasterCall::kPutStart), metrics.total(MasterCall::kGetReplicaList),
-        metrics.total(MasterCall::kExistKey), metrics.total(MasterCall::kRemove), 100 * ratio(lookups.found, lookups.keys), lookups.keys,
+        pool.clients, pool.segments, metrics.total(CountedCall::kPutStart), metrics.total(CountedCall::kGetReplicaList),
+        metrics.total(CountedCall::kExistKey), metrics.total(CountedCall::kRemove), 100 * ratio(lookups.found, lookups.keys), lookups.keys,
         pool.totals.evicted_objects, human_bytes(pool.totals.evicted_bytes), metrics.refused_for_space());
 }
 
