@@ -24,11 +24,16 @@ uint64_t page_bytes() noexcept {
     return bytes;
 }
 
-/// Fills `nodes` with the node of each page, or a negative errno. Moves nothing: without target nodes the call only asks.
-Result<> query_pages(std::span<void*> pages, std::span<int> nodes) {
-    if (::syscall(SYS_move_pages, 0, pages.size(), pages.data(), nullptr, nodes.data(), 0) == 0) return {};
-    if (errno == EPERM || errno == ENOSYS) return fail_errno(Code::kNotSupported, errno, "the system does not tell the nodes of pages");
-    return fail_errno(Code::kInternal, errno, "cannot ask for the nodes of {} pages", pages.size());
+/// Moves nothing: without target nodes the call only asks.
+int ask_kernel(std::span<void*> pages, std::span<int> nodes) noexcept {
+    return ::syscall(SYS_move_pages, 0, pages.size(), pages.data(), nullptr, nodes.data(), 0) == 0 ? 0 : errno;
+}
+
+Result<> query_pages(const detail::AskNodes& ask, std::span<void*> pages, std::span<int> nodes) {
+    const int error = ask(pages, nodes);
+    if (error == 0) return {};
+    if (error == EPERM || error == ENOSYS) return fail_errno(Code::kNotSupported, error, "the system does not tell the nodes of pages");
+    return fail_errno(Code::kInternal, error, "cannot ask for the nodes of {} pages", pages.size());
 }
 
 /// The only node of this machine, -1 if it has several.
@@ -61,15 +66,21 @@ int detail::majority_node(const std::vector<int>& nodes) {
     return -1;
 }
 
-Result<int> numa_node_of(const void* address) {
+Result<int> numa_node_of(const void* address) { return detail::numa_node_of(address, ask_kernel); }
+
+std::string detect_location(const void* address, uint64_t length) {
+    return detail::detect_location(address, length, ask_kernel, only_node());
+}
+
+Result<int> detail::numa_node_of(const void* address, const AskNodes& ask) {
     void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) & ~(page_bytes() - 1));
     int node = 0;
-    MC_RETURN_IF_ERROR(query_pages({&page, 1}, {&node, 1}));
+    MC_RETURN_IF_ERROR(query_pages(ask, {&page, 1}, {&node, 1}));
     if (node < 0) return fail_errno(Code::kNotFound, -node, "no page at {}", address);
     return node;
 }
 
-std::string detect_location(const void* address, uint64_t length) {
+std::string detail::detect_location(const void* address, uint64_t length, const AskNodes& ask, int only_node) {
     const auto begin = reinterpret_cast<uintptr_t>(address);
     if (length == 0 || begin + length < begin) return "*";
     const uintptr_t first = begin & ~(page_bytes() - 1);
@@ -82,7 +93,7 @@ std::string detect_location(const void* address, uint64_t length) {
         const uint64_t index = samples == 1 ? 0 : i * (page_count - 1) / (samples - 1);
         pages[i] = reinterpret_cast<void*>(first + index * page_bytes());
     }
-    const int node = query_pages({pages.data(), samples}, nodes) ? detail::majority_node(nodes) : only_node();
+    const int node = query_pages(ask, {pages.data(), samples}, nodes) ? majority_node(nodes) : only_node;
     return node < 0 ? "*" : format_text("cpu:{}", node);
 }
 

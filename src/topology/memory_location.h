@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +32,14 @@ struct SegmentedLocation {
     int node_at(uint64_t offset, uint64_t length) const noexcept;
 };
 
+// What stands behind the functions above, with the system as an argument.
 namespace detail {
+/// Fills in the node of each page, or a negative errno for one that is not there. Returns 0, or the errno of a refusal.
+using AskNodes = std::function<int(std::span<void*> pages, std::span<int> nodes)>;
+
+Result<int> numa_node_of(const void* address, const AskNodes& ask);
+/// `only_node`: of a machine that has but one, -1 otherwise; the answer where the system does not tell.
+std::string detect_location(const void* address, uint64_t length, const AskNodes& ask, int only_node);
 /// The node of most entries, -1 if none has more than half. Negative entries (pages nobody touched) do not count.
 int majority_node(const std::vector<int>& nodes);
 }  // namespace detail

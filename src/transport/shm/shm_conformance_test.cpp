@@ -4,7 +4,8 @@
 
 namespace mooncake::testing {
 
-MC_INSTANTIATE_CONFORMANCE(Shm, TransportCase{.name = "private_memory", .make = make_shm_transport},
-                           TransportCase{.name = "shared_memory", .make = make_shm_transport, .target_memory = MemorySource::kShared});
+MC_INSTANTIATE_CONFORMANCE_OF_TWO(Shm, TransportCase{.name = "private_memory", .make = make_shm_transport},
+                                  TransportCase{
+                                      .name = "shared_memory", .make = make_shm_transport, .target_memory = MemorySource::kShared});
 
 }  // namespace mooncake::testing

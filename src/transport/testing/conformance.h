@@ -17,6 +17,7 @@
 
 /// One suite of promises that every transport keeps. A transport's folder runs it, in its *_conformance_test.cpp, with
 ///     MC_INSTANTIATE_CONFORMANCE(Tcp, TransportCase{.name = "tcp", .make = make_tcp_transport});
+/// and, where target and initiator are two, what can only happen between two with MC_INSTANTIATE_CONFORMANCE_OF_TWO.
 namespace mooncake::testing {
 
 using MakeTransport = std::function<Result<std::unique_ptr<Transport>>(const TransportContext&)>;
@@ -146,8 +147,15 @@ protected:
     const Error reason{Code::kTimedOut, "the test gave up"};
 };
 
+/// The same fixture, for transports whose target can leave while the initiator stays.
+class TransportOfTwo : public TransportConformance {};
+
 }  // namespace mooncake::testing
 
 #define MC_INSTANTIATE_CONFORMANCE(name, ...) \
     INSTANTIATE_TEST_SUITE_P(name, TransportConformance, ::testing::Values(__VA_ARGS__), case_name); \
     INSTANTIATE_TEST_SUITE_P(name, TransportStops, ::testing::Values(__VA_ARGS__), case_name)
+
+#define MC_INSTANTIATE_CONFORMANCE_OF_TWO(name, ...) \
+    MC_INSTANTIATE_CONFORMANCE(name, __VA_ARGS__); \
+    INSTANTIATE_TEST_SUITE_P(name, TransportOfTwo, ::testing::Values(__VA_ARGS__), case_name)

@@ -206,8 +206,7 @@ TEST_P(TransportStops, FindsMemoryRegisteredAgainAtTheSameAddress) {
     }
 }
 
-TEST_P(TransportStops, PeerIsNotUsableOnceTheTargetHasLeft) {
-    if (GetParam().same_process) GTEST_SKIP() << "target and initiator leave together";
+TEST_P(TransportOfTwo, PeerIsNotUsableOnceTheTargetHasLeft) {
     ASSERT_TRUE(transfer(*peer, Direction::kWrite, slice(0, 0, 1000)));
     EXPECT_TRUE(peer->usable());
 
