@@ -9,19 +9,39 @@ PIDFD_OPEN, PIDFD_GETFD = 434, 438
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def ip(*arguments, namespace=None):
-    inside = ["-n", namespace] if namespace else []
-    subprocess.run(["ip", *inside, *arguments], check=True, capture_output=True)
+class Namespace:
+    """A network namespace that lives as long as a process of ours in it, which ends when we do, however that happens. It has no
+    name: naming one needs mounts, and a chroot does not allow them."""
+
+    def __init__(self):
+        self._holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.pid = self._holder.pid
+
+    def wait_until_there(self):
+        self._holder.stdin.write(b"there\n")
+        self._holder.stdin.flush()
+        if self._holder.stdout.readline() != b"there\n":
+            raise OSError("cannot make a network namespace")
+
+    def end(self):
+        self._holder.stdin.close()
+        self._holder.stdout.close()
+        self._holder.wait()
+
+    def prefix(self):
+        """Put before a command, it runs inside."""
+        return ("nsenter", f"--net=/proc/{self.pid}/ns/net")
+
+    def ip(self, *arguments):
+        subprocess.run([*self.prefix(), "ip", *arguments], check=True, capture_output=True)
 
 
 class Cable:
     """Two network namespaces, each with one address, joined by a cable that can be cut."""
 
     def __init__(self):
-        tag = f"mc{os.getpid()}"
-        self.names = [f"{tag}a", f"{tag}b"]
         self.hosts = ["10.99.0.1", "10.99.0.2"]
-        self.links = [f"{tag}a", f"{tag}b"]
+        self.spaces = []
 
     def __enter__(self):
         try:
@@ -32,31 +52,30 @@ class Cable:
         return self
 
     def _connect(self):
-        for name in self.names:
-            ip("netns", "add", name)
-        ip("link", "add", self.links[0], "netns", self.names[0], "type", "veth", "peer", "name", self.links[1], "netns", self.names[1])
-        for name, host, link in zip(self.names, self.hosts, self.links):
-            ip("addr", "add", f"{host}/24", "dev", link, namespace=name)
-            ip("link", "set", link, "up", namespace=name)
-            ip("link", "set", "lo", "up", namespace=name)
+        self.spaces = [Namespace(), Namespace()]
+        for space in self.spaces:
+            space.wait_until_there()
+        self.spaces[0].ip("link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", str(self.spaces[1].pid))
+        for space, host in zip(self.spaces, self.hosts):
+            space.ip("addr", "add", f"{host}/24", "dev", "cable")
+            space.ip("link", "set", "cable", "up")
+            space.ip("link", "set", "lo", "up")
 
     def __exit__(self, *_):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        for space in self.spaces:
+            space.end()
 
     def prefix(self, side):
-        # Not `ip netns exec`: that also mounts a new /sys, which a chroot does not allow.
-        return ("nsenter", f"--net=/run/netns/{self.names[side]}")
+        return self.spaces[side].prefix()
 
     def cut(self):
         """Packets vanish without a word: each side now sends to a hardware address that nobody has."""
         for side in (0, 1):
-            ip("neigh", "replace", self.hosts[1 - side], "lladdr", "02:00:00:00:00:99", "dev", self.links[side], "nud", "permanent",
-               namespace=self.names[side])
+            self.spaces[side].ip("neigh", "replace", self.hosts[1 - side], "lladdr", "02:00:00:00:00:99", "dev", "cable", "nud", "permanent")
 
     def mend(self):
         for side in (0, 1):
-            ip("neigh", "del", self.hosts[1 - side], "dev", self.links[side], namespace=self.names[side])
+            self.spaces[side].ip("neigh", "del", self.hosts[1 - side], "dev", "cable")
 
 
 def established_sockets(pid):
