@@ -31,7 +31,7 @@ std::string_view code_name(Code code) noexcept {
 
 std::string Error::to_string() const {
     std::string text = format_text("{}: {}", code_name(code_), message_);
-    if (errno_ != 0) text += format_text(" (errno {} {})", errno_, ::strerrordesc_np(errno_) ? ::strerrordesc_np(errno_) : "?");
+    if (errno_ > 0) text += format_text(" (errno {} {})", errno_, ::strerrordesc_np(errno_) ? ::strerrordesc_np(errno_) : "?");
     return text;
 }
 

@@ -33,7 +33,7 @@ enum class Code : uint8_t {
 
 MC_EXPORT std::string_view code_name(Code code) noexcept;
 
-/// A failure as a value: what to do (code), what the system said (errno, 0 if none), and a text for people.
+/// A failure as a value: what to do (code), what the system said (errno; negative: EAI_...; 0: nothing), and a text for people.
 class MC_EXPORT Error {
 public:
     Error() = default;

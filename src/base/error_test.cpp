@@ -2,6 +2,7 @@
 #include "base/error.h"
 
 #include <gtest/gtest.h>
+#include <netdb.h>
 
 #include <cerrno>
 #include <memory>
@@ -31,6 +32,8 @@ TEST(Error, SaysCodeMessageAndErrnoInOneLine) {
     EXPECT_EQ(Error(Code::kNotFound, "no segment a").to_string(), "not found: no segment a");
     EXPECT_EQ(Error(Code::kUnavailable, "cannot connect b", ECONNREFUSED).to_string(),
               "unavailable: cannot connect b (errno 111 Connection refused)");
+    EXPECT_EQ(Error(Code::kUnavailable, "cannot resolve c: no such name", EAI_NONAME).to_string(),
+              "unavailable: cannot resolve c: no such name");
     EXPECT_EQ(Error(Code::kInternal, "x", 99999).to_string(), "internal error: x (errno 99999 ?)");
 }
 

@@ -42,7 +42,7 @@ std::string Status::ToString() const {
     return text;
 }
 
-Status to_status(const Error& error) { return {static_cast<Status::Code>(status_code(error.code())), error.to_string()}; }
+Status to_status(const Error& error) { return {static_cast<Status::Code>(status_code(error)), error.to_string()}; }
 
 Status no_engine() { return Status::InvalidArgument("the engine is not initialized, or was freed"); }
 

@@ -30,4 +30,11 @@ int public_code(Code code) noexcept {
     return -status_code(code);
 }
 
+int status_code(const Error& error) noexcept {
+    constexpr int kUnresolved = 101;
+    return error.system_errno() < 0 ? kUnresolved : status_code(error.code());
+}
+
+int public_code(const Error& error) noexcept { return error.system_errno() < 0 ? -status_code(error) : public_code(error.code()); }
+
 }  // namespace mooncake

@@ -12,16 +12,19 @@ namespace mooncake {
 /// failure, so some of them share a number.
 MC_EXPORT int public_code(Code code) noexcept;
 MC_EXPORT int status_code(Code code) noexcept;
+/// As that of its code, except that a host name nobody could resolve has a number of its own.
+MC_EXPORT int public_code(const Error& error) noexcept;
+MC_EXPORT int status_code(const Error& error) noexcept;
 
 /// 0, or the negative number of the error.
 template <typename T>
 int public_code(const Result<T>& result) noexcept {
-    return result ? 0 : public_code(result.error().code());
+    return result ? 0 : public_code(result.error());
 }
 /// 0, or the positive number of the error.
 template <typename T>
 int status_code(const Result<T>& result) noexcept {
-    return result ? 0 : status_code(result.error().code());
+    return result ? 0 : status_code(result.error());
 }
 
 }  // namespace mooncake

@@ -2,6 +2,9 @@
 #include "engine/codes.h"
 
 #include <gtest/gtest.h>
+#include <netdb.h>
+
+#include <cerrno>
 
 namespace mooncake {
 namespace {
@@ -30,6 +33,13 @@ TEST(Codes, OfAResultAreThoseOfItsError) {
     EXPECT_EQ(public_code(Result<int>(5)), 0);
     EXPECT_EQ(public_code(Result<>(fail(Code::kOverlap, "two ranges"))), -7);
     EXPECT_EQ(status_code(Result<>(fail(Code::kBusy, "a task runs"))), 4);
+}
+
+TEST(Codes, TellAnUnresolvedNameFromAHostThatCannotBeReached) {
+    EXPECT_EQ(public_code(Error(Code::kUnavailable, "cannot resolve a", EAI_NONAME)), -101);
+    EXPECT_EQ(status_code(Error(Code::kTimedOut, "cannot resolve a in time", EAI_AGAIN)), 101);
+    EXPECT_EQ(public_code(Error(Code::kUnavailable, "cannot connect a", ECONNREFUSED)), -102);
+    EXPECT_EQ(status_code(Error(Code::kUnavailable, "cannot connect a", ECONNREFUSED)), 102);
 }
 
 }  // namespace

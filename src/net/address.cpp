@@ -111,7 +111,7 @@ Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t por
     addrinfo* list = nullptr;
     const std::string service = format_text("{}", port);
     const int status = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &list);
-    if (status != 0) return fail(Code::kUnavailable, "cannot resolve '{}': {}", host, ::gai_strerror(status));
+    if (status != 0) return fail_errno(Code::kUnavailable, status, "cannot resolve '{}': {}", host, ::gai_strerror(status));
     std::vector<SocketAddress> addresses;
     for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
         SocketAddress address;

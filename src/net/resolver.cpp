@@ -2,6 +2,7 @@
 #include "net/resolver.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 
 #include <condition_variable>
 #include <deque>
@@ -95,7 +96,7 @@ bool is_numeric_host(const std::string& host) {
 
 void resolve_in_background(const std::string& host, uint16_t port, const Resolved& done) {
     if (!resolver().ask({.host = host, .port = port, .done = done}))
-        done(fail(Code::kUnavailable, "cannot resolve '{}': too many names are being asked for", host));
+        done(fail_errno(Code::kUnavailable, EAI_AGAIN, "cannot resolve '{}': too many names are being asked for", host));
 }
 
 Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t port, Deadline deadline) {
@@ -113,7 +114,7 @@ Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t por
     });
     Lock lock(answer->mutex);
     while (!answer->addresses) {
-        if (deadline.passed()) return fail(Code::kTimedOut, "cannot resolve '{}' in time", host);
+        if (deadline.passed()) return fail_errno(Code::kTimedOut, EAI_AGAIN, "cannot resolve '{}' in time", host);
         if (deadline.is_never()) {
             answer->arrived.wait(answer->mutex);
         } else {

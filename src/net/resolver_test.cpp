@@ -2,6 +2,7 @@
 #include "net/resolver.h"
 
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -20,6 +21,13 @@ TEST(BoundedResolve, TurnsLiteralAddressesIntoNumbersAtOnce) {
         ASSERT_TRUE(addresses) << addresses.error().to_string();
         EXPECT_EQ(addresses->front().to_string(), join_host_port(host, 80));
     }
+}
+
+TEST(BoundedResolve, TellsWhyANameMeansNothing) {
+    const auto addresses = resolve("no such host", 80, Deadline::after(20s));
+    ASSERT_FALSE(addresses);
+    EXPECT_EQ(addresses.error().code(), Code::kUnavailable);
+    EXPECT_EQ(addresses.error().system_errno(), EAI_NONAME) << addresses.error().to_string();
 }
 
 TEST(BoundedResolve, FindsNamesTheMachineKnowsByItself) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/dialer.h"
 
+#include <netdb.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -94,7 +95,7 @@ void Dialer::give_up_on(Error error) {
 
 void Dialer::on_timeout() {
     if (!done_) return;
-    if (!resolved_) return finish(fail_errno(Code::kUnavailable, ETIMEDOUT, "resolve: no answer for '{}'", target_.host));
+    if (!resolved_) return finish(fail_errno(Code::kUnavailable, EAI_AGAIN, "resolve: no answer for '{}'", target_.host));
     give_up_on(Error(Code::kUnavailable, format_text("connect {}: no answer", addresses_[next_ - 1].to_string()), ETIMEDOUT));
 }
 
