@@ -34,6 +34,8 @@ using api::SegmentDesc;
 using api::SegmentHandle;
 using api::SegmentID;
 using api::Status;
+using api::Topology;
+using api::TopologyEntry;
 using api::TransferEngine;
 using api::TransferMetadata;
 using api::TransferRequest;

@@ -194,7 +194,8 @@ MOONCAKE_C_API int genNotifyInEngine(transfer_engine_t engine, uint64_t target_i
 
 /* ---- insight ---- */
 
-/* *count: room in `stats` before, entries written after. */
+/* Of the NICs driven by us; none for transports through the kernel (tcp), which chooses the NIC by itself.
+   *count: room in `stats` before, entries written after. */
 MOONCAKE_C_API int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t* stats, size_t* count);
 /* Our NICs and which memory is near them, as text or JSON, cut to fit with its NUL. -1 for NULL or no room. */
 MOONCAKE_C_API int showLinks(transfer_engine_t engine, char* buf, size_t len, int json);

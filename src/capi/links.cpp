@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
-#include "base/log.h"
+#include <set>
+
 #include "capi/calls.h"
 #include "topology/sysfs.h"
 #include "topology/topology.h"
@@ -27,13 +28,17 @@ Json describe_nic(const Nic& nic) {
 
 Json collect(const Engine& engine) {
     Json nics = Json::array();
-    const EngineOptions& options = engine.options();
-    auto topology = discover_topology({.nic_allow = options.device_allow, .nic_deny = options.device_deny, .file = options.topology_file});
-    if (topology)
-        for (const Nic& nic : topology->nics) nics.push_back(describe_nic(nic));
-    else MC_LOG_WARNING("cannot list the NICs: {}", topology.error().to_string());
+    const std::string known = engine.topology_json();
+    std::set<std::string> names;
+    if (const auto topology = topology_from_json(known))
+        for (const Nic& nic : topology->nics) names.insert(nic.name);
+    // The engine says which NICs it may use, the machine where they are.
+    const auto machine = discover_topology({});
+    if (machine)
+        for (const Nic& nic : machine->nics)
+            if (names.contains(nic.name)) nics.push_back(describe_nic(nic));
     // Made by us, so it parses; `allow_exceptions` off turns a bug into an empty answer.
-    Json locations = Json::parse(engine.topology_json(), nullptr, false);
+    Json locations = Json::parse(known, nullptr, false);
     if (locations.is_discarded()) locations = Json::object();
     return {{"local_nics", std::move(nics)}, {"topology", std::move(locations)}};
 }

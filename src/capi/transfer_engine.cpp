@@ -10,6 +10,7 @@
 #include "engine/codes.h"
 #include "engine/engine.h"
 #include "mooncake/api/engine.h"
+#include "topology/topology.h"
 
 namespace mooncake::api {
 
@@ -145,6 +146,15 @@ int TransferEngine::getRpcPort() const {
     const EngineUse engine = Impl::use(impl_);
     return engine ? engine->rpc_port() : invalid_call();
 }
+std::shared_ptr<const Topology> TransferEngine::getLocalTopology() const {
+    auto topology = std::make_shared<Topology>();
+    topology->json = getLocalTopologyString();
+    auto known = topology_from_json(topology->json);
+    if (!known) return topology;
+    for (const auto& [location, nics] : known->locations) topology->matrix[location] = {location, nics.preferred, nics.available};
+    for (const Nic& nic : known->nics) topology->hca_list.push_back(nic.name);
+    return topology;
+}
 std::string TransferEngine::getLocalTopologyString() const {
     const EngineUse engine = Impl::use(impl_);
     return engine ? engine->topology_json() : std::string("{}");
@@ -154,7 +164,7 @@ std::string TransferEngine::showLinks(bool json) const {
     return engine ? capi::describe_links(*engine, json) : std::string();
 }
 int TransferEngine::getNicLoadStats(std::vector<NicLoadStats>& stats) const {
-    stats.clear();  // no NIC is driven by us yet
+    stats.clear();
     return Impl::use(impl_) ? 0 : invalid_call();
 }
 int TransferEngine::numContexts() const { return 0; }

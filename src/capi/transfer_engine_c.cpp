@@ -234,7 +234,7 @@ int genNotifyInEngine(transfer_engine_t engine, uint64_t target_id, notify_msg_t
 
 int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t* /*stats*/, size_t* count) {
     if (count == nullptr) return invalid_call();
-    *count = 0;  // no NIC is driven by us yet
+    *count = 0;
     return use(engine) ? 0 : invalid_call();
 }
 

@@ -256,6 +256,7 @@ TEST(CppApiLife, RefusesEverythingWithoutAnEngine) {
     EXPECT_EQ(engine.installTransport("tcp"), nullptr);
     EXPECT_LT(engine.getRpcPort(), 0);
     EXPECT_EQ(engine.getLocalIpAndPort(), "");
+    EXPECT_TRUE(engine.getLocalTopology()->empty());
     EXPECT_EQ(engine.freeEngine(), 0);
 }
 
@@ -270,7 +271,14 @@ TEST(CppApiLife, StartsOnceMovesAndEnds) {
     EXPECT_EQ(engine.getTransport("pigeons"), nullptr);
     EXPECT_TRUE(engine.isTcpOnly());
     EXPECT_NE(engine.getLocalTopologyString().find("cpu:0"), std::string::npos);
+    const auto topology = engine.getLocalTopology();
+    ASSERT_TRUE(topology->getMatrix().contains("cpu:0")) << topology->toString();
+    EXPECT_EQ(topology->getMatrix().at("cpu:0").name, "cpu:0");
+    EXPECT_EQ(topology->toString(), engine.getLocalTopologyString());
     EXPECT_NE(engine.showLinks(true).find("topology"), std::string::npos);
+    std::vector<mooncake::NicLoadStats> loads(1);
+    EXPECT_EQ(engine.getNicLoadStats(loads), 0);
+    EXPECT_TRUE(loads.empty());
 
     TransferEngine moved(std::move(engine));
     EXPECT_NE(metadata->getSegmentDescByID(0), nullptr);

@@ -90,8 +90,11 @@ public:
     /// Peer to peer, the name under which peers open us: "10.0.0.1:15123".
     std::string getLocalIpAndPort() const;
     int getRpcPort() const;  // negative code without an engine
+    /// Empty without an engine, never null.
+    std::shared_ptr<const Topology> getLocalTopology() const;
     std::string getLocalTopologyString() const;
     std::string showLinks(bool json = false) const;
+    /// Of the NICs driven by us; none for transports through the kernel (tcp), which chooses the NIC by itself.
     int getNicLoadStats(std::vector<NicLoadStats>& stats) const;
     int numContexts() const;  // NICs driven by us
     void* getBaseAddr() const { return nullptr; }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +55,25 @@ struct NicLoadStats {
     std::string device_name;
     uint64_t inflight_bytes = 0;
     double ewma_bandwidth_bps = 0;
+};
+
+/// The NICs for memory at one location: the near ones, and all the others to fall back on.
+struct TopologyEntry {
+    std::string name;  // the location: "cpu:0", "cuda:1"
+    std::vector<std::string> preferred_hca;
+    std::vector<std::string> avail_hca;
+};
+
+/// What lies where in this machine, as of the call that returned it.
+struct Topology {
+    std::map<std::string, TopologyEntry> matrix;  // by location
+    std::vector<std::string> hca_list;            // every NIC
+    std::string json;                             // {"cpu:0": [["mlx5_0"], ["mlx5_1"]], ...}
+
+    bool empty() const { return matrix.empty(); }
+    const std::map<std::string, TopologyEntry>& getMatrix() const { return matrix; }
+    const std::vector<std::string>& getHcaList() const { return hca_list; }
+    const std::string& toString() const { return json; }
 };
 
 /// A message to a peer's program.
