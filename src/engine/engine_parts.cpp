@@ -178,8 +178,10 @@ void EngineParts::close() {
     const Error reason(Code::kCancelled, "the engine is closed");
     // First everything that a caller may be waiting for ends; then the callers leave; then the threads.
     client->stop();
-    sessions->for_each([&](Session& session) { session.close(reason); });
+    std::vector<std::shared_ptr<Link>> links;  // let go when all peers are told, so that we wait for all of them at once
+    sessions->for_each([&](Session& session) { links.push_back(session.close(reason)); });
     for (const auto& batch : batches.take_all()) batch->cancel();
+    links.clear();
     gate.close();
     service.stop();
     if (publisher) publisher->withdraw(Deadline::after(kWithdrawPatience));

@@ -117,7 +117,7 @@ void Session::sweep(Duration refresh_interval) {
     if (link_ == asked) outdated = std::move(link_);
 }
 
-void Session::close(const Error& reason) {
+std::shared_ptr<Link> Session::close(const Error& reason) {
     std::shared_ptr<Link> closing;
     {
         Lock lock(mutex_);
@@ -126,6 +126,7 @@ void Session::close(const Error& reason) {
         changed_.notify_all();
     }
     if (closing) closing->peer->close(reason);
+    return closing;
 }
 
 Result<Session*> SessionTable::get(const std::string& name) {

@@ -54,8 +54,8 @@ public:
     /// Now and then: drops a link that broke while idle, which frees its sockets and mappings; with a refresh interval also asks
     /// the peer whether it is still the one we know.
     void sweep(Duration refresh_interval);
-    /// Breaks the link for good.
-    void close(const Error& reason);
+    /// Breaks the link for good. Who lets go of the result may have to wait a moment for the peer.
+    std::shared_ptr<Link> close(const Error& reason);
 
 private:
     bool still_the_same(const Link& link, Deadline deadline);

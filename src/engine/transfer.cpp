@@ -31,7 +31,8 @@ Error judge_failure(Session& session, const std::shared_ptr<Link>& link, Error e
 
 Error final_error(Error error, Direction direction, const Link& link) {
     std::string message = format_text("{}: {}", link.to_string(), error.message());
-    if (error.code() == Code::kUnavailable && direction == Direction::kWrite) message += format_text("; {}", kInDoubt);
+    const bool broken = error.code() == Code::kUnavailable || error.code() == Code::kCancelled;  // the latter: the engine is closed
+    if (broken && direction == Direction::kWrite) message += format_text("; {}", kInDoubt);
     return Error(error.code(), std::move(message), error.system_errno());
 }
 

@@ -17,7 +17,6 @@ namespace mooncake::tcp {
 namespace {
 
 constexpr uint32_t kArmedIdle = EPOLLRDHUP | EPOLLONESHOT;
-constexpr Duration kFarewell = 1s;  // how long a destructor waits for the target's word
 
 uint32_t epoll_events(short wants) noexcept {
     uint32_t events = kArmedIdle;
@@ -61,6 +60,10 @@ Result<> TcpPeer::open(uint64_t session, Deadline deadline) {
         slot->fd = slot->lane.fd();
         slots_.push_back(std::move(slot));
     }
+    address_.length = sizeof address_.storage;
+    if (::getpeername(slots_.front()->fd, reinterpret_cast<sockaddr*>(&address_.storage), &address_.length) != 0)
+        return fail_errno(Code::kUnavailable, errno, "{}: the connection failed", target_.to_string());
+    patience_ = farewell_patience(slots_.front()->fd);
     // Only now, as an event may come at once.
     for (const auto& slot : slots_) {
         auto token = slot->io.add(slot->fd, *slot, kArmedIdle);
@@ -79,7 +82,9 @@ TcpPeer::~TcpPeer() {
     break_off({.error = Error(Code::kCancelled, format_text("{}: the connection was given up", target_.to_string()))});
     for (const auto& slot : slots_)
         if (slot->token != 0) slot->io.remove(slot->token, -1);  // its socket is closed already
-    if (in_doubt_.load(std::memory_order_acquire)) fence(Deadline::after(kFarewell));
+    begin_farewell();
+    Lock lock(failure_mutex_);
+    if (farewell_) farewell_->finish(target_);
 }
 
 Error TcpPeer::failure() const {
@@ -297,7 +302,22 @@ void TcpPeer::break_off(const Verdict& verdict) {
     bell_->ring();
 }
 
+void TcpPeer::close(const Error& reason) {
+    break_off({.error = reason});
+    begin_farewell();
+}
+
+void TcpPeer::begin_farewell() {
+    Lock lock(failure_mutex_);
+    if (!in_doubt_.load(std::memory_order_acquire) || farewell_) return;
+    farewell_.emplace(address_, initiator_.hello(target_, fence_session_.load(std::memory_order_acquire), 0), patience_);
+}
+
 bool TcpPeer::fence(Deadline deadline) {
+    {
+        Lock lock(failure_mutex_);
+        if (farewell_) return false;  // it is on its way, and only the destructor waits for what comes of it
+    }
     const auto greeted = greet(target_, initiator_.hello(target_, fence_session_.load(std::memory_order_acquire), 0), deadline);
     // kStale: either a newer session of ours did it already, or the process that could have applied our bytes is gone.
     if (!greeted && greeted.error().code() != Code::kStale) return false;

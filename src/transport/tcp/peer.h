@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/thread_annotations.h"
 #include "net/socket.h"
+#include "transport/tcp/farewell.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/io_thread.h"
 #include "transport/tcp/lane.h"
@@ -44,7 +46,7 @@ public:
     /// What is not yet sent is taken back; what is under way is given a moment to end by itself, which on a healthy connection it
     /// does. Otherwise the connection is broken off and the target asked to fence it.
     Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override;
-    void close(const Error& reason) override { break_off({.error = reason}); }
+    void close(const Error& reason) override;
     bool usable() const noexcept override { return !broken_.load(std::memory_order_acquire); }
 
 private:
@@ -87,6 +89,7 @@ private:
 
     void break_off(const Verdict& verdict);
     bool fence(Deadline deadline);
+    void begin_farewell();
     Error failure() const;
 
     Initiator& initiator_;
@@ -97,6 +100,8 @@ private:
 
     WorkQueue queue_;
     std::vector<std::unique_ptr<Slot>> slots_;  // constant after open()
+    net::SocketAddress address_;                // of the target; constant after open(), as is
+    Duration patience_{};                       // with its last word
     std::atomic<int> drivers_{0};
     std::atomic<bool> broken_{false};
     std::atomic<bool> in_doubt_{false};  // broke while writes were under way: the target may still apply them
@@ -105,6 +110,7 @@ private:
 
     mutable Mutex failure_mutex_;
     Error failure_ MC_GUARDED_BY(failure_mutex_);
+    std::optional<Farewell> farewell_ MC_GUARDED_BY(failure_mutex_);
 };
 
 }  // namespace mooncake::tcp

@@ -224,6 +224,18 @@ TEST(TcpPeer, CancelOfAWriteIsInDoubtWhenTheTargetHangs) {
     EXPECT_EQ(pair.completion.result().error().code(), Code::kTimedOut);
 }
 
+TEST(TcpPeer, CloseLeavesItToTheDestructorToFenceAHangingTarget) {
+    Pair pair;
+    pair.submit(Direction::kWrite, 4 << 20);
+    ASSERT_TRUE(pair.receive_request());
+    pair.peer->close(Error(Code::kCancelled, "test"));  // nobody answers over there
+    EXPECT_EQ(pair.completion.result().error().code(), Code::kCancelled);
+    pair.peer.reset();
+    Hello fence;
+    Raw raw = pair.target.welcome(&fence);
+    EXPECT_GT(fence.session, pair.hello.session);
+}
+
 TEST(TcpPeer, AFenceOlderThanTheNewConnectionDoesNotHurtIt) {
     Side here(1 << 20, one_lane()), there(1 << 20);
     auto broken = here.connect(there);

@@ -20,7 +20,10 @@ inline constexpr uint64_t kUnsentBytes = 256 << 10;  // a lane takes more work o
 inline constexpr size_t kLaneStepBytes = 1 << 20;    // then the driver looks at the next lane
 inline constexpr size_t kLeaveBytes = 256 << 10;     // what submit(kLeave) may send before it returns
 
-inline constexpr Duration kDrainTime = 250ms;  // how long cancel() lets what is under way end by itself
+inline constexpr Duration kDrainTime = 250ms;   // how long cancel() lets what is under way end by itself
+inline constexpr Duration kFarewellMin = 30ms;  // how long one that leaves waits for the target's word, and
+inline constexpr int kFarewellTrips = 8;        // this many round trips in addition, but
+inline constexpr Duration kFarewellMax = 1s;    // never longer
 
 // Both
 inline constexpr size_t kAheadBytes = 8 << 10;  // read ahead of need: a message with one 4 KiB block fits in
