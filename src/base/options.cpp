@@ -133,7 +133,7 @@ Environment process_environment() {
 
 bool parse_flag(std::string_view text) noexcept {
     for (const std::string_view off : {"", "0", "false", "no", "off"})
-        if (text.size() == off.size() && ::strncasecmp(text.data(), off.data(), off.size()) == 0) return false;
+        if (text.size() == off.size() && (text.empty() || ::strncasecmp(text.data(), off.data(), off.size()) == 0)) return false;
     return true;
 }
 

@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
     static const Forged forged;
     const size_t written = std::min<size_t>(size, 64 * sizeof(TableEntry));
-    std::memcpy(forged.mapping.address() + sizeof(TableHeader), data, written);
+    std::copy_n(reinterpret_cast<const std::byte*>(data), written, forged.mapping.address() + sizeof(TableHeader));
     std::memset(forged.mapping.address() + sizeof(TableHeader) + written, 0, 64 * sizeof(TableEntry) - written);
     reinterpret_cast<TableHeader*>(forged.mapping.address())->used.store(64);
     static const auto memory = std::make_shared<const Mapping>(MemoryFile::create("fuzz", 1 << 20).value().map(true, 1).value());

@@ -90,7 +90,7 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> in) {
 }
 
 bool may_be_hello(std::span<const std::byte> in) noexcept {
-    return std::memcmp(in.data(), &kMagic, std::min(in.size(), sizeof kMagic)) == 0;
+    return in.empty() || std::memcmp(in.data(), &kMagic, std::min(in.size(), sizeof kMagic)) == 0;
 }
 
 std::vector<std::byte> encode(const HelloReply& reply) {
