@@ -8,6 +8,7 @@
 //     readv    SIZE COUNT SECONDS     the same from another process, process_vm_readv with up to COUNT entries per call
 //     writev   SIZE COUNT SECONDS     the same to another process
 //     socket   STREAMS CHUNK SECONDS  loopback TCP to another process, one thread per stream, CHUNK bytes per call
+//     reno     STREAMS CHUNK SECONDS  the same with the reno congestion control, which does not pace: the fastest over loopback
 //     pingpong SIZE 1 SECONDS         SIZE bytes to another process and 16 bytes back, both sides spinning
 // Blocks are scattered as those of a paged KV cache: in random order, with gaps of their own size.
 #include <netinet/in.h>
@@ -162,8 +163,10 @@ Figures run_vectored(size_t size, size_t count, double seconds, bool write) {
 }
 
 /// A connected pair over loopback TCP.
-std::pair<int, int> connected_pair() {
+std::pair<int, int> connected_pair(bool reno = false) {
     const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    // Accepted sockets inherit it.
+    if (reno && ::setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) != 0) die("reno");
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -172,6 +175,7 @@ std::pair<int, int> connected_pair() {
     if (::bind(listener, generic, length) != 0 || ::listen(listener, 1) != 0) die("listen");
     ::getsockname(listener, generic, &length);
     const int client = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (reno && ::setsockopt(client, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) != 0) die("reno");
     if (::connect(client, generic, length) != 0) die("connect");
     const int server = ::accept(listener, nullptr, nullptr);
     if (server < 0) die("accept");
@@ -200,9 +204,9 @@ void pump(int socket, size_t chunk, const std::atomic<bool>& stop, std::atomic<u
     }
 }
 
-Figures run_socket(size_t streams, size_t chunk, double seconds) {
+Figures run_socket(size_t streams, size_t chunk, double seconds, bool reno) {
     std::vector<std::pair<int, int>> pairs;
-    for (size_t i = 0; i < streams; ++i) pairs.push_back(connected_pair());
+    for (size_t i = 0; i < streams; ++i) pairs.push_back(connected_pair(reno));
     const Child child([&] {
         for (const auto& pair : pairs) ::close(pair.first);
         std::vector<std::jthread> threads;
@@ -260,7 +264,7 @@ bool answer(const std::string& name, size_t size, size_t count, double seconds) 
     if (name == "memcpy") figures = run_memcpy(size, count, seconds);
     else if (name == "readv") figures = run_vectored(size, count, seconds, false);
     else if (name == "writev") figures = run_vectored(size, count, seconds, true);
-    else if (name == "socket") figures = run_socket(size, count, seconds);
+    else if (name == "socket" || name == "reno") figures = run_socket(size, count, seconds, name == "reno");
     else if (name == "pingpong") figures = run_pingpong(size, seconds);
     else return false;
     std::printf("%.4f %.3f %.3f\n", figures.gigabytes_per_second, figures.p50_us, figures.p99_us);

@@ -95,6 +95,8 @@ def tcp_rows() -> list[Row]:
     for size, batch, target in ((64 * MiB, 1, 0.9), (MiB, 128, 0.9), (64 * KiB, 128, 0.7), (4 * KiB, 128, 0.35)):
         for op in ("write", "read"):
             rows.append(Row(f"tcp {op} {size_name(size)} x{batch}", "tcp", question(op, size, batch), socket, target))
+    for op in ("write", "read"):
+        rows.append(Row(f"tcp {op} 1 MiB x128, unpaced limit", "tcp", question(op, MiB, 128), ("reno", 2, MiB), 0.75))
     rows.append(Row("tcp write 4 KiB x1 p50", "tcp", question("write", 4 * KiB), ("pingpong", 4 * KiB, 1), 2.0, "p50_us"))
     return rows
 
