@@ -16,6 +16,7 @@ void SimClient::start() {
     endpoint.up = true;
     id_ = {1, number_ * 1'000'000 + endpoint.life};
     answered_ = world_.now();
+    view_ = 0;
     writing_.clear();
 }
 
@@ -75,24 +76,40 @@ void SimClient::act() {
     });
 }
 
+void SimClient::stop_writes() {
+    for (const auto& put : writing_) put->stopped = true;
+    writing_.clear();
+}
+
 void SimClient::beat() {
     world_.after(world_.between(700ms, 1000ms), [this] {
         beat();
         if (!endpoint.up) return;
         const Time sent = world_.now();
         // Silence for as long as the master waits: it may think us dead, so nothing of ours may land from now on.
-        if (sent - answered_ >= master_.state().options().client_ttl)
-            for (const auto& put : writing_) put->stopped = true;
-        call<PingReply>(
-            [this, id = id_](Transaction& t) {
-                const PingReply reply = ping(t, id, world_.now());
-                if (reply.status == PingStatus::kNeedRemount) remount(t, {.client = id, .segments = {}}, world_.now());
-                return reply;
-            },
-            [this, sent](std::optional<PingReply> reply) {
-                if (reply) answered_ = sent;
-            });
+        if (sent - answered_ >= master_.state().options().client_ttl) stop_writes();
+        using Answer = std::pair<PingReply, uint64_t>;
+        call<Answer>([this, id = id_](Transaction& t) { return Answer(ping(t, id, world_.now()), master_.view()); },
+                     [this, sent](std::optional<Answer> answer) {
+                         if (!answer) return;
+                         answered_ = sent;
+                         if (answer->first.status == PingStatus::kNeedRemount || answer->second != view_) join(answer->second);
+                     });
     });
+}
+
+void SimClient::join(uint64_t view) {
+    stop_writes();
+    view_ = 0;
+    call<bool>(
+        [this, view, id = id_](Transaction& t) {
+            if (view != master_.view()) return false;
+            remount(t, {.client = id, .segments = {}}, world_.now());
+            return true;
+        },
+        [this, view](std::optional<bool> known) {
+            if (known && *known) view_ = view;
+        });
 }
 
 // put ---------------------------------------------------------------------------------------------------------------------
@@ -138,38 +155,15 @@ void SimClient::started(const std::shared_ptr<Put>& put, std::optional<Started> 
             });
         return;
     }
-    put->sent = put->tries == 1 ? put->sent : world_.now() - kCallTimeout;
     put->generation = reply->item.generation;
     put->copies = std::move(reply->copies);
-    put->view = reply->view;
+    if (reply->view != view_) return give_up(put);  // of a master that we have not met: others' writes of ours may still run
     put->copies_left = put->copies.size();
     writing_.push_back(put);
     world_.after(kWriteTimeout, [this, put, life = endpoint.life] {  // the deadline: stop, then say so
         if (life == endpoint.life && put->copies_left != 0 && !put->stopped) give_up(put);
     });
-    for (size_t i = 0; i < put->copies.size(); ++i) write_copy(put, i);
-}
-
-HeldObject SimClient::held(const Put& put, const Copy& copy) const {
-    return {.tenant = TenantTable::kDefaultName,
-            .key = put.key,
-            .group = put.group,
-            .offset = copy.offset,
-            .length = put.length,
-            .generation = put.generation,
-            .checksum = put.generation,
-            .writer = id_};
-}
-
-void SimClient::write_copy(const std::shared_ptr<Put>& put, size_t i) {
-    const Copy& copy = put->copies[i];
-    if (copy.node == nullptr) return;
-    world_.send(endpoint, copy.node->endpoint, [this, put, i] {
-        const Copy& target = put->copies[i];
-        if (target.node->endpoint.life != target.node_life || put->stopped) return;
-        if (!target.node->announce(put->view, target.segment, held(*put, target))) return;
-        land_chunk(put, i, 0);
-    });
+    for (size_t i = 0; i < put->copies.size(); ++i) land_chunk(put, i, 0);
 }
 
 /// A slow writer, now and then; one-sided, so that nobody checks anything when the bytes arrive.
@@ -177,16 +171,18 @@ void SimClient::land_chunk(const std::shared_ptr<Put>& put, size_t i, uint64_t a
     const Duration delay = world_.chance(0.1) ? world_.between(100ms, 2500ms) : world_.between(1ms, 30ms);
     world_.after(delay, [this, put, i, at, life = endpoint.life] {
         const Copy& target = put->copies[i];
+        const bool gone = target.node == nullptr || !target.node->endpoint.up || target.node->endpoint.life != target.node_life;
+        if (put->stopped || gone) return;
+        if (endpoint.cut_until > world_.now() || target.node->endpoint.cut_until > world_.now()) {
+            if (life == endpoint.life) land_chunk(put, i, at);  // tries again
+            return;
+        }
         const uint64_t chunk = std::max<uint64_t>(put->length / 3 / 64 * 64, 64);
         const uint64_t end = std::min(at + chunk, put->length);
-        if (put->stopped || !target.node->endpoint.up || target.node->endpoint.life != target.node_life) return;
         target.node->land(target.offset + at, end - at, put->generation);
         if (life != endpoint.life) return;  // the writer died: what was on its way has landed
-        if (end < put->length) {
-            land_chunk(put, i, end);
-        } else if (target.node->commit(held(*put, target))) {
-            copy_written(put);
-        }
+        if (end < put->length) land_chunk(put, i, end);
+        else copy_written(put);
     });
 }
 
@@ -210,17 +206,12 @@ void SimClient::send_end(const std::shared_ptr<Put>& put) {
         [this, put](std::optional<StoreCode> code) {
             if (!code && put->tries < 4) send_end(put);
             if (code == StoreCode::kOk) ++puts;
-            if (code && *code != StoreCode::kOk)
-                for (const Copy& copy : put->copies)
-                    world_.send(endpoint, copy.node->endpoint, [put, node = copy.node] { node->forget(put->generation); });
         });
 }
 
 void SimClient::give_up(const std::shared_ptr<Put>& put) {
     put->stopped = true;
     std::erase(writing_, put);
-    for (const Copy& copy : put->copies)
-        if (copy.node != nullptr) world_.send(endpoint, copy.node->endpoint, [put, node = copy.node] { node->forget(put->generation); });
     call<StoreCode>(
         [this, put, id = id_](Transaction& t) {
             const PutEndItem item{.key = put->key, .generation = put->generation};
@@ -260,15 +251,19 @@ void SimClient::read_chunk(const std::shared_ptr<Get>& get, size_t chunk) {
     world_.after(delay, [this, get, chunk, life = endpoint.life] {
         const Copy& from = get->copies[0];
         if (life != endpoint.life || !from.node->endpoint.up || from.node->endpoint.life != from.node_life) return;
+        if (from.node->endpoint.cut_until > world_.now() || endpoint.cut_until > world_.now()) return;
         if (world_.now() >= get->sent + get->lease) {
             ++late;
             return;  // not trusted any more
         }
         const uint64_t size = (get->item.length + get->chunks - 1) / get->chunks;
         const uint64_t begin = std::min(chunk * size, get->item.length), end = std::min(begin + size, get->item.length);
-        if (begin < end && !from.node->read(from.offset + begin, end - begin, get->item.generation))
+        if (begin < end && !from.node->read(from.offset + begin, end - begin, get->item.generation)) {
+            ++missed;
+            if (master_.doubtful(get->item.generation)) return;
             world_.violated(
                 format_text("a read of {} of generation {} under a valid lease met other bytes", get->key, get->item.generation));
+        }
         if (chunk + 1 < get->chunks) read_chunk(get, chunk + 1);
         else ++gets;
     });

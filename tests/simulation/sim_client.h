@@ -11,8 +11,9 @@
 
 namespace mooncake::store::simulation {
 
-/// A client that puts, upserts, reads (some of it slowly), probes and removes, as the real one must: it stops writing at its deadline and
-/// when the master has been silent for too long, and trusts what it read only as long as its lease, counted from its question.
+/// A client that puts, upserts, reads (some of it slowly), probes and removes, as the real one must: it stops writing at its deadline,
+/// when the master has been silent for too long, and before it makes itself known to another master; and it trusts what it read only as
+/// long as its lease, counted from its question.
 class SimClient {
 public:
     static constexpr Duration kCallTimeout = 1500ms;
@@ -26,7 +27,7 @@ public:
     void stop() { stopped_ = true; }
 
     Endpoint endpoint;
-    uint64_t puts = 0, gets = 0, refused = 0, late = 0;  // what happened, to see that something did
+    uint64_t puts = 0, gets = 0, refused = 0, late = 0, missed = 0;  // what happened, to see that something did
 
 private:
     struct Copy {
@@ -37,7 +38,7 @@ private:
     };
     struct Put {
         std::string key, group;
-        uint64_t length = 0, request_id = 0, generation = 0, view = 0;
+        uint64_t length = 0, request_id = 0, generation = 0;
         bool upsert = false, stopped = false;
         int tries = 0;
         size_t copies_left = 0;
@@ -63,6 +64,8 @@ private:
     void start();
     void act();
     void beat();
+    void stop_writes();
+    void join(uint64_t view);
     /// Asks the master; exactly one answer, or none in time.
     template <typename Reply>
     void call(std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done);
@@ -71,12 +74,10 @@ private:
     void begin_put(bool upsert);
     void send_start(const std::shared_ptr<Put>& put);
     void started(const std::shared_ptr<Put>& put, std::optional<Started> reply);
-    void write_copy(const std::shared_ptr<Put>& put, size_t copy);
     void land_chunk(const std::shared_ptr<Put>& put, size_t copy, uint64_t at);
     void copy_written(const std::shared_ptr<Put>& put);
     void send_end(const std::shared_ptr<Put>& put);
     void give_up(const std::shared_ptr<Put>& put);
-    HeldObject held(const Put& put, const Copy& copy) const;
 
     void begin_get();
     void read_chunk(const std::shared_ptr<Get>& get, size_t chunk);
@@ -91,7 +92,8 @@ private:
     const uint64_t number_, keys_;
     ClientId id_;
     uint64_t requests_ = 0;
-    Time answered_{};  // when the last ping that was answered had been sent
+    Time answered_{};    // when the last ping that was answered had been sent
+    uint64_t view_ = 0;  // the master we are known to; 0: none
     bool stopped_ = false;
     std::vector<std::shared_ptr<Put>> writing_;
 };

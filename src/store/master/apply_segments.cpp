@@ -6,6 +6,15 @@
 
 namespace mooncake::store {
 
+void MasterState::apply(const Restarted& change) {
+    for (ClientNumber number = 1; number < clients_.limit(); ++number) clients_[number].attached = false;
+    for (const SegmentNumber number : segments_.numbers()) {
+        segments_[number].reporting = true;
+        segments_[number].adopting = false;
+    }
+    segments_.rebuild_view(change.now);
+}
+
 void MasterState::apply(const ClientSeen& change) {
     Client& client = clients_[clients_.find_or_insert(change.client)];
     client.alive = true;
@@ -76,7 +85,8 @@ void MasterState::apply(const SegmentOpened& change) {
     for (const BusyMemory& one : busy)
         if (one.until > change.now) rest_free_parts(change.segment, one);
     segment.reporting = false;
-    segment.closed_until = change.closed_until;
+    segment.dropped.clear();
+    segment.closed_until = std::max(segment.closed_until, change.closed_until);
     segments_.rebuild_view(change.now);
 }
 

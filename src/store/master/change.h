@@ -16,6 +16,14 @@
 /// records by number, which are the same wherever the same changes were applied from the same start.
 namespace mooncake::store {
 
+// lives -------------------------------------------------------------------------------------------------------------------
+
+/// A master goes on from the changes of another. Values stay readable; nothing new goes to a node that has not met it, since that one
+/// reports to a third master what it heard from the first.
+struct Restarted {
+    Time now{};
+};
+
 // clients -----------------------------------------------------------------------------------------------------------------
 
 struct ClientSeen {
@@ -157,8 +165,8 @@ struct ClockAdvanced {
     Time now{};
 };
 
-using Change = std::variant<ClientSeen, ClientGone, WriterQuiet, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy, SegmentRemoved,
-                            SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted, WriteDropped,
-                            LeasesGranted, PromisesGranted, ObjectsRemoved, ReplicaRemoved, SetAside, ClockAdvanced>;
+using Change = std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
+                            SegmentRemoved, SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted,
+                            WriteDropped, LeasesGranted, PromisesGranted, ObjectsRemoved, ReplicaRemoved, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

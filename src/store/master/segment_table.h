@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/time.h"
@@ -34,12 +35,14 @@ struct Segment {
     Time status_end{};      // of kGracefullyUnmounting
     Time closed_until{};    // no new ranges before: earlier leases on this memory may run
     bool reporting = true;  // its node is still telling what it holds: no new ranges
+    bool adopting = true;   // and what we do not know is news to us
     Time suspect_until{};   // its data path was reported failing
     Duration suspect_for{0};
     uint32_t name_number = 0;
     uint32_t view_position = UINT32_MAX;  // UINT32_MAX: not in the view
     uint64_t resting_bytes = 0;
-    std::vector<BusyMemory> busy;  // while reporting: what of it is free in the end will rest
+    std::unordered_set<uint64_t> dropped;  // while reporting: generations that went again, which its node may tell once more
+    std::vector<BusyMemory> busy;          // while reporting: what of it is free in the end will rest
     RangeAllocator allocator;
 };
 

@@ -57,6 +57,7 @@ void MasterState::give_ranges(const ReplicaList& replicas, uint64_t owner) {
 
 void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, ClientNumber writer) {
     if (observer_ != nullptr) observer_->range_dropped(*this, replica.segment, generation, std::max(until - now, Duration::zero()));
+    if (segments_[replica.segment].reporting) segments_[replica.segment].dropped.insert(generation);
     if (until <= now) segments_.free(replica.segment, replica.block);
     else
         rest({.segment = replica.segment,

@@ -39,6 +39,7 @@ public:
     MasterState& operator=(const MasterState&) = delete;
 
     void apply(const Change& change);
+    void apply(const Restarted& change);
     void apply(const ClientSeen& change);
     void apply(const ClientGone& change);
     void apply(const WriterQuiet& change);

@@ -102,6 +102,12 @@ TEST_F(Put, EndIsTheStartersAloneAndMayBeRepeated) {
     EXPECT_EQ(end("k", started.generation + 1), StoreCode::kInvalidWrite);
 }
 
+TEST_F(Put, ARevokeWithoutAGenerationMeansItsOwnRequestOnly) {
+    ASSERT_EQ(start({{.key = "k", .length = 64}}, {}, kClient, 8).items[0].code, StoreCode::kOk);
+    EXPECT_EQ(revoke("k", 0, kClient, 7), StoreCode::kInvalidWrite) << "of a start whose answer never came";
+    EXPECT_EQ(revoke("k", 0, kClient, 8), StoreCode::kOk);
+}
+
 TEST_F(Put, RevokeFreesTheRangeAtOnce) {
     const PutStartItem started = start("k", kPool);
     EXPECT_EQ(revoke("k", started.generation, kOther), StoreCode::kIllegalClient);

@@ -98,6 +98,7 @@ private:
     Verdict judge(const HeldObject& held, const Entry& entry) const {
         const TenantNumber tenant = state().options().tenants ? state().tenants().find(held.tenant) : TenantTable::kDefault;
         const ObjectId id = tenant == 0 ? 0 : state().objects().find(tenant, held.key);
+        if (state().segments()[segment_].dropped.contains(held.generation)) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];
@@ -167,10 +168,13 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
         }
         const SegmentNumber number = state.segments().find(held.segment.id);
         if (!state.segments()[number].reporting) continue;  // the last part once more
-        Adoption(transaction, held, number, now).run(reply.segments[i]);
+        const bool adopting = state.segments()[number].adopting;
+        if (adopting) Adoption(transaction, held, number, now).run(reply.segments[i]);
         if (held.more) continue;
-        // Not told to the end: leases of the master's earlier life may run on anything in it.
-        const Time closed_until = held.exact ? Time{} : now + state.options().lease_ttl;
+        // Not told to the end: leases of the master's earlier life may run on anything in it, and writers that have no master may go
+        // on for so long.
+        const Duration doubt = std::max(state.options().lease_ttl, state.options().client_ttl);
+        const Time closed_until = held.exact || !adopting ? Time{} : now + doubt;
         transaction.apply(SegmentOpened{.segment = number, .closed_until = closed_until, .now = now});
     }
     return reply;

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/sim_master.h"
+
+#include <algorithm>
+
+namespace mooncake::store::simulation {
+
+// the feeds ---------------------------------------------------------------------------------------------------------------
+
+void SimMaster::follow(const ClientId& client, std::shared_ptr<SimFeed> feed) {
+    const ClientNumber number = state_->clients().find(client);
+    if (!state_->clients().alive(number) || !state_->clients()[number].attached) {
+        feed->end();
+        return;
+    }
+    Stream& stream = streams_[client];
+    if (stream.feed) stream.feed->end();
+    stream = {.feed = std::move(feed), .number = ++last_stream_, .untold = state_->clients()[number].segments};
+    stream.feed->write({.reset = true});
+    tell_more(client, stream.number);
+}
+
+void SimMaster::cut_off_somebody() {
+    if (streams_.empty()) return;
+    const auto one = std::next(streams_.begin(), static_cast<std::ptrdiff_t>(world_.random.below(streams_.size())));
+    one->second.feed->cut_off();
+    streams_.erase(one);
+}
+
+void SimMaster::tell_more(const ClientId& client, uint64_t number) {
+    world_.after(world_.between(0ms, 20ms), [this, client, number] {
+        const auto found = streams_.find(client);
+        if (found == streams_.end() || found->second.number != number) return;
+        Stream& stream = found->second;
+        FeedUpdate part;
+        if (!stream.untold.empty() &&
+            !tell_ranges(*state_, stream.untold.back(), stream.cursor, 1 + world_.random.below(30), world_.now(), part)) {
+            stream.untold.pop_back();
+            stream.cursor = {};
+        }
+        stream.complete = part.complete = stream.untold.empty();
+        stream.feed->write(std::move(part));
+        if (!stream.complete) tell_more(client, number);
+    });
+}
+
+SimMaster::Stream* SimMaster::stream_of(const MasterState& state, SegmentNumber segment) {
+    const auto found = streams_.find(state.clients()[state.segments()[segment].client].id);
+    return found == streams_.end() ? nullptr : &found->second;
+}
+
+void SimMaster::range_planned(const MasterState& state, SegmentNumber segment, WriteId write) {
+    if (Stream* stream = stream_of(state, segment)) stream->pending.planned.push_back(word_of_write(state, segment, write));
+}
+
+void SimMaster::range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) {
+    if (Stream* stream = stream_of(state, segment)) stream->pending.planned.push_back(word_of_copy(state, segment, copy, world_.now()));
+}
+
+void SimMaster::range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) {
+    if (Stream* stream = stream_of(state, segment))
+        stream->pending.filled.push_back({.segment = state.segments()[segment].spec.id, .generation = generation, .checksum = checksum});
+}
+
+void SimMaster::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) {
+    dropped_.insert(generation);
+    if (Stream* stream = stream_of(state, segment))
+        stream->pending.dropped.push_back({.segment = state.segments()[segment].spec.id, .generation = generation, .rest = rest});
+}
+
+void SimMaster::copy_ordered(const MasterState& state, CopyId copy) {
+    if (Stream* stream = stream_of(state, state.copy(copy).source)) stream->pending.orders.push_back(order_of(state, copy));
+}
+
+void SimMaster::flush() {
+    for (auto at = streams_.begin(); at != streams_.end();) {
+        Stream& stream = at->second;
+        FeedUpdate& words = stream.pending;
+        if (!words.planned.empty() || !words.filled.empty() || !words.dropped.empty() || !words.orders.empty())
+            stream.feed->write(std::exchange(words, {}));
+        const bool alive = state_->clients().alive(state_->clients().find(at->first));
+        if (!alive) stream.feed->end();
+        at = alive ? std::next(at) : streams_.erase(at);
+    }
+}
+
+// its lives ---------------------------------------------------------------------------------------------------------------
+
+void SimMaster::crash_cold() {
+    world_.note("the master loses everything");
+    expect_return();
+    end_life();
+    log_.clear();
+    options_.first_generation = std::max(options_.first_generation, state_->next_generation()) + 1'000'000;
+    state_ = std::make_unique<MasterState>(options_, this);
+    rebuilding_ = true;
+    dropped_.clear();
+}
+
+void SimMaster::crash_warm() {
+    world_.note("the master restarts from its log");
+    check_replay();
+    end_life();
+    auto replayed = std::make_unique<MasterState>(options_, this);
+    for (const Change& change : log_) replayed->apply(change);
+    state_ = std::move(replayed);
+    run([this](Transaction& t) {
+        t.apply(Restarted{.now = world_.now()});
+        return true;
+    });
+}
+
+void SimMaster::check_replay() {
+    MasterState replayed(options_);
+    for (const Change& change : log_) replayed.apply(change);
+    if (dump_state(replayed) != dump_state(*state_)) world_.violated("replaying the changes gives another state");
+}
+
+/// Whose node has heard everything, and will hear that this was all, must come back.
+void SimMaster::expect_return() {
+    expected_.clear();
+    const bool host_lost = world_.chance(0.3);
+    for (auto& [client, stream] : streams_) {
+        if (host_lost && world_.chance(0.7)) {
+            stream.feed->lose();
+            stream.complete = false;
+        } else {
+            stream.feed->end();
+        }
+    }
+    for (const auto& [key, generation] : acknowledged_) {
+        const ObjectId id = state_->objects().find(TenantTable::kDefault, key);
+        if (id == 0 || state_->objects()[id].generation != generation) continue;
+        const ReplicaList& replicas = state_->objects()[id].replicas;
+        for (size_t i = 0; i < replicas.size(); ++i)
+            if (const Stream* stream = stream_of(*state_, replicas[i].segment); stream != nullptr && stream->complete)
+                expected_.push_back({key, generation, state_->segments()[replicas[i].segment].spec.id});
+    }
+}
+
+void SimMaster::end_life() {
+    for (auto& [client, stream] : streams_) stream.feed->end();
+    streams_.clear();
+    endpoint.up = false;
+    ++endpoint.life;
+}
+
+void SimMaster::check_recovered(const std::function<bool(const SegmentId&)>& survived) {
+    rebuilding_ = false;
+    for (const Expected& one : expected_)
+        if (!holds(one.key, one.generation) && !dropped_.contains(one.generation) && survived(one.segment))
+            world_.violated(format_text("{} of generation {} did not come back with its node", one.key, one.generation));
+    expected_.clear();
+    std::erase_if(acknowledged_, [&](const auto& entry) { return !holds(entry.first, entry.second); });
+}
+
+void SimMaster::after_step(size_t before) {
+    for (size_t i = before; world_.loud && i < log_.size(); ++i) note_change(log_[i]);
+    if (const Result<> agreed = check_state(*state_); !agreed) world_.violated(agreed.error().to_string());
+    bool excused = rebuilding_;
+    for (size_t i = before; i < log_.size(); ++i)
+        excused |= std::holds_alternative<ObjectsRemoved>(log_[i]) || std::holds_alternative<SegmentRemoved>(log_[i]);
+    std::erase_if(acknowledged_, [&](const auto& entry) {
+        if (holds(entry.first, entry.second)) return false;
+        if (!excused) world_.violated(format_text("{} of generation {} vanished", entry.first, entry.second));
+        return !rebuilding_;
+    });
+}
+
+void SimMaster::note_change(const Change& change) const {
+    if (const auto* one = std::get_if<WriteStarted>(&change))
+        for (const ReplicaLocation& replica : one->replicas)
+            world_.note("master: write of generation {} of {} starts at {}+{}", one->generation, one->client.low, replica.segment,
+                        replica.offset);
+    if (const auto* one = std::get_if<WriteCommitted>(&change)) world_.note("master: write {} ends", one->write);
+    if (const auto* one = std::get_if<WriteDropped>(&change)) world_.note("master: write {} is dropped", one->write);
+    if (const auto* one = std::get_if<ValueAdopted>(&change))
+        world_.note("master: adopts {} of generation {} at {}+{}", one->key, one->generation, one->segment, one->offset);
+    if (const auto* one = std::get_if<RangeReserved>(&change))
+        world_.note("master: reserves {}+{} {}", one->segment, one->offset, one->length);
+    if (const auto* one = std::get_if<RangeBusy>(&change)) world_.note("master: {}+{} {} is busy", one->segment, one->offset, one->length);
+    if (const auto* one = std::get_if<SegmentMounted>(&change)) world_.note("master: mounts {}", one->segment.name);
+    if (const auto* one = std::get_if<SegmentOpened>(&change)) world_.note("master: opens {}", one->segment);
+    if (const auto* one = std::get_if<SegmentRemoved>(&change)) world_.note("master: removes segment {}", one->segment);
+    if (const auto* one = std::get_if<ObjectsRemoved>(&change)) world_.note("master: removes {} objects", one->objects.size());
+    if (const auto* one = std::get_if<WriterQuiet>(&change)) world_.note("master: {} is quiet", one->client.low);
+    if (const auto* one = std::get_if<ClientGone>(&change)) world_.note("master: client {} ended", one->client.low);
+}
+
+}  // namespace mooncake::store::simulation

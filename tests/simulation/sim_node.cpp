@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/sim_node.h"
+
+namespace mooncake::store::simulation {
+
+SimNode::SimNode(World& world, SimMaster& master, uint64_t number, uint64_t size)
+    : world_(world), master_(master), number_(number), size_(size) {
+    start();
+    beat();
+}
+
+void SimNode::start() {
+    endpoint.up = true;
+    id_ = {2, number_ * 1'000'000 + endpoint.life};
+    spec_ = {.id = {3, number_ * 1'000'000'000 + endpoint.life * 1'000'000},
+             .name = format_text("node{}:1", number_),
+             .base = number_ << 32,
+             .size = size_};
+    memory_.assign(size_ / kUnit, 0);
+    catalogue_ = std::make_unique<Catalogue>();
+    catalogue_->add_segment(spec_);
+    view_ = 0;
+    ever_known_ = false;
+    renewing_ = false;
+    report_.reset();
+}
+
+void SimNode::crash() {
+    world_.note("{} crashes", spec_.name);
+    endpoint.up = false;
+    ++endpoint.life;
+    spec_.id = {};  // nobody finds the dead one
+    if (feed_) feed_->close();
+    feed_.reset();
+    world_.after(world_.between(100ms, 6000ms), [this] { start(); });
+}
+
+bool SimNode::mounted() const {
+    if (!endpoint.up || view_ != master_.view()) return false;
+    const SegmentNumber number = master_.state().segments().find(spec_.id);
+    return number != 0 && !master_.state().segments()[number].reporting;
+}
+
+// ---- liveness
+
+/// Twice a second: says that it lives, or does what it takes to be known.
+void SimNode::beat() {
+    world_.after(world_.between(400ms, 600ms), [this] {
+        beat();
+        if (!endpoint.up || !master_.endpoint.up) return;
+        world_.send(endpoint, master_.endpoint, [this, id = id_] {
+            const PingReply reply = master_.run([&](Transaction& t) { return ping(t, id, world_.now()); });
+            world_.send(master_.endpoint, endpoint, [this, reply, view = master_.view()] { pinged(reply, view); });
+        });
+    });
+}
+
+void SimNode::pinged(const PingReply& reply, uint64_t view) {
+    if (view != master_.view()) return;  // an answer of an earlier master
+    if (reply.status == PingStatus::kNeedRemount || view_ != view) {
+        if (report_ && report_->view == view) return;  // under way
+        // What became of the segment is not known any more, so its memory is not lent again.
+        if (renewing_) return crash();
+        join(view);
+    } else if (renewing_) {
+        unmount();
+    } else if (!feed_) {
+        catalogue_->feed_ended(/*orderly=*/false);  // it lives, so it went on without telling us
+        follow();
+    }
+}
+
+// ---- reporting
+
+/// Nothing is planned here between the end of one master and the last part of the report to the next.
+void SimNode::join(uint64_t view) {
+    view_ = 0;
+    if (feed_) {
+        feed_->close();
+        feed_ended(feed_, false);
+    }
+    auto report = std::make_shared<Report>();
+    report->view = view;
+    const size_t entries_max = 1 + world_.random.below(60);
+    catalogue_->report(entries_max, world_.now(), [&](const HeldSegment& held) {
+        Part part{.writes = {held.writes.begin(), held.writes.end()},
+                  .rests = {held.rests.begin(), held.rests.end()},
+                  .exact = held.exact,
+                  .more = held.more};
+        for (const HeldObject& object : held.objects)
+            part.objects.push_back({std::string(object.tenant), std::string(object.key), std::string(object.group), object});
+        report->parts.push_back(std::move(part));
+        return true;
+    });
+    world_.note("{} reports {} objects in {} parts, {}exact", spec_.name, catalogue_->objects(), report->parts.size(),
+                report->parts[0].exact ? "" : "not ");
+    // The new master may plan and drop from the last part on, before a stream of it has said so.
+    if (ever_known_) catalogue_->feed_ended(/*orderly=*/false);
+    report_ = report;
+    send_part(report);
+}
+
+void SimNode::send_part(const std::shared_ptr<Report>& report) {
+    if (report_ != report) return;
+    if (++report->tries > 5 || report->view != master_.view()) {
+        report_.reset();
+        return;
+    }
+    const size_t next = report->next;
+    world_.send(endpoint, master_.endpoint, [this, report, next, id = id_, spec = spec_] {
+        if (report->view != master_.view()) return;
+        const bool ok = master_.run([&](Transaction& t) { return remount_with(t, id, spec, report->parts[next]); });
+        world_.send(master_.endpoint, endpoint, [this, ok, report, next] {
+            if (!ok || report_ != report || report->next != next) return;
+            report->tries = 0;
+            if (++report->next < report->parts.size()) return send_part(report);
+            report_.reset();
+            if (report->view == master_.view()) joined(report->view);
+        });
+    });
+    world_.after(500ms, [this, report, next, life = endpoint.life] {
+        if (life == endpoint.life && report->next == next) send_part(report);
+    });
+}
+
+bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec& spec, const Part& part) {
+    if (!ever_known_) {
+        remount(t, {.client = id, .segments = {}}, world_.now());
+        return mount_segment(t, {.client = id, .segment = spec}, world_.now()) == StoreCode::kOk;
+    }
+    std::vector<HeldObject> objects;
+    for (const Part::Object& object : part.objects) {
+        objects.push_back(object.held);
+        objects.back().tenant = object.tenant;
+        objects.back().key = object.key;
+        objects.back().group = object.group;
+        if (!part.exact) master_.doubt(object.held.generation);
+    }
+    const HeldSegment held{
+        .segment = spec, .objects = objects, .writes = part.writes, .rests = part.rests, .exact = part.exact, .more = part.more};
+    const RemountReply reply = remount(t, {.client = id, .segments = {&held, 1}}, world_.now());
+    if (reply.segments[0].refused != 0 && part.exact)
+        world_.violated(format_text("refused {} entries of {}", reply.segments[0].refused, spec.name));
+    return reply.segments[0].code == StoreCode::kOk;
+}
+
+void SimNode::joined(uint64_t view) {
+    ever_known_ = true;
+    view_ = view;
+    if (feed_) feed_->close();
+    follow();
+}
+
+// ---- the feed
+
+void SimNode::follow() {
+    struct Weak {
+        std::weak_ptr<SimFeed> feed;
+        bool begun = false;
+    };
+    auto self = std::make_shared<Weak>();
+    feed_ = std::make_shared<SimFeed>(world_, endpoint,
+                                      SimFeed::Receiver{.on_update =
+                                                            [this, self](const FeedUpdate& update) {
+                                                                self->begun = true;
+                                                                catalogue_->apply(update, world_.now());
+                                                            },
+                                                        .on_end = [this, self](bool orderly) { feed_ended(self->feed.lock(), orderly); }});
+    self->feed = feed_;
+    auto asked = std::make_shared<bool>(false);
+    world_.send(endpoint, master_.endpoint, [this, asked, feed = feed_, id = id_] {
+        if (!std::exchange(*asked, true)) master_.follow(id, feed);
+    });
+    world_.after(1500ms, [this, self, feed = feed_] {  // the call was lost
+        if (self->begun || feed_ != feed) return;
+        feed->close();
+        feed_ended(feed, false);
+    });
+}
+
+void SimNode::feed_ended(const std::shared_ptr<SimFeed>& feed, bool orderly) {
+    if (feed_ != feed) return;
+    catalogue_->feed_ended(orderly);
+    feed_.reset();
+}
+
+// ---- another segment in the same memory
+
+void SimNode::renew_segment() {
+    if (view_ != master_.view() || report_ || renewing_) return;
+    world_.note("{} mounts its memory anew", spec_.name);
+    renewing_ = true;
+    unmount();
+}
+
+void SimNode::unmount() {
+    world_.send(endpoint, master_.endpoint, [this, id = id_, old = spec_.id, view = view_] {
+        if (view != master_.view()) return;
+        master_.run([&](Transaction& t) { return unmount_segment(t, {.client = id, .segment = old}, world_.now()); });
+        world_.send(master_.endpoint, endpoint, [this, old, view] {
+            if (old != spec_.id || view != view_ || view != master_.view()) return;
+            renewing_ = true;  // also where the answer to the mount was quicker than that to an impatient unmount
+            catalogue_->remove_segment(old);
+            spec_.id.low += 1'000;
+            catalogue_->add_segment(spec_);
+            mount();
+        });
+    });
+}
+
+void SimNode::mount() {
+    world_.send(endpoint, master_.endpoint, [this, id = id_, spec = spec_, view = view_] {
+        if (view != master_.view()) return;
+        const StoreCode code = master_.run([&](Transaction& t) { return mount_segment(t, {.client = id, .segment = spec}, world_.now()); });
+        world_.send(master_.endpoint, endpoint, [this, code, spec, view] {
+            if (code == StoreCode::kOk && spec.id == spec_.id && view == view_) renewing_ = false;
+        });
+    });
+}
+
+}  // namespace mooncake::store::simulation
