@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mooncake_master and mooncake_client, run as users run them."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+STOP_TIMEOUT_S = 5
+
+
+def program(name: str) -> str:
+    """What was built last here, or what is installed."""
+    built = ROOT / "build" / "dev" / "bin" / name
+    if built.exists():
+        return str(built)
+    import mooncake
+
+    return str(Path(mooncake.__file__).parent / "bin" / name)
+
+
+def eventually(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return value
+
+
+class Process:
+    """A program whose output is kept, and that is ended in order."""
+
+    def __init__(self, name: str, *flags: str, env: dict[str, str] | None = None, log: Path):
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen([program(name), *flags], stdout=output, stderr=subprocess.STDOUT, env=os.environ | (env or {}))
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, pattern: str) -> str:
+        def found() -> re.Match[str] | None:
+            assert self.process.poll() is None, self.text()
+            return re.search(pattern, self.text())
+
+        return str(eventually(found, f"no {pattern} in {self.text()}").group(1))
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code; fails when it takes too long."""
+        self.process.send_signal(number)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(TIMEOUT_S)
+
+
+class Master(Process):
+    def __init__(self, *flags: str, log: Path, env: dict[str, str] | None = None):
+        super().__init__("mooncake_master", "--port=0", "--metrics_port=0", "--metrics_host=127.0.0.1", *flags, log=log, env=env)
+        self.port = int(self.wait_for(r"Master service started on port (\d+)"))
+        self.admin_port = int(self.wait_for(r"dashboard on http://\S*:(\d+)/"))
+
+    def ask(self, path: str, method: str = "GET", body: str | None = None) -> tuple[int, str, str]:
+        return ask(self.admin_port, path, method, body)
+
+    def json(self, path: str, method: str = "GET", status: int = 200) -> Any:
+        code, kind, text = self.ask(path, method)
+        assert code == status, text
+        assert kind.startswith("application/json")
+        return json.loads(text)
+
+
+class Node(Process):
+    def __init__(self, master: Master, *flags: str, log: Path):
+        super().__init__("mooncake_client", "--host=127.0.0.1", "--metadata_server=P2PHANDSHAKE", f"--master_server_address=127.0.0.1:{master.port}",
+                         "--global_segment_size=16MB", *flags, log=log)
+        self.name = self.wait_for(r"Client (\S+) lends 16777216 bytes")
+
+
+def ask(port: int, path: str, method: str = "GET", body: str | None = None) -> tuple[int, str, str]:
+    """Status, content type and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture()
+def master(tmp_path: Path) -> Iterator[Master]:
+    with Master(log=tmp_path / "master.log") as started:
+        yield started
+
+
+def run(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program(name), *flags], capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+# ---- the master's ports
+
+
+def test_an_empty_master_answers_everything(master: Master) -> None:
+    assert master.json("/health")["status"] == "ok"
+    assert master.ask("/role") == (200, "text/plain; charset=utf-8", "leader")
+    assert master.ask("/ha_status")[2] == "serving"
+    assert master.json("/leader")["leader_address"].endswith(f":{master.port}")
+    assert master.json("/kv_events/status")["enabled"] is False
+    assert master.ask("/get_all_segments")[::2] == (200, "")
+    assert master.ask("/get_all_keys")[::2] == (200, "")
+    assert master.json("/get_segments_detail") == {"total_segments": 0, "segments": []}
+    assert master.json("/query_key?key=a", status=404)["error_code"] == -704
+    assert master.json("/batch_query_keys?keys=a,b")["data"]["b"] == {"ok": False, "error": "OBJECT_NOT_FOUND"}
+    assert master.json("/api/v1/segments/status?segment=x", status=404)["error_code"] == -101
+    assert master.json("/api/v1/remove_all", "POST") == {"success": True, "removed_count": 0}
+    assert master.ask("/no/such/page")[0] == 404
+    code, kind, page = master.ask("/")
+    assert code == 200 and kind.startswith("text/html") and "</html>" in page
+
+
+def test_a_node_is_seen_while_it_lives(master: Master, tmp_path: Path) -> None:
+    with Node(master, log=tmp_path / "node.log") as node:
+        assert master.ask("/get_all_segments")[2] == f"{node.name}\n"
+        assert f"{node.name}\nUsed(bytes): 0\nCapacity(bytes) : 16777216\n" == master.ask(f"/query_segment?segment={node.name}")[2]
+        (segment,) = master.json("/get_segments_detail")["segments"]
+        assert segment["segment_name"] == node.name and segment["status"] == "OK" and segment["size_human"] == "16.00 MB"
+        assert master.json(f"/api/v1/segments/status?segment={node.name}")["status_name"] == "OK"
+        metrics = master.ask("/metrics")[2]
+        assert f'segment_total_capacity_bytes{{segment="{node.name}"}} 16777216' in metrics
+        assert "\nmaster_active_clients 1\n" in metrics
+        assert "16.00 MB" in master.ask("/metrics/summary")[2]
+        assert len(master.json("/api/v1/overview")["clients"]) == 1
+        assert node.end() == 0
+        assert master.ask("/get_all_segments")[2] == ""
+        assert node.name not in master.ask("/metrics")[2]
+
+
+def test_metrics_have_the_names_that_dashboards_ask_for(master: Master) -> None:
+    names = set(re.findall(r"^# TYPE (\S+)", master.ask("/metrics")[2], re.MULTILINE))
+    single = ("put_start put_end put_revoke get_replica_list get_replica_list_by_regex exist_key remove remove_by_regex remove_all mount_segment "
+              "unmount_segment remount_segment ping create_copy_task create_move_task query_task update_task").split()
+    wanted = {f"master_{call}_{what}_total" for call in single for what in ("requests", "failures")}
+    wanted |= {f"master_batch_{call}_{what}_total" for call in ("exist_key", "get_replica_list", "put_start", "put_end", "put_revoke", "replica_clear")
+               for what in ("requests", "failures", "partial_successes", "items", "failed_items")}
+    wanted |= set("master_allocated_bytes master_total_capacity_bytes master_key_count master_active_clients master_value_size_bytes mem_cache_hit_nums_ "
+                  "file_cache_hit_nums_ mem_cache_hit_bytes_total file_cache_hit_bytes_total mem_cache_nums_ file_cache_nums_ master_put_start_discard_cnt "
+                  "master_put_start_release_cnt master_put_start_discarded_staging_size master_put_start_alloc_failures_total "
+                  "master_put_start_partial_allocations_total master_attempted_evictions_total master_successful_evictions_total master_evicted_key_count "
+                  "master_evicted_size_bytes".split())
+    assert not wanted - names
+
+
+def test_garbage_on_any_port_hurts_nobody(master: Master) -> None:
+    for port in (master.port, master.admin_port):
+        for garbage in (b"\x16\x03\x01\x02\x00\x01\x00", b"\x00" * 5000, os.urandom(4096), b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20000):
+            with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
+                try:
+                    connection.sendall(garbage)
+                except OSError:
+                    pass  # it had heard enough
+    assert master.json("/health")["status"] == "ok"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_master_in_order(master: Master, tmp_path: Path, number: int) -> None:
+    with Node(master, log=tmp_path / "node.log"), socket.create_connection(("127.0.0.1", master.admin_port)) as idle:
+        idle.sendall(b"GET /hea")
+        assert master.end(number) == 0
+
+
+# ---- the metadata server
+
+
+def test_the_metadata_server_is_part_of_the_master_if_asked_for(tmp_path: Path) -> None:
+    with Master("--enable_http_metadata_server", "--http_metadata_server_port=0", log=tmp_path / "master.log") as master:
+        port = int(master.wait_for(r"metadata server on http://\S*:(\d+)/metadata"))
+        assert ask(port, "/health")[0] == 200
+        assert ask(port, "/metadata?key=mooncake/rpc_meta/a")[0] == 404
+        assert ask(port, "/metadata?key=mooncake/rpc_meta/a", "PUT", "1")[0] == 200
+        assert ask(port, "/metadata?key=mooncake/rpc_meta/a", "PUT", "1")[0] == 200
+        assert ask(port, "/metadata?key=mooncake/rpc_meta/a", "PUT", "2")[0] == 400
+        assert ask(port, "/metadata?key=mooncake/rpc_meta/a")[2] == "1"
+        assert ask(port, "/metadata?key=mooncake/rpc_meta/a", "DELETE")[0] == 200
+        assert ask(port, "/metadata")[0] == 400
+        assert master.end() == 0
+
+
+def test_the_metadata_of_a_killed_node_is_deleted(tmp_path: Path) -> None:
+    with Master("--enable_http_metadata_server", "--http_metadata_server_port=0", "--enable_metadata_cleanup_on_timeout", "--client_ttl=1",
+                log=tmp_path / "master.log") as master:
+        port = int(master.wait_for(r"metadata server on http://\S*:(\d+)/metadata"))
+        with Node(master, f"--metadata_server=http://127.0.0.1:{port}/metadata", log=tmp_path / "node.log") as node:
+            keys = [f"/metadata?key=mooncake/ram/{node.name}", f"/metadata?key=mooncake/rpc_meta/{node.name}"]
+            assert [ask(port, key)[0] for key in keys] == [200, 200]
+            time.sleep(1.5)  # it must have been seen alive
+            assert [ask(port, key)[0] for key in keys] == [200, 200]
+            node.process.kill()
+            eventually(lambda: [ask(port, key)[0] for key in keys] == [404, 404], "metadata of a dead node stays")
+
+
+# ---- flags and files
+
+
+@pytest.mark.parametrize("flags, reason", [
+    (["--no_such_flag"], "no_such_flag"),
+    (["--prot=1"], "did you mean --port?"),
+    (["--port=many"], "--port"),
+    (["--port=70000"], "65535"),
+    (["--port"], "needs a value"),
+    (["--eviction_ratio=2"], "eviction_ratio"),
+    (["--default_kv_lease_ttl=5parsecs"], "default_kv_lease_ttl"),
+    (["--memory_allocator=x"], "offset"),
+    (["--enable_ha"], "ha_backend_connstring"),
+    (["--enable_oplog"], "enable_ha"),
+    (["--config_path=/no/such/file"], "/no/such/file"),
+    (["--rpc_interface=nothing0"], "nothing0"),
+    (["--rpc_address=192.0.2.1"], "192.0.2.1"),
+    (["stray"], "stray"),
+])
+def test_the_master_says_what_is_wrong(flags: list[str], reason: str) -> None:
+    done = run("mooncake_master", "--metrics_port=0", *flags) if flags[0].startswith("--port") else run("mooncake_master", "--port=0", "--metrics_port=0", *flags)
+    assert done.returncode == 1
+    assert reason in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["port", "metrics_port", "http_metadata_server_port"])
+def test_a_taken_port_is_named(flag: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        flags = {"port": 0, "metrics_port": 0, "http_metadata_server_port": 0} | {flag: port}
+        done = run("mooncake_master", "--enable_http_metadata_server", *[f"--{name}={value}" for name, value in flags.items()])
+    assert done.returncode == 1
+    assert str(port) in done.stderr
+
+
+@pytest.mark.parametrize("name", ["mooncake_master", "mooncake_client"])
+def test_help_and_version(name: str) -> None:
+    shown = run(name, "--help")
+    assert shown.returncode == 0 and "--log_dir" in shown.stdout
+    version = run(name, "--version")
+    assert version.returncode == 0 and re.fullmatch(rf"{name} \d+\.\d+.*\n", version.stdout)
+
+
+def test_values_come_from_the_command_line_then_the_file_then_defaults(tmp_path: Path) -> None:
+    port, other = free_port(), free_port()
+    written = {"a.json": json.dumps({"rpc_port": port, "client_live_ttl_sec": 60, "enable_metric_reporting": False}),
+               "a.yaml": f"rpc_port: {port}\nclient_live_ttl_sec: 60\n"}
+    for name, text in written.items():
+        (tmp_path / name).write_text(text)
+        flags = ["--metrics_port=0", "--config_path", str(tmp_path / name)]
+        with Process("mooncake_master", *flags, log=tmp_path / "master.log") as process:
+            assert process.wait_for(r"Master service started on port (\d+)") == str(port)
+            assert process.end() == 0
+        with Process("mooncake_master", *flags, f"--rpc_port={other}", log=tmp_path / "master.log") as process:
+            assert process.wait_for(r"Master service started on port (\d+)") == str(other)
+            assert process.end() == 0
+
+
+def test_what_is_not_built_is_named_in_one_line(tmp_path: Path) -> None:
+    with Master("--enable_offload", "--promotion_on_hit", "-v=1", "--max_log_size=10", log=tmp_path / "master.log") as master:
+        lines = [line for line in master.text().splitlines() if "not built" in line]
+        assert len(lines) == 1 and "--enable_offload" in lines[0] and "--promotion_on_hit" in lines[0]
+
+
+def test_the_log_goes_to_a_file_if_asked_for(tmp_path: Path) -> None:
+    with Process("mooncake_master", "--port=0", "--metrics_port=0", f"--log_dir={tmp_path}", log=tmp_path / "output") as process:
+        process.wait_for(r"Master service started on port (\d+)")
+        link = tmp_path / "mooncake_master.INFO"
+        assert re.fullmatch(rf"mooncake_master\.INFO\.\d+-\d+\.{process.process.pid}", os.readlink(link))
+        assert "master serves" in link.read_text()
+        assert process.end() == 0
+
+
+def test_the_master_listens_where_it_is_told(tmp_path: Path) -> None:
+    with Master("--rpc_address=127.0.0.1", log=tmp_path / "master.log") as master:
+        socket.create_connection(("127.0.0.1", master.port), TIMEOUT_S).close()
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.2", master.port), 1)
+    with Master("--rpc_interface=lo", log=tmp_path / "master.log") as master:
+        assert master.json("/leader")["leader_address"] == f"127.0.0.1:{master.port}"
+
+
+# ---- the client
+
+
+def test_a_client_shows_its_own_metrics(master: Master, tmp_path: Path) -> None:
+    port = free_port()
+    with Node(master, "--enable_http_server", f"--http_port={port}", log=tmp_path / "node.log") as node:
+        assert ask(port, "/health")[::2] == (200, '{"status":"healthy","code":0}')
+        assert "mooncake_transfer_read_bytes" in ask(port, "/metrics")[2]
+        assert "calls" in ask(port, "/metrics/summary")[2]
+        master.process.kill()
+        eventually(lambda: ask(port, "/health")[0] == 503, "a lost master is not noticed")
+        assert json.loads(ask(port, "/health")[2])["code"] == 2
+        assert node.end() == 0
+
+
+@pytest.mark.parametrize("trouble", ["none", "killed", "stopped"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_client_whatever_the_master_does(master: Master, tmp_path: Path, number: int, trouble: str) -> None:
+    with Node(master, log=tmp_path / "node.log") as node:
+        if trouble == "killed":
+            master.process.kill()
+        if trouble == "stopped":
+            master.process.send_signal(signal.SIGSTOP)
+        assert node.end(number) == 0
+
+
+def test_a_signal_ends_a_client_that_waits_for_its_master(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        with Process("mooncake_client", "--host=127.0.0.1", "--metadata_server=P2PHANDSHAKE", f"--master_server_address=127.0.0.1:{port}",
+                     "--global_segment_size=16MB", log=tmp_path / "node.log") as node:
+            connection, _ = silent.accept()
+            with connection:
+                assert node.end() == 0
+
+
+@pytest.mark.parametrize("flags, reason", [
+    (["--global_segment_size=lots"], "global_segment_size"),
+    (["--local_buffer_size=50%"], "local_buffer_size"),
+    (["--http_port=0"], "http_port"),
+    (["--master=1"], "unknown flag"),
+])
+def test_a_client_says_what_is_wrong(flags: list[str], reason: str) -> None:
+    done = run("mooncake_client", *flags)
+    assert done.returncode == 1
+    assert reason in done.stderr
