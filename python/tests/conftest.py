@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import numpy as np
 import pytest
 
 from helpers import PATHS, Peer
 from mooncake.engine import TransferEngine
+from store_helpers import Master, Memory, open_store
 
 
 class Local:
@@ -85,3 +86,37 @@ def stalling_pair(monkeypatch, make_local, make_peer) -> Pair:
 def pattern() -> Callable[[int, int], np.ndarray]:
     """Bytes that are different everywhere and for every seed."""
     return lambda length, seed=1: np.random.default_rng(seed).integers(0, 256, length, np.uint8)
+
+
+# ---- stores
+
+
+@pytest.fixture(scope="module")
+def master() -> Iterator[Master]:
+    process = Master("--default_kv_lease_ttl=2000")
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def make_store(master) -> Iterator[Callable[..., Any]]:
+    """Stores of one pool, closed at the end."""
+    made: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        made.append(open_store(master.address, **options))
+        return made[-1]
+
+    yield make
+    for store in made:
+        assert store.close() == 0
+
+
+@pytest.fixture
+def store(make_store) -> Any:
+    return make_store()
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory(4 << 20)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The REST service: as a program against a real pool, and its states with a stand-in for the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+
+import pytest
+
+from mooncake.mooncake_store_service import MooncakeStoreService, _shm_name_to_path, parse_arguments
+from store_helpers import PATIENCE_S, MiB
+
+
+class Service:
+    def __init__(self, master: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mooncake.mooncake_store_service", "--port", "0", "-Dlocal_hostname=127.0.0.1", "-Dlocal_buffer_size=16MB",
+             "--define", "global_segment_size=32MB", *arguments],
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "MOONCAKE_MASTER": master})
+        text = ""
+        for line in self.process.stderr:
+            text += line
+            found = re.search(r"listens on 0\.0\.0\.0:(\d+)", line)
+            if found and "REST" in line:
+                self.port = int(found[1])
+                return
+        raise AssertionError(f"the service ended with {self.process.wait(PATIENCE_S)}:\n{text}")
+
+    def ask(self, method: str, path: str, body=None) -> tuple[int, object]:
+        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                status, kind, content = answer.status, answer.headers["Content-Type"], answer.read()
+        except urllib.error.HTTPError as error:
+            status, kind, content = error.code, error.headers["Content-Type"], error.read()
+        return status, json.loads(content) if "json" in kind else content
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode
+
+
+@pytest.fixture(scope="module")
+def service(master):
+    made = Service(master.address)
+    yield made
+    assert made.stop() == 0
+
+
+def test_values_over_http(service):
+    assert service.ask("PUT", "/api/put", {"key": "a/b", "value": "välue"}) == (200, {"status": "success"})
+    assert service.ask("GET", "/api/get/a/b") == (200, "välue".encode())
+    assert service.ask("GET", "/api/exist/a/b") == (200, {"exists": True})
+    assert service.ask("GET", "/api/exist/none") == (200, {"exists": False})
+    assert service.ask("GET", "/api/get/none") == (404, {"error": "Key not found"})
+    status, answer = service.ask("DELETE", "/api/remove/none")
+    assert status == 500 and "-704" in answer["error"]
+
+
+def test_removal_over_http(service):
+    assert service.ask("PUT", "/api/put", {"key": "r", "value": "v"})[0] == 200
+    assert service.ask("DELETE", "/api/remove/r") == (200, {"status": "success"})
+    assert service.ask("PUT", "/api/put", {"key": "r2", "value": "v"})[0] == 200
+    status, answer = service.ask("DELETE", "/api/remove_all")
+    assert status == 200 and re.fullmatch(r"success removed \d+ keys", answer["status"])
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", {}, {"key": "k"}, {"value": "v"}, {"key": "", "value": "v"}, {"key": 1, "value": "v"}])
+def test_bad_puts_are_answered_400(service, body):
+    status, answer = service.ask("PUT", "/api/put", body)
+    assert status == 400 and answer["error"]
+
+
+def test_segments_over_http(service):
+    status, answer = service.ask("POST", "/api/mount", {"size": 16 * MiB})
+    assert status == 200 and answer["status"] == "success" and answer["allocated_size"] >= 16 * MiB
+    assert service.ask("POST", "/api/unmount", {"segment_ids": answer["segment_ids"]})[0] == 200
+    status, answer = service.ask("POST", "/api/unmount", {"segment_ids": "1-2"})
+    assert status == 500 and answer["error"]
+
+
+def test_shared_memory_over_http(service):
+    name = f"mooncake-test-{uuid.uuid4().hex}"
+    file = Path("/dev/shm") / name
+    file.write_bytes(bytes(16 * MiB))
+    try:
+        status, answer = service.ask("POST", "/api/mount_shm", {"name": "/" + name, "size": 16 * MiB})
+        assert status == 200 and answer["segment_ids"]
+        assert service.ask("POST", "/api/unmount_shm", {"segment_ids": answer["segment_ids"]})[0] == 200
+        status, again = service.ask("POST", "/api/unmount_shm", {"segment_ids": answer["segment_ids"]})
+        assert status == 500 and again["failed_segment_ids"] == answer["segment_ids"]
+        status, answer = service.ask("POST", "/api/reconfigure", {"mode": "decode", "path": str(file), "size": 16 * MiB})
+        assert status == 200 and answer["mode"] == "decode" and answer["segment_ids"]
+        assert service.ask("POST", "/api/reconfigure", {"mode": "prefill"}) == (200, {"status": "success", "mode": "prefill", "segment_ids": []})
+    finally:
+        file.unlink()
+
+
+@pytest.mark.parametrize("path, body", [
+    ("/api/mount", {"size": True}), ("/api/mount", {"size": 1.5}), ("/api/mount", {"size": "16"}), ("/api/mount", {"size": 0}), ("/api/mount", {}),
+    ("/api/mount", {"size": 1, "protocol": 5}), ("/api/unmount", {}), ("/api/unmount", {"segment_ids": []}), ("/api/unmount", {"segment_ids": [1]}),
+    ("/api/unmount", {"segment_ids": "1-2", "grace_period_seconds": -1}), ("/api/mount_shm", {"size": 1}), ("/api/mount_shm", {"name": "..", "size": 1}),
+    ("/api/mount_shm", {"name": "a/b", "size": 1}), ("/api/unmount_local_disk", {"grace_period_seconds": True}),
+    ("/api/unmount_local_disk", {"grace_period_seconds": 3601}), ("/api/reconfigure", {}), ("/api/reconfigure", {"mode": "decode"}),
+    ("/api/reconfigure", {"mode": "decode", "path": "/x", "size": "1"})])
+def test_bad_requests_are_answered_400(service, path, body):
+    status, answer = service.ask("POST", path, body)
+    assert status == 400 and answer["error"]
+
+
+def test_service_gives_up_without_a_master():
+    with pytest.raises(AssertionError, match="ended with 1"):
+        Service("127.0.0.1:1", "--max-wait-time", "0", "-Dmaster_server_address=127.0.0.1:1")
+
+
+# ---- by itself
+
+
+@pytest.mark.parametrize("name", ["", "/", ".", "..", "/..", "a/b", "//a", "a/", None, 5, "a\0b"])
+def test_names_that_lead_elsewhere_are_value_errors(name):
+    with pytest.raises(ValueError):
+        _shm_name_to_path(name)
+
+
+def test_names_of_shared_memory_become_paths():
+    assert _shm_name_to_path("a") == _shm_name_to_path("/a") == "/dev/shm/a"
+
+
+def test_arguments_are_read():
+    options = parse_arguments(["--config", "f", "-Da=1", "--define", "b=2=3", "--port", "1", "--max-wait-time", "5"])
+    assert (options.config, dict(options.define), options.port, options.max_wait_time) == ("f", {"a": "1", "b": "2=3"}, 1, 5)
+    with pytest.raises(SystemExit):
+        parse_arguments(["-Dx"])
+
+
+class FakeStore:
+    """Mounts what it is told to; unmounting fails for the ids in `stuck`."""
+
+    def __init__(self) -> None:
+        self.mounted, self.stuck, self.next, self.ret = [], set(), 0, 0
+
+    def mount_segment(self, path, size, offset, protocol, location):
+        if self.ret:
+            return {"ret": self.ret, "segment_ids": []}
+        self.next += 1
+        self.mounted.append(f"{self.next}-0")
+        return {"ret": 0, "segment_ids": [f"{self.next}-0"]}
+
+    def unmount_segment(self, ids, grace):
+        if ids[0] in self.stuck:
+            return -1
+        self.mounted.remove(ids[0])
+        return 0
+
+
+class FakeRequest:
+    def __init__(self, body) -> None:
+        self.body = body
+
+    async def json(self):
+        return self.body
+
+
+def test_reconfiguring_keeps_track_of_what_is_mounted(monkeypatch):
+    monkeypatch.setenv("MOONCAKE_MASTER", "127.0.0.1:1")
+    monkeypatch.delenv("MOONCAKE_CONFIG_PATH", raising=False)
+    decode = {"mode": "decode", "path": "/x", "size": 5}
+
+    async def use() -> None:
+        service = MooncakeStoreService(None, {"device_name": "d"})
+        assert service.setup_config()["rdma_devices"] == "d" and service.setup_config()["master_server_addr"] == "127.0.0.1:1"
+        store = service.store = FakeStore()
+
+        async def ask(body) -> int:
+            return (await service.handle_reconfigure(FakeRequest(body))).status
+
+        store.ret = -1
+        assert await ask(decode) == 500 and (service.current_mode, service.last_mount_info) == ("prefill", None)
+        store.ret = 0
+        assert await ask(decode) == 200 and service.mounted_segment_ids == ["1-0"] and service.last_mount_info["path"] == "/x"
+        store.ret = -1
+        assert await ask(decode) == 500 and (service.current_mode, service.mounted_segment_ids) == ("decode", ["1-0"])
+        store.ret, store.stuck = 0, {"1-0"}
+        assert await ask(decode) == 500 and service.mounted_segment_ids == ["2-0", "1-0"]
+        assert await ask({"mode": "prefill"}) == 500 and service.mounted_segment_ids == ["1-0"]
+        store.stuck = set()
+        assert await ask({"mode": "prefill"}) == 200 and (service.mounted_segment_ids, store.mounted) == ([], [])
+        service.store = None
+
+    asyncio.run(use())
