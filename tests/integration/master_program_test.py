@@ -353,3 +353,22 @@ def test_a_client_says_what_is_wrong(flags: list[str], reason: str) -> None:
     done = run("mooncake_client", *flags)
     assert done.returncode == 1
     assert reason in done.stderr
+
+
+# ---- the guide
+
+
+@pytest.mark.parametrize("name", ["mooncake_master", "mooncake_client"])
+def test_the_guide_names_every_flag(name: str) -> None:
+    guide = (ROOT / "docs" / "guide" / "master.md").read_text()
+    flags = re.findall(r"^  --(\w+) ", run(name, "--help").stdout, re.MULTILINE)
+    assert len(flags) > 20
+    assert [flag for flag in flags if f"`{flag}`" not in guide and f"`--{flag}`" not in guide] == []
+
+
+def test_the_guide_names_every_endpoint() -> None:
+    guide = (ROOT / "docs" / "guide" / "master.md").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "src" / "store" / "service").glob("http_*.cpp"))
+    paths = re.findall(r'"(?:GET|PUT|POST|DELETE)", "(/[^"]*)"', source)
+    assert len(paths) > 10
+    assert [path for path in paths if path not in guide] == []
