@@ -48,10 +48,11 @@ def test_needs_only_the_system_and_what_the_package_carries(path):
         assert folder in ("$ORIGIN", "$ORIGIN/lib", "$ORIGIN/../lib")
 
 
-def test_the_library_shows_our_own_names_only():
-    names = [line.split(maxsplit=2)[2] for line in run("nm", "-D", "-C", "--defined-only", PACKAGE / "lib/libtransfer_engine.so").splitlines()]
+@pytest.mark.parametrize("library, entry", [("libtransfer_engine.so", "createTransferEngine"), ("libmooncake_store.so", "mooncake_store_create")])
+def test_the_library_shows_our_own_names_only(library, entry):
+    names = [line.split(maxsplit=2)[2] for line in run("nm", "-D", "-C", "--defined-only", PACKAGE / "lib" / library).splitlines()]
     foreign = [name for name in names if not re.match(r"(typeinfo (name )?for |vtable for )?mooncake::|[a-z]\w*$", name)]
-    assert "createTransferEngine" in names
+    assert entry in names
     assert foreign == []
 
 
@@ -61,7 +62,8 @@ def test_carries_the_licenses_of_what_is_inside():
 
 def test_the_programs_that_it_promises_can_be_found():
     names = {script.name for script in entry_points(group="console_scripts") if script.value.startswith("mooncake.")}
-    assert {"mooncake_http_metadata_server", "transfer_engine_bench", "transfer_engine_topology_dump"} <= names
+    assert {"mc_store_rest_server", "mooncake_client", "mooncake_http_metadata_server", "mooncake_master", "transfer_engine_bench",
+            "transfer_engine_topology_dump"} <= names
 
 
 C_PROGRAM = """

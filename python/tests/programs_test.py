@@ -2,6 +2,7 @@
 """The demonstration, the examples and the console scripts run as users run them."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,11 +35,22 @@ def test_example_runs(example, says):
     assert says in done.stdout
 
 
-@pytest.mark.parametrize("program", ["transfer_engine_bench", "transfer_engine_topology_dump"])
+@pytest.mark.parametrize("program", ["transfer_engine_bench", "transfer_engine_topology_dump", "mooncake_master", "mooncake_client"])
 def test_console_script_becomes_the_native_program(program):
     script = f"import sys; sys.argv = ['{program}', '--help']; from mooncake import cli; cli.{program}()"
     done = run(sys.executable, "-c", script)
     assert re.search(program, done.stdout + done.stderr), done
+
+
+def test_signal_to_the_console_script_reaches_the_program():
+    script = "import sys; sys.argv = ['mooncake_master', '--port=0', '--metrics_port=0', '--rpc_address=127.0.0.1']; from mooncake import cli; cli.mooncake_master()"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:
+        if "Master service started on port" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_missing_program_is_reported(monkeypatch, tmp_path):
