@@ -15,6 +15,7 @@ namespace {
 constexpr Duration kHedge = 50ms, kPatience = 2s;
 constexpr Duration kHedgePerByte = 10ns, kPatiencePerByte = 100ns;
 constexpr uint64_t kRoundBytes = 1 << 30;  // leases are looked at between rounds
+constexpr uint64_t kNearStep = 1 << 20;    // about what fits the second-level cache
 
 /// Brings the replicas into the order in which this client tries them: nearest first, equally near ones spread over the keys.
 void order_replicas(ClientCore& core, SegmentLookup& segments, std::string_view key, Place& place) {
@@ -262,27 +263,49 @@ uint64_t Fetch::stored_at(const Item& item, const SegmentLookup::Found& from) co
     return base + item.place.replicas[item.chosen].offset;
 }
 
+Move Fetch::move_for(const Group& group, std::span<const uint32_t> items) {
+    Move move{.segment = group.from.segment, .blocks = {}, .bytes = 0, .patience = {}, .outcome = {}};
+    move.blocks.reserve(items.size());
+    for (const uint32_t i : items) {
+        add_blocks(i, stored_at(items_[i], group.from), move.blocks);
+        move.bytes += bytes(i);
+    }
+    move.patience = group.hedged ? kHedge + kHedgePerByte * move.bytes : kPatience + kPatiencePerByte * move.bytes;
+    return move;
+}
+
 void Fetch::run_groups() {
     std::vector<Move> moves;
     std::vector<const Group*> moved;
     for (const Group& group : groups_) {
-        if (group.from.own) {
-            copy_own(group);
-            continue;
+        if (group.from.own) copy_own(group);
+        else if (groups_.size() == 1 && core_.mover.near(group.from.segment->spec)) copy_near(group);
+        else {
+            moves.push_back(move_for(group, group.items));
+            moved.push_back(&group);
         }
-        Move& move = moves.emplace_back();
-        moved.push_back(&group);
-        move.segment = group.from.segment;
-        move.blocks.reserve(group.items.size());
-        for (const uint32_t i : group.items) {
-            add_blocks(i, stored_at(items_[i], group.from), move.blocks);
-            move.bytes += bytes(i);
-        }
-        move.patience = group.hedged ? kHedge + kHedgePerByte * move.bytes : kPatience + kPatiencePerByte * move.bytes;
     }
     if (moves.empty()) return;
     core_.mover.run(Direction::kRead, moves);
-    for (size_t i = 0; i < moves.size(); ++i) judge(*moved[i], moves[i].outcome);
+    for (size_t i = 0; i < moves.size(); ++i) judge(*moved[i], moved[i]->items, moves[i].outcome);
+}
+
+void Fetch::copy_near(const Group& group) {
+    std::span<const uint32_t> rest = group.items;
+    Result<> outcome;
+    while (!rest.empty()) {
+        size_t count = 1;
+        uint64_t total = bytes(rest[0]);
+        while (count < rest.size() && total + bytes(rest[count]) <= kNearStep) total += bytes(rest[count++]);
+        const auto items = rest.first(count);
+        rest = rest.subspan(count);
+        if (outcome) {
+            Move move = move_for(group, items);
+            core_.mover.run(Direction::kRead, {&move, 1});
+            outcome = std::move(move.outcome);
+        }
+        judge(group, items, outcome);
+    }
 }
 
 void Fetch::copy_own(const Group& group) {
@@ -295,10 +318,10 @@ void Fetch::copy_own(const Group& group) {
     }
 }
 
-void Fetch::judge(const Group& group, const Result<>& outcome) {
+void Fetch::judge(const Group& group, std::span<const uint32_t> items, const Result<>& outcome) {
     if (outcome) {
         if (!core_.directory.all_reachable()) core_.directory.worked(group.from.segment);
-        for (const uint32_t i : group.items) arrived(i);
+        for (const uint32_t i : items) arrived(i);
         return;
     }
     const Error& error = outcome.error();
@@ -306,7 +329,7 @@ void Fetch::judge(const Group& group, const Result<>& outcome) {
     if (lagged) core_.slow.add(group.from.segment->spec.id, Clock::now());
     // A node that lives but does not lend this memory any more is no failure; the master knows better, or soon will.
     else if (error.code() != Code::kNotRegistered) core_.segment_failed(group.from.segment, error);
-    for (const uint32_t i : group.items) replica_failed(items_[i], StoreCode::kTransferFail);
+    for (const uint32_t i : items) replica_failed(items_[i], StoreCode::kTransferFail);
 }
 
 void Fetch::arrived(uint32_t i) {

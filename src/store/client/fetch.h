@@ -77,8 +77,11 @@ private:
     uint64_t stored_at(const Item& item, const SegmentLookup::Found& from) const;
     void sort_into_groups(std::span<const uint32_t> round, std::vector<uint32_t>& without);
     void run_groups();
+    Move move_for(const Group& group, std::span<const uint32_t> items);
     void copy_own(const Group& group);
-    void judge(const Group& group, const Result<>& outcome);
+    /// From this host: in steps small enough that what arrived is verified while it is in the cache.
+    void copy_near(const Group& group);
+    void judge(const Group& group, std::span<const uint32_t> items, const Result<>& outcome);
     void arrived(uint32_t item);
     void replica_failed(Item& item, StoreCode why);
     void finish(Item& item, StoreCode code);

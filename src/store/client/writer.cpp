@@ -16,6 +16,7 @@ namespace {
 
 constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
 constexpr Duration kFencePatience = 500ms;
+constexpr uint64_t kNearStep = 1 << 20;  // about what fits the second-level cache
 
 /// The length of a value to write; nothing: null pointers, no bytes, or more than can be.
 std::optional<uint64_t> length_of(std::span<const Piece> pieces) {
@@ -36,7 +37,6 @@ public:
 
     std::vector<StoreCode> run() {
         if (!check()) return std::move(codes_);
-        hash();
         const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
         auto reply = start_writes(core_, put_items_, config_, replace_, request_id);
         if (!reply) {
@@ -89,15 +89,12 @@ private:
         return !items_.empty();
     }
 
-    void hash() {
+    void hash(Item& item) {
         if (!core_.config.options.checksum) return;
-        std::vector<std::span<const std::byte>> pieces;
-        for (Item& item : items_) {
-            pieces.clear();
-            for (const Piece& piece : values_[item.value].pieces)
-                if (piece.length > 0) pieces.emplace_back(piece.data, piece.length);
-            item.checksum = hash_value(pieces, item.table);
-        }
+        pieces_.clear();
+        for (const Piece& piece : values_[item.value].pieces)
+            if (piece.length > 0) pieces_.emplace_back(piece.data, piece.length);
+        item.checksum = hash_value(pieces_, item.table);
     }
 
     void move(const PutStartReply& reply) {
@@ -106,11 +103,23 @@ private:
         WriteMoves moves(core_);
         for (uint32_t i = 0; i < items_.size(); ++i) {
             const PutStartItem& started = reply.items[i];
-            ends_[i] = {.key = put_items_[i].key, .generation = started.generation, .checksum = items_[i].checksum, .code = started.code};
+            ends_[i] = {.key = put_items_[i].key, .generation = started.generation, .checksum = 0, .code = started.code};
             if (started.code != StoreCode::kOk) continue;
-            if (!pass) ends_[i].code = StoreCode::kRpcFail;  // who planned it is not our master (any more)
-            else if (!add(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
+            if (!pass) {
+                ends_[i].code = StoreCode::kRpcFail;  // who planned it is not our master (any more)
+                continue;
+            }
+            hash(items_[i]);
+            ends_[i].checksum = items_[i].checksum;
+            if (!add(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
+            // On this host the copying follows the hashing step by step, while the bytes are in the cache. A network is kept busy best
+            // by everything at once.
+            if (moves.bytes() >= kNearStep && moves.near()) run(moves);
         }
+        run(moves);
+    }
+
+    void run(WriteMoves& moves) {
         for (const WriteMoves::Failure& failure : moves.run()) {
             ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
@@ -157,6 +166,7 @@ private:
     std::vector<Item> items_;
     std::vector<PutItem> put_items_;
     std::vector<WriteEnd> ends_;
+    std::vector<std::span<const std::byte>> pieces_;
     std::vector<std::pair<uint32_t, uint32_t>> repeats_;  // this value got the fate of that one
     uint64_t bytes_written_ = 0;
 };
@@ -235,8 +245,15 @@ bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& repli
     const uint64_t base = target.to.own ? reinterpret_cast<uint64_t>(target.to.own->memory->base()) : spec.base;
     target.move.blocks.push_back({.local = const_cast<std::byte*>(from), .remote = base + at, .length = length});
     target.move.bytes += length;
+    bytes_ += length;
     if (target.items.empty() || target.items.back() != item) target.items.push_back(item);
     return true;
+}
+
+bool WriteMoves::near() const {
+    return std::all_of(targets_.begin(), targets_.end(), [this](const Target& target) {
+        return target.to.own || !target.to.segment || core_.mover.near(target.to.segment->spec);
+    });
 }
 
 std::vector<WriteMoves::Failure> WriteMoves::run() {
@@ -253,8 +270,7 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
         moved.push_back(&target);
     }
     std::vector<Failure> failures;
-    if (moves.empty()) return failures;
-    core_.mover.run(Direction::kWrite, moves);
+    if (!moves.empty()) core_.mover.run(Direction::kWrite, moves);
     for (size_t i = 0; i < moves.size(); ++i) {
         if (moves[i].outcome) {
             if (!core_.directory.all_reachable()) core_.directory.worked(moves[i].segment);
@@ -264,6 +280,8 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
         const bool in_doubt = may_still_land(moves[i]);
         for (const uint32_t item : moved[i]->items) failures.push_back({.item = item, .in_doubt = in_doubt});
     }
+    targets_.clear();
+    bytes_ = 0;
     return failures;
 }
 

@@ -35,7 +35,10 @@ public:
 
     /// To this replica of item `item`, `offset` bytes behind its start. False: the segment is not known, or too small.
     bool add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from, uint64_t length);
-    /// Moves everything and says what became of each item: nothing, or why it failed.
+    /// Whether everything added so far stays on this host.
+    bool near() const;
+    uint64_t bytes() const noexcept { return bytes_; }
+    /// Moves everything and says what became of each item: nothing, or why it failed. Afterwards more can be added.
     struct Failure {
         uint32_t item = 0;
         bool in_doubt = false;
@@ -55,6 +58,7 @@ private:
     ClientCore& core_;
     SegmentLookup segments_;
     std::vector<Target> targets_;
+    uint64_t bytes_ = 0;
 };
 
 }  // namespace mooncake::store

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "store/protocol/hash_avx2.h"
+
 namespace mooncake::store {
 
 namespace {
@@ -49,7 +51,12 @@ private:
 
 static_assert(std::endian::native == std::endian::little, "tables are stored as they lie in memory");
 
-uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept { return never_zero(XXH3_64bits(bytes.data(), bytes.size())); }
+uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept {
+    static const bool wide = have_avx2();
+    constexpr size_t kShort = 240;  // no vectors are used up to here
+    if (wide && bytes.size() > kShort) return never_zero(hash_avx2(bytes.data(), bytes.size()));
+    return never_zero(XXH3_64bits(bytes.data(), bytes.size()));
+}
 
 uint64_t hash_table(std::span<const uint64_t> table) noexcept { return hash_bytes(std::as_bytes(table)); }
 
