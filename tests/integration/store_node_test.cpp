@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "base/thread_annotations.h"
 #include "store/node/membership.h"
@@ -63,6 +64,11 @@ public:
     bool wait_for(size_t count) MC_NO_THREAD_ANALYSIS {
         std::unique_lock lock(mutex_);
         return changed_.wait_for(lock, 60s, [&]() MC_NO_THREAD_ANALYSIS { return heard_.size() >= count; });
+    }
+    /// Until something is told, but not for long.
+    void wait_a_little() MC_NO_THREAD_ANALYSIS {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, 5ms);
     }
     std::vector<std::string> heard() {
         Lock lock(mutex_);
@@ -242,6 +248,55 @@ TEST(StoreNode, AMasterThatIsKilledAgainAndAgainLosesNothing) {
         for (int i = 0; i < life; ++i) EXPECT_EQ(ledger.find(format_text("k{}", i), kKeys).size(), kKeys) << "life " << life;
         EXPECT_EQ(ledger.put(format_text("k{}", life), kKeys), kKeys) << "life " << life;
     }
+}
+
+TEST(StoreNode, EveryValueThatWasAcknowledgedSurvivesAMasterKilledUnderLoad) {
+    constexpr int kLives = 6, kWriters = 2;
+    constexpr size_t kEach = 100, kPerLife = 5'000, kMost = 350'000;  // then the pool is nearly full
+    MasterProcess master(10s, 60s);                                   // space that had to rest would not come back within the test
+    Node one(master.address(), 1, 256 << 20), two(master.address(), 2, 256 << 20);
+    std::atomic<bool> done{false};
+    std::atomic<size_t> acknowledged{0};
+    std::vector<std::vector<std::string>> stored(kWriters);
+    std::vector<std::jthread> writers;
+    for (size_t w = 0; w < kWriters; ++w)
+        writers.emplace_back([&, w] {
+            Node& node = w % 2 == 0 ? one : two;
+            Ledger ledger(node);
+            for (int i = 0; !done; ++i) {
+                const std::string prefix = format_text("w{}/{}", w, i);
+                if (acknowledged < kMost && ledger.put(prefix, kEach) == kEach) {
+                    stored[w].push_back(prefix);
+                    acknowledged += kEach;
+                } else {
+                    node.listener.wait_a_little();
+                }
+            }
+        });
+    for (int life = 1; life <= kLives; ++life) {
+        // The next one dies somewhere in the middle of it.
+        const size_t enough = acknowledged + kPerLife + static_cast<size_t>(life) * 317;
+        for (const Deadline patience = soon(); acknowledged < std::min(enough, kMost);) {
+            ASSERT_FALSE(patience.passed()) << "life " << life << ": no puts any more";
+            one.listener.wait_a_little();
+        }
+        master.kill();
+        master.start();
+        for (Node* node : {&one, &two}) ASSERT_TRUE(node->listener.wait_for(static_cast<size_t>(1 + 2 * life)));
+    }
+    done = true;
+    writers.clear();
+    Ledger ledger(one);
+    Places all;
+    for (const auto& prefixes : stored)
+        for (const std::string& prefix : prefixes) {
+            const Places found = ledger.find(prefix, kEach);
+            EXPECT_EQ(found.size(), kEach) << prefix;
+            all.insert(found.begin(), found.end());
+        }
+    GTEST_LOG_(INFO) << all.size() << " values written during " << kLives << " deaths";
+    EXPECT_EQ(all.size(), acknowledged);
+    EXPECT_TRUE(disjoint(all, {}));
 }
 
 TEST(StoreNode, AMasterThatWasStoppedHasGivenUpNobody) {

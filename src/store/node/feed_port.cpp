@@ -22,6 +22,7 @@ void FeedPort::hear(Shared& shared, uint64_t serial, const FeedUpdate& update) {
     if (serial != shared.serial || !shared.handlers.on_update) return;
     shared.handlers.on_update(update);
     ++shared.words;
+    if (update.complete) shared.complete = true;
     shared.changed.notify_all();
 }
 
@@ -40,6 +41,7 @@ void FeedPort::follow() {
         if (!shared_->handlers.on_update) return;
         serial = ++shared_->serial;
         shared_->open = true;
+        shared_->complete = false;
     }
     const uint64_t handle = master_.follow(
         client_, {.on_update = [shared = shared_, serial](const FeedUpdate& update) { hear(*shared, serial, update); },
@@ -55,6 +57,13 @@ void FeedPort::give_up() {
         handle = std::exchange(handle_, 0);
     }
     if (handle != 0) master_.unfollow(handle);
+}
+
+bool FeedPort::wait_until_complete(Duration most) MC_NO_THREAD_ANALYSIS {
+    Shared& shared = *shared_;
+    std::unique_lock lock(shared.mutex);
+    shared.changed.wait_for(lock, most, [&]() MC_NO_THREAD_ANALYSIS { return !shared.open || shared.complete; });
+    return shared.open && shared.complete;
 }
 
 void FeedPort::drain(Duration silence) MC_NO_THREAD_ANALYSIS {

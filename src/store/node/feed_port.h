@@ -28,6 +28,8 @@ public:
     void follow();
     /// Waits for nothing, not even for a handler that runs.
     bool open() const noexcept { return shared_->open.load(std::memory_order_acquire); }
+    /// Waits until the feed has told everything there was at its start; false: it ended, or the time is over.
+    bool wait_until_complete(Duration most);
     /// Waits for the end of the feed: as long as it goes on saying something, but no longer than `silence` after its last word. Then it is
     /// given up, with kCancelled as its end. Returns when it has ended.
     void drain(Duration silence);
@@ -44,6 +46,7 @@ private:
         std::condition_variable_any changed;
         uint64_t serial MC_GUARDED_BY(mutex) = 0;  // of the one we listen to
         std::atomic<bool> open{false};             // written under the mutex
+        bool complete MC_GUARDED_BY(mutex) = false;
         uint64_t words MC_GUARDED_BY(mutex) = 0;
     };
     static void hear(Shared& shared, uint64_t serial, const FeedUpdate& update);

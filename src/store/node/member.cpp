@@ -73,6 +73,7 @@ Time Member::on_answer(const PingReply& reply, Time sent) {
     } else if (told_lost_) {
         // It was stopped, or cut off from us, and has not given us up: what our segments hold is what it thinks.
         told_lost_ = false;
+        obeys_.store(true, std::memory_order_release);
         epoch_.store(joined_epoch_, std::memory_order_release);
         setup_.listener.master_found(joined_epoch_);
     }
@@ -89,6 +90,7 @@ Time Member::on_answer(const PingReply& reply, Time sent) {
 
 void Member::lose_master() {
     epoch_.store(0, std::memory_order_release);
+    obeys_.store(false, std::memory_order_release);
     if (std::exchange(told_lost_, true)) return;
     MC_LOG_WARNING("the master is lost: writes it planned are ended");
     setup_.listener.master_lost();
@@ -103,15 +105,17 @@ Result<> Member::join(uint64_t epoch) {
     }
     lose_master();
     feed_.drain(kFeedSilence);
-    MC_RETURN_IF_ERROR(report_all(epoch));
+    MC_ASSIGN_OR_RETURN(const std::vector<HeldSegment> segments, report_all(epoch));
     // Nobody else may have taken over in between: what a predecessor was told is lost with it.
-    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, Deadline::after(kPingTimeout)));
-    if (reply.status != PingStatus::kOk || reply.epoch != epoch)
-        return fail(Code::kStale, "the master changed from life {} to {} during the report", epoch, reply.epoch);
+    MC_RETURN_IF_ERROR(check_master(epoch));
+    obeys_.store(true, std::memory_order_release);
+    follow();
+    MC_RETURN_IF_ERROR(await_feed(epoch));
+    // Only now: before the feed tells of new writes there must be none, or a master that dies right away takes them along.
+    for (const HeldSegment& segment : segments) MC_RETURN_IF_ERROR(send_part(epoch, {&segment, 1}));
     joined_epoch_ = epoch;
     told_lost_ = false;
     epoch_.store(epoch, std::memory_order_release);
-    follow();
     setup_.listener.master_found(epoch);
     Lock lock(mutex_);
     if (stage_ != Stage::kLeft) stage_ = Stage::kInside;
@@ -120,7 +124,22 @@ Result<> Member::join(uint64_t epoch) {
     return {};
 }
 
-Result<> Member::report_all(uint64_t epoch) {
+Result<> Member::check_master(uint64_t epoch) {
+    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, Deadline::after(kPingTimeout)));
+    if (reply.status != PingStatus::kOk || reply.epoch != epoch)
+        return fail(Code::kStale, "the master changed from life {} to {} while we joined", epoch, reply.epoch);
+    return {};
+}
+
+Result<> Member::await_feed(uint64_t epoch) {
+    while (!feed_.wait_until_complete(setup_.options.ping_interval)) {
+        if (!feed_.open()) return fail(Code::kUnavailable, "the master's feed broke at its start");
+        MC_RETURN_IF_ERROR(check_master(epoch));
+    }
+    return {};
+}
+
+Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
     {
         Lock lock(mutex_);
         reporting_ = true;
@@ -128,8 +147,11 @@ Result<> Member::report_all(uint64_t epoch) {
     }
     Result<> outcome = send_part(epoch, {});  // also where we lend nothing the master must know us
     size_t objects = 0;
+    std::vector<HeldSegment> segments;
     if (outcome) {
-        catalogue_.report(setup_.options.report_entries_max, setup_.clock(), [&](const HeldSegment& part) {
+        catalogue_.report(setup_.options.report_entries_max, setup_.clock(), [&](HeldSegment part) {
+            if (!part.more) segments.push_back({.segment = part.segment, .exact = part.exact});
+            part.more = true;
             outcome = send_part(epoch, {&part, 1});
             objects += part.objects.size();
             return outcome.has_value();
@@ -137,8 +159,9 @@ Result<> Member::report_all(uint64_t epoch) {
     }
     Lock lock(mutex_);
     reporting_ = false;
-    if (outcome && objects != 0) MC_LOG_INFO("told the master of {} values in our memory", objects);
-    return outcome;
+    if (!outcome) return Unexpected(outcome.error());
+    if (objects != 0) MC_LOG_INFO("told the master of {} values in our memory", objects);
+    return segments;
 }
 
 Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part) {
@@ -186,7 +209,7 @@ void Member::on_update(const FeedUpdate& update) {
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
     // Orders of a master that is lost are void; its words about memory are not.
-    if (epoch() != 0)
+    if (obeys_.load(std::memory_order_acquire))
         for (const CopyOrder& order : update.orders) setup_.listener.copy_ordered(order);
     if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
 }

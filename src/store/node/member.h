@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "base/error.h"
 #include "base/thread_annotations.h"
@@ -57,7 +58,10 @@ private:
     Time on_silence(const Error& why);
     Time on_answer(const PingReply& reply, Time sent);
     Result<> join(uint64_t epoch);
-    Result<> report_all(uint64_t epoch);
+    /// Tells what our segments hold; returns them as they are to be opened for new writes.
+    Result<std::vector<HeldSegment>> report_all(uint64_t epoch);
+    Result<> check_master(uint64_t epoch);
+    Result<> await_feed(uint64_t epoch);
     Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part);
     void lose_master();
     void settle_unmounts();
@@ -72,6 +76,7 @@ private:
     const Setup setup_;
     Catalogue catalogue_;
     std::atomic<uint64_t> epoch_{0};
+    std::atomic<bool> obeys_{false};   // the feed is that of a master we have not lost
     std::atomic<Time> answered_at_{};  // when the last ping that was answered had been sent
 
     // Only beat().

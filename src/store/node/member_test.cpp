@@ -88,7 +88,6 @@ protected:
     void join() {
         beat();
         ASSERT_TRUE(member_.standing());
-        master_.tell({.sequence = 1, .reset = true, .complete = true});
         listener_.take();
         master_.take_log();
     }
@@ -120,7 +119,7 @@ TEST_F(MemberTest, MakesItselfKnownAndFollows) {
     beat();
     EXPECT_TRUE(member_.standing());
     EXPECT_THAT(master_.take_log(), ElementsAre("ping", "remount", "ping", "follow"));
-    EXPECT_THAT(listener_.take(), ElementsAre("found 100"));
+    EXPECT_THAT(listener_.take(), ElementsAre("all changed", "found 100"));
     EXPECT_EQ(member_.epoch(), 100U);
     EXPECT_EQ(next_ - now(), 1s);
 }
@@ -167,10 +166,11 @@ TEST_F(MemberTest, TellsANewMasterEverythingExactlyWhenTheOldOneEnded) {
     EXPECT_EQ(member_.epoch(), 100U);
     master_.come_back(101);
     beat();
-    EXPECT_THAT(listener_.take(), ElementsAre("lost", "found 101"));
+    EXPECT_THAT(listener_.take(), ElementsAre("lost", "all changed", "found 101"));
     const std::vector<Part> parts = master_.take_parts();
-    ASSERT_EQ(parts.size(), 2U);  // of at most two entries
-    EXPECT_TRUE(parts[0].exact && parts[0].more && parts[1].exact && !parts[1].more);
+    ASSERT_EQ(parts.size(), 3U);  // of at most two entries, and the one that opens the segment
+    for (const Part& part : parts) EXPECT_TRUE(part.exact);
+    EXPECT_TRUE(parts[0].more && parts[1].more && !parts[2].more);
     EXPECT_EQ(parts[0].writes + parts[1].writes, 1U);
     EXPECT_EQ(parts[0].keys.size() + parts[1].keys.size(), 3U);
     EXPECT_EQ(master_.feeds(), 1U);
@@ -202,8 +202,8 @@ TEST_F(MemberTest, AFeedThatNeverEndsIsGivenUpAndThenNothingIsExact) {
     master_.come_back(101);  // the old connection just stays, as that to a host that was switched off
     beat();
     const std::vector<Part> parts = master_.take_parts();
-    ASSERT_EQ(parts.size(), 2U);
-    EXPECT_FALSE(parts[0].exact || parts[1].exact);
+    ASSERT_EQ(parts.size(), 3U);
+    for (const Part& part : parts) EXPECT_FALSE(part.exact);
     EXPECT_EQ(master_.feeds(), 1U);
 }
 
@@ -302,6 +302,44 @@ TEST_F(MemberTest, AMasterReplacedRightAfterTheReportIsNoticed) {
     EXPECT_THAT(listener_.take_master(), ElementsAre("found 102"));
 }
 
+TEST_F(MemberTest, SegmentsAreOpenedForWritesOnlyWhenTheFeedTellsOfThem) {
+    join_with_values();
+    master_.die();
+    master_.settle();
+    master_.feeds_complete = false;
+    master_.come_back(101);
+    master_.take_log();
+    std::jthread joining([this] { beat(); });
+    ASSERT_TRUE(master_.wait_for("follow"));
+    for (const Part& part : master_.take_parts()) EXPECT_TRUE(part.more) << "nothing may be written yet";
+    master_.tell({.sequence = 2, .complete = true});
+    joining.join();
+    const std::vector<Part> parts = master_.take_parts();
+    ASSERT_EQ(parts.size(), 1U);
+    EXPECT_FALSE(parts[0].more);
+    EXPECT_EQ(member_.epoch(), 101U);
+}
+
+TEST_F(MemberTest, AFeedThatBreaksAtItsStartMeansJoiningAgain) {
+    join_with_values();
+    master_.die();
+    master_.settle();
+    master_.feeds_complete = false;
+    master_.come_back(101);
+    master_.take_log();
+    std::jthread joining([this] { beat(); });
+    ASSERT_TRUE(master_.wait_for("follow"));
+    master_.end_feeds(Error(Code::kNoSpace, "reads too slowly"));
+    joining.join();
+    EXPECT_EQ(member_.epoch(), 0U);
+    EXPECT_EQ(next_ - now(), 100ms);
+    master_.feeds_complete = true;
+    master_.take_parts();
+    beat();
+    EXPECT_EQ(member_.epoch(), 101U);
+    EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c"));
+}
+
 TEST_F(MemberTest, AFeedThatBreaksAloneIsFollowedAgainAndNotExactUntilComplete) {
     join_with_values();
     advance(500ms);
@@ -309,15 +347,16 @@ TEST_F(MemberTest, AFeedThatBreaksAloneIsFollowedAgainAndNotExactUntilComplete) 
     master_.settle();
     EXPECT_EQ(wakes_, 1);
     next_ = now();
+    master_.feeds_complete = false;
     beat();
-    EXPECT_THAT(listener_.take(), ElementsAre("all changed"));
+    EXPECT_THAT(listener_.take(), ElementsAre("all changed", "all changed")) << "at the end, and at the beginning";
     EXPECT_EQ(master_.feeds(), 1U);
     EXPECT_EQ(next_ - now(), 1s);
     master_.die();
+    master_.feeds_complete = true;
     master_.come_back(101);
     beat();
     for (const Part& part : master_.take_parts()) EXPECT_FALSE(part.exact);
-    master_.tell({.sequence = 1, .reset = true, .complete = true, .planned = {planned(1, 0, "a")}, .filled = {filled(1)}});
     master_.die();
     master_.settle();
     master_.come_back(102);

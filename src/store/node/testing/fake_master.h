@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -18,7 +19,8 @@
 
 namespace mooncake::store::testing {
 
-/// A master with a life, clients and feeds, but no objects, that fails as told. Feeds run on a thread of its own, as real ones do.
+/// A master with a life, clients and feeds, that fails as told. Of values it knows what it told itself and what was reported to it, and
+/// each feed begins with that. Feeds run on a thread of its own, as real ones do.
 /// Thread-safe; hooks are set before use.
 class FakeMaster : public MasterApi {
 public:
@@ -56,6 +58,7 @@ public:
         std::unique_lock lock(mutex_);
         known_.clear();
         mounted_.clear();
+        held_.clear();
     }
     /// Another life at the same address.
     void come_back(uint64_t epoch) {
@@ -69,6 +72,7 @@ public:
             std::unique_lock lock(mutex_);
             known_.erase(client);
             mounted_.clear();
+            held_.clear();
         }
         end_feeds(Error(Code::kNotFound, "the client was given up"));
     }
@@ -81,6 +85,8 @@ public:
     void tell(const FeedUpdate& update) {
         {
             std::unique_lock lock(mutex_);
+            for (const RangePlanned& word : update.planned) held_[word.generation].planned = word;
+            for (const RangeFilled& word : update.filled) held_[word.generation].filled = word;
             for (auto& [number, feed] : feeds_) post([hear = feed.on_update, update] { hear(update); });
         }
         settle();
@@ -95,6 +101,7 @@ public:
     std::function<Result<StoreCode>(const MountRequest&)> mount_code;
     SegmentsReply list;
     std::function<void()> in_segments;
+    bool feeds_complete = true;  // at once
 
     // ---- what happened
     std::vector<std::string> take_log() {
@@ -171,7 +178,16 @@ public:
                     .rests = held.rests.size(),
                     .exact = held.exact,
                     .more = held.more};
-            for (const HeldObject& object : held.objects) part.keys.emplace_back(object.key);
+            for (const HeldObject& object : held.objects) {
+                part.keys.emplace_back(object.key);
+                held_[object.generation] = {.planned = {.segment = held.segment.id,
+                                                        .offset = object.offset,
+                                                        .length = object.length,
+                                                        .generation = object.generation,
+                                                        .tenant = std::string(object.tenant),
+                                                        .key = std::string(object.key)},
+                                            .filled = RangeFilled{held.segment.id, object.generation, object.checksum}};
+            }
             mounted_.insert(held.segment.id);
         }
         return reply;
@@ -210,7 +226,7 @@ public:
         const uint64_t number = ++feed_number_;
         if (mood_ == Mood::kGone) post([end = feed.on_end] { end(Error(Code::kUnavailable, "connect", ECONNREFUSED)); });
         else if (!known_.contains(client)) post([end = feed.on_end] { end(Error(Code::kNotFound, "who are you")); });
-        else feeds_.emplace(number, std::move(feed));
+        else begin(feeds_.emplace(number, std::move(feed)).first->second);
         return number;
     }
     void unfollow(uint64_t number) override {
@@ -227,6 +243,14 @@ public:
 
 private:
     static Unexpected none() { return fail(Code::kNotSupported, "no objects here"); }
+    void begin(const Feed& feed) {
+        FeedUpdate first{.sequence = 1, .reset = true, .complete = feeds_complete};
+        for (const auto& [generation, held] : held_) {
+            first.planned.push_back(held.planned);
+            if (held.filled) first.filled.push_back(*held.filled);
+        }
+        post([hear = feed.on_update, first] { hear(first); });
+    }
     void note(std::string line) {
         log_.push_back(std::move(line));
         changed_.notify_all();
@@ -271,6 +295,11 @@ private:
     std::set<ClientId> known_;
     std::set<SegmentId> mounted_;
     std::vector<SegmentId> failures_;
+    struct Held {
+        RangePlanned planned;
+        std::optional<RangeFilled> filled;
+    };
+    std::map<uint64_t, Held> held_;  // by generation
     std::vector<Part> parts_;
     std::vector<std::string> log_;
     std::map<uint64_t, Feed> feeds_;
