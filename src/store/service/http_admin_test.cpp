@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "net/http_client.h"
 #include "net/socket.h"
@@ -249,6 +251,26 @@ TEST_F(AdminTest, AnswersHeadAndUnknownPaths) {
     EXPECT_EQ(ask("/nothing/here").status, 404);
     EXPECT_EQ(ask("/metrics", "HEAD").status, 200);
     EXPECT_EQ(ask("/metrics", "DELETE").status, 405);
+}
+
+TEST_F(AdminTest, AnswersWhileTheMasterWorks) {
+    add_node(1, 4 * kMiB);
+    std::atomic<bool> asked{false};
+    std::thread worker([&] {
+        for (int i = 0; !asked; ++i) {
+            put(format_text("key-{}", i % 3000), 1000);
+            if (i % 100 == 0) add_node(2 + static_cast<uint64_t>(i / 100 % 20));
+            metrics_.exist({.results = {1, 0}});
+        }
+    });
+    for (int i = 0; i < 20; ++i) {
+        for (const char* path : {"/metrics", "/metrics/summary", "/get_all_keys", "/get_all_segments", "/get_segments_detail",
+                                 "/api/v1/overview", "/batch_query_keys?keys=key-1,key-2"})
+            EXPECT_EQ(ask(path).status, 200) << path;
+        EXPECT_EQ(ask("/api/v1/remove_all?force=1", "POST").status, 200);
+    }
+    asked = true;
+    worker.join();
 }
 
 TEST_F(AdminTest, OutlivesGarbage) {

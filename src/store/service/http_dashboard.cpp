@@ -65,7 +65,7 @@ footer a { color: var(--main); text-decoration: none; margin-right: 12px; }
 <script>
 "use strict";
 const $ = id => document.getElementById(id), kSamples = 120, kRows = 500;
-const history = {};
+const samples = {};
 let last = null;
 function bytes(n) {
   const units = ["B", "KB", "MB", "GB", "TB", "PB"];
@@ -82,7 +82,7 @@ function duration(ms) {
 }
 function show(id, text) { $(id).textContent = text; }
 function line(id, value, most) {
-  const values = history[id] = (history[id] || []).concat(value).slice(-kSamples);
+  const values = samples[id] = (samples[id] || []).concat(value).slice(-kSamples);
   const top = most || Math.max(...values, 1e-9), step = 100 / (kSamples - 1), start = 100 - step * (values.length - 1);
   const points = values.map((v, i) => (start + i * step).toFixed(2) + " " + (36 - 33 * Math.min(v / top, 1)).toFixed(2));
   const path = "M" + points.join("L");

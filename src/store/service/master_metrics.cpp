@@ -93,6 +93,11 @@ void MasterMetrics::items(CountedCall call, size_t count, size_t failed) {
 
 void MasterMetrics::codes(CountedCall call, const CodesReply& reply) { items(call, reply.codes.size(), failures_in(reply)); }
 
+void MasterMetrics::tenant_refused(std::string_view tenant, const char* reason) {
+    const metrics::Labels labels = {{"tenant_id", std::string(tenant)}, {"reason", reason}};
+    registry_.counter("mooncake_tenant_quota_reject_total", "values refused for reasons of tenancy", labels).add();
+}
+
 void MasterMetrics::put_start(const PutStartRequest& request, const PutStartReply& reply) {
     size_t failed = 0, no_space = 0, partial = 0;
     for (size_t i = 0; i < reply.items.size(); ++i) {
@@ -100,6 +105,9 @@ void MasterMetrics::put_start(const PutStartRequest& request, const PutStartRepl
         if (item.code != StoreCode::kOk) {
             ++failed;
             if (item.code == StoreCode::kNoAvailableHandle) ++no_space;
+            if (item.code == StoreCode::kTenantQuotaExceeded) tenant_refused(request.tenant, "quota_exceeded");
+            // Under a fixed name: strangers could call themselves anything.
+            if (item.code == StoreCode::kTenantNotRegistered) tenant_refused("", "not_registered");
             continue;
         }
         if (item.replica_count < request.config.replica_num) ++partial;

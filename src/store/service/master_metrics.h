@@ -82,6 +82,7 @@ private:
 
     void items(CountedCall call, size_t count, size_t failed);
     void codes(CountedCall call, const CodesReply& reply);
+    void tenant_refused(std::string_view tenant, const char* reason);
 
     metrics::Registry registry_;
     std::array<Counters, kCalls> calls_;

@@ -50,6 +50,16 @@ TEST(MasterMetrics, CountsValuesThatGotNoOrTooLittleMemory) {
     EXPECT_THAT(text_of(metrics), HasSubstr("\nmaster_batch_put_start_partial_successes_total 1\n"));
 }
 
+TEST(MasterMetrics, CountsWhatTenantsAreRefused) {
+    MasterMetrics metrics;
+    const PutItem wanted[] = {{.key = "a", .length = 1}};
+    metrics.put_start({.tenant = "red", .items = wanted}, {.items = {{.code = StoreCode::kTenantQuotaExceeded}}});
+    metrics.put_start({.tenant = "stranger", .items = wanted}, {.items = {{.code = StoreCode::kTenantNotRegistered}}});
+    EXPECT_THAT(text_of(metrics), HasSubstr("\nmooncake_tenant_quota_reject_total{reason=\"quota_exceeded\",tenant_id=\"red\"} 1\n"));
+    EXPECT_THAT(text_of(metrics), HasSubstr("\nmooncake_tenant_quota_reject_total{reason=\"not_registered\",tenant_id=\"\"} 1\n"));
+    EXPECT_THAT(text_of(metrics), Not(HasSubstr("stranger")));
+}
+
 TEST(MasterMetrics, CountsABatchWithoutAnySuccessAsFailed) {
     MasterMetrics metrics;
     metrics.put_end({.codes = {StoreCode::kInvalidWrite, StoreCode::kIllegalClient}});
