@@ -56,8 +56,8 @@ Time JobRunner::run_once() {
         due_ = Time::max();
     }
     if (lost_ > Duration::zero())
-        MC_LOG_WARNING("the master did not run for {} ms; its clients get this time back",
-                       std::chrono::duration_cast<std::chrono::milliseconds>(lost_).count());
+        MC_LOG_WARNING_EVERY(10s, "the master did not run for {} ms; its clients get this time back",
+                             std::chrono::duration_cast<std::chrono::milliseconds>(lost_).count());
     Time next{};
     const EvictionRun evicted = master_.run([&](Transaction& transaction, Time now) {
         if (lost_ > Duration::zero()) forgive(transaction);

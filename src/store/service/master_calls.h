@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "base/gate.h"
 #include "rpc/rpc.h"
 #include "store/protocol/messages.h"
 #include "store/service/feed_hub.h"
@@ -32,6 +34,8 @@ public:
 
     /// Adds the handlers; before server.start().
     void attach(rpc::Server& server);
+    /// Refuses calls from now on and waits for those that run: the feeds end with all that writers were told.
+    void stop() { gate_.close(); }
 
 private:
     using Answer = std::unique_ptr<rpc::Responder>;
@@ -66,6 +70,8 @@ private:
     template <typename Received>
     rpc::Handler handler(Result<Received> (*decode)(std::span<const std::byte>), void (MasterCalls::*call)(const Received&, Answer)) {
         return [this, decode, call](std::span<const std::byte> body, Answer answer) {
+            const Gate::Pass pass = gate_.enter();
+            if (!pass) return answer->fail(Error(Code::kUnavailable, "the master is being stopped", ESHUTDOWN));
             const Result<Received> received = decode(body);
             if (!received) return answer->fail(received.error());
             (this->*call)(*received, std::move(answer));
@@ -85,6 +91,7 @@ private:
 
     const Parts parts_;
     const uint64_t epoch_;
+    Gate gate_;
 };
 
 }  // namespace mooncake::store

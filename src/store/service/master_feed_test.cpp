@@ -167,6 +167,43 @@ TEST_F(MasterFeed, AFeedThatIsCancelledIsForgotten) {
     EXPECT_TRUE(again.wait_complete());
 }
 
+/// Puts one value after another until the master is gone; counts those whose end was answered.
+std::jthread start_writer(const std::string& address, const std::string& prefix, std::atomic<size_t>& ended) {
+    return std::jthread([&ended, address, prefix](const std::stop_token& stop) {
+        const auto client = rpc::Client::create({});
+        for (int i = 0; !stop.stop_requested(); ++i) {
+            const std::string key = format_text("{} {}", prefix, i);
+            const PutItem item{.key = key, .length = 100, .group = {}};
+            const PutEndItem end{.key = key, .generation = 0, .checksum = 1};
+            const auto start = encode_put_start_request({.client = kNode, .tenant = {}, .config = {}, .items = {&item, 1}}, false);
+            if (!client->call(address, rpc::Method::kStorePutStart, start, soon())) return;
+            const auto finish = encode_put_end_request({.client = kNode, .tenant = {}, .items = {&end, 1}});
+            if (!client->call(address, rpc::Method::kStorePutEnd, finish, soon())) return;
+            ended.fetch_add(1);
+        }
+    });
+}
+
+TEST(MasterFeedEnd, ANodeOfAStoppedMasterKnowsAtLeastWhatWritersWereTold) {
+    for (int round = 0; round < 10; ++round) {
+        auto server = MasterServer::create({.threads = 4}).value();
+        server->start();
+        Caller caller(format_text("127.0.0.1:{}", server->port()));
+        caller.join(kNode, 1);
+        Following following(caller.address(), kNode);  // connections are dealt out to the threads in turn
+        ASSERT_TRUE(following.wait_complete());
+        std::atomic<size_t> ended{0};
+        std::vector<std::jthread> writers;
+        for (int i = 0; i < 4; ++i) writers.push_back(start_writer(caller.address(), format_text("writer {}", i), ended));
+        ASSERT_TRUE(eventually([&] { return ended.load() > 50; }));
+        server->stop();
+        for (auto& writer : writers) writer.join();
+        ASSERT_TRUE(following.wait_end());
+        EXPECT_TRUE(rpc::peer_closed(*following.end())) << following.end()->to_string();
+        EXPECT_GE(values_of(following.updates()).size(), ended.load());
+    }
+}
+
 /// A master in a process of its own.
 struct MasterProcess {
     pid_t pid = -1;
@@ -209,19 +246,7 @@ TEST(MasterProcessFeed, ANodeOfAKilledMasterKnowsAtLeastWhatWritersWereTold) {
     Following following(master.address(), kNode);
     ASSERT_TRUE(following.wait_complete());
     std::atomic<size_t> ended{0};
-    std::jthread writer([&](const std::stop_token& stop) {
-        const auto client = rpc::Client::create({});
-        for (int i = 0; !stop.stop_requested(); ++i) {
-            const std::string key = format_text("k {}", i);
-            const PutItem item{.key = key, .length = 100, .group = {}};
-            const PutEndItem end{.key = key, .generation = 0, .checksum = 1};
-            const auto start = encode_put_start_request({.client = kNode, .tenant = {}, .config = {}, .items = {&item, 1}}, false);
-            if (!client->call(master.address(), rpc::Method::kStorePutStart, start, soon())) return;
-            const auto finish = encode_put_end_request({.client = kNode, .tenant = {}, .items = {&end, 1}});
-            if (!client->call(master.address(), rpc::Method::kStorePutEnd, finish, soon())) return;
-            ended.fetch_add(1);
-        }
-    });
+    std::jthread writer = start_writer(master.address(), "k", ended);
     ASSERT_TRUE(eventually([&] { return ended.load() > 200; }));
     master.kill();
     writer.join();

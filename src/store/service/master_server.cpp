@@ -45,6 +45,8 @@ public:
         MC_LOG_INFO("master serves on port {}, life {:x}", server_->port(), epoch_);
     }
     void stop() override {
+        // No feed may end, as its client would think in order, while writers are still told of new ranges.
+        calls_.stop();
         worker_.stop();
         jobs_.stop();
         hub_.answer_all();

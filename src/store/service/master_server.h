@@ -36,7 +36,7 @@ public:
     virtual uint16_t port() const noexcept = 0;
     virtual uint64_t epoch() const noexcept = 0;
 
-    /// For administration; as long as the server lives.
+    /// For administration; as long as the server lives. Nobody else may alter the state once stop() begins.
     virtual LockedMaster& master() noexcept = 0;
     virtual MasterMetrics& metrics() noexcept = 0;
     virtual size_t followers() const = 0;

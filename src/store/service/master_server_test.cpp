@@ -63,8 +63,7 @@ TEST_F(MasterServerTest, AValueIsPutReadAndRemoved) {
 
 TEST_F(MasterServerTest, AWriteCanBeRevoked) {
     caller_.join(kNode, 1);
-    caller_.put_start(kNode, {"k"});
-    const PutEndItem item{.key = "k"};
+    const PutEndItem item{.key = "k", .generation = caller_.put_start(kNode, {"k"}).items.at(0).generation};
     const auto reply = caller_.call(rpc::Method::kStorePutRevoke,
                                     encode_put_revoke_request({.client = kNode, .request_id = 3, .tenant = {}, .items = {&item, 1}}));
     ASSERT_TRUE(reply);
