@@ -103,13 +103,6 @@ void MasterState::apply(const ObjectsRemoved& change) {
     for (const ObjectId id : change.objects) drop_value(id, change.now);
 }
 
-void MasterState::apply(const ReplicaRemoved& change) {
-    Object& object = objects_[change.object];
-    const size_t position = object.replicas.find(change.segment);
-    MC_CHECK(position < object.replicas.size() && object.replicas.size() > 1);
-    refund(object.tenant, object.length, 1);
-    drop_range(object.replicas[position], object.length, object.generation, object.lease_end, change.now);
-    object.replicas.erase(position);
-}
+void MasterState::apply(const ReplicaRemoved& change) { drop_replica(objects_[change.object], change.segment, change.now); }
 
 }  // namespace mooncake::store

@@ -162,7 +162,10 @@ void MasterState::note_departed(SegmentNumber number, RangeAllocator::Block bloc
             gone.writer = clients_[write.client].id;
             break;
         }
-        case OwnerKind::kCopy: break;
+        case OwnerKind::kCopy:
+            gone.until = now + options_.put_release_timeout;
+            gone.writer = clients_[copies_[owner_number(owner)].client].id;
+            break;
         case OwnerKind::kResting: {
             const Quarantine::Rest& one = quarantine_[owner_number(owner)];
             gone.until = one.until;
@@ -187,6 +190,8 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
         Object& object = objects_[number];
         refund(object.tenant, object.length, 1);
         object.replicas.erase(object.replicas.find(segment));
+        if (object.copy != 0 && copies_[object.copy].source == segment)
+            cancel_copy(object.copy, StoreCode::kReplicaIsGone, "the source is gone", now + options_.put_release_timeout, now);
         if (!object.replicas.empty()) return;
         if (object.group != 0) broken.push_back(object.group);
         drop_value(number, now);
@@ -195,6 +200,11 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
         refund(objects_[write.object].tenant, write.length, 1);
         write.replicas.erase(write.replicas.find(segment));
         if (write.replicas.empty()) drop_write(number, now, now);
+    } else if (owner_kind(owner) == OwnerKind::kCopy) {
+        Copy& copy = copies_[number];
+        refund(objects_[copy.object].tenant, objects_[copy.object].length, 1);
+        copy.targets.erase(copy.targets.find(segment));
+        if (copy.targets.empty()) cancel_copy(number, StoreCode::kSegmentNotFound, "the target is gone", now, now);
     }
 }
 

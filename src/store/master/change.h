@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "store/protocol/ids.h"
 #include "store/protocol/objects.h"
 #include "store/protocol/segments.h"
+#include "store/protocol/tasks.h"
 
 /// Everything that can happen to the state: plain data, complete in itself, in the order in which it must be applied. They name
 /// records by number, which are the same wherever the same changes were applied from the same start.
@@ -152,6 +154,70 @@ struct ReplicaRemoved {
     Time now{};
 };
 
+// tenants, copies, drains -------------------------------------------------------------------------------------------------
+
+struct QuotaSet {
+    std::string tenant;
+    std::optional<uint64_t> bytes;  // nothing: no policy any more
+};
+struct TaskCreated {
+    TaskId task;
+    TaskType type = TaskType::kCopy;
+    std::string tenant, key;
+    SegmentNumber source = 0;
+    std::vector<SegmentNumber> destination;
+    JobId job;
+    Time now{};
+};
+/// It could not begin: to be tried again.
+struct TaskDelayed {
+    TaskId task;
+    Time until{};
+};
+/// It never began.
+struct TaskFinished {
+    TaskId task;
+    StoreCode code = StoreCode::kOk;
+    std::string message;
+    Time now{};
+};
+struct CopyStarted {
+    TaskId task;
+    ObjectId object = 0;
+    SegmentNumber source = 0;
+    std::vector<ReplicaLocation> targets;
+    Time now{};
+};
+/// Of a move, the source goes. If it failed, the target ranges rest until then.
+struct CopyEnded {
+    CopyId copy = 0;
+    StoreCode code = StoreCode::kOk;
+    std::string message;
+    Time rest_until{};
+    Time now{};
+};
+struct DrainStarted {
+    JobId job;
+    std::vector<std::string> names;
+    std::vector<SegmentNumber> segments, destination;
+    uint32_t concurrency = 0;
+    Time now{};
+};
+/// How far its pass has come.
+struct DrainScanned {
+    JobId job;
+    size_t position = 0;
+    RangeAllocator::Block next_block = 1;
+    uint64_t seen = 0, hopeless = 0, blocked = 0;
+    uint64_t shed = 0;  // replicas that were not needed, since the last time
+};
+struct DrainFinished {
+    JobId job;
+    DrainStatus status = DrainStatus::kSucceeded;
+    std::string message;
+    Time now{};
+};
+
 // time --------------------------------------------------------------------------------------------------------------------
 
 /// The coldest entry may not be evicted before.
@@ -165,8 +231,10 @@ struct ClockAdvanced {
     Time now{};
 };
 
-using Change = std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
-                            SegmentRemoved, SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted,
-                            WriteDropped, LeasesGranted, PromisesGranted, ObjectsRemoved, ReplicaRemoved, SetAside, ClockAdvanced>;
+using Change =
+    std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy, SegmentRemoved,
+                 SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted, WriteDropped, LeasesGranted,
+                 PromisesGranted, ObjectsRemoved, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded,
+                 DrainStarted, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -18,6 +18,7 @@ public:
     Result<> run() {
         MC_RETURN_IF_ERROR(check_objects());
         MC_RETURN_IF_ERROR(check_writes());
+        MC_RETURN_IF_ERROR(check_copies());
         MC_RETURN_IF_ERROR(check_quarantine());
         MC_RETURN_IF_ERROR(check_segments());
         MC_RETURN_IF_ERROR(check_groups());
@@ -86,6 +87,26 @@ private:
             charged_[state_.objects()[write.object].tenant] += state_.rounded(write.length) * write.replicas.size();
         }
         MC_AGREE(seen == state_.write_count(), "{} writes seen of {}", seen, state_.write_count());
+        return {};
+    }
+
+    Result<> check_copies() {
+        const TaskTable& tasks = state_.tasks();
+        for (TaskNumber number = tasks.processing().first(); number != 0; number = tasks[number].order.next) {
+            const CopyId id = tasks[number].copy;
+            const Copy& copy = state_.copy(id);
+            MC_AGREE(copy.task == tasks[number].id, "copy {} belongs to another task", id);
+            MC_AGREE(state_.objects().exists(copy.object) && state_.objects()[copy.object].copy == id, "copy {} has no object", id);
+            const Object& object = state_.objects()[copy.object];
+            MC_AGREE(object.replicas.find(copy.source) < object.replicas.size(), "copy {} has no source", id);
+            MC_AGREE(!copy.targets.empty(), "copy {} has no target", id);
+            for (size_t i = 0; i < copy.targets.size(); ++i)
+                MC_RETURN_IF_ERROR(claim(copy.targets[i], object.length, OwnerKind::kCopy, id));
+            charged_[object.tenant] += state_.rounded(object.length) * copy.targets.size();
+            ++copies_;
+        }
+        for (ObjectId id = 1; id < state_.objects().limit(); ++id) copies_ -= state_.objects()[id].copy != 0;
+        MC_AGREE(copies_ == 0, "an object is being copied without a task");
         return {};
     }
 
@@ -174,6 +195,7 @@ private:
     }
 
     const MasterState& state_;
+    size_t copies_ = 0;
     std::map<SegmentNumber, size_t> claimed_;
     std::map<SegmentNumber, uint64_t> resting_;
     std::map<TenantNumber, uint64_t> charged_;
@@ -211,6 +233,24 @@ void dump_objects(const MasterState& state, std::string& to) {
     }
 }
 
+void dump_tasks(const MasterState& state, std::string& to) {
+    const TaskTable& tasks = state.tasks();
+    for (const IndexList* list : {&tasks.pending(), &tasks.processing(), &tasks.finished()}) {
+        for (TaskNumber number = list->first(); number != 0; number = tasks[number].order.next) {
+            const Task& task = tasks[number];
+            to += format_text("task {} {} {} key {} from {} copy {} client {} attempts {} until {} {} at", task.id.to_string(),
+                              static_cast<int>(task.type), static_cast<int>(task.status), task.key, task.source, task.copy,
+                              task.client.to_string(), task.attempts, ticks(task.not_before), task.message);
+            if (task.copy != 0) dump_replicas(state.copy(task.copy).targets, to);
+            to += '\n';
+        }
+    }
+    for (const Drain& drain : state.drains())
+        to += format_text("drain {} {} active {} succeeded {} failed {} blocked {} bytes {} at {} {} seen {} hopeless {} {}\n",
+                          drain.id.to_string(), static_cast<int>(drain.status), drain.active, drain.succeeded, drain.failed, drain.blocked,
+                          drain.migrated_bytes, drain.position, drain.next_block, drain.seen, drain.hopeless, drain.message);
+}
+
 void dump_order(const MasterState& state, std::string& to) {
     for (TenantNumber number = 1; number < state.tenants().limit(); ++number) {
         if (!state.tenants().exists(number)) continue;
@@ -234,6 +274,7 @@ Result<> check_state(const MasterState& state) { return Checker(state).run(); }
 std::string dump_state(const MasterState& state) {
     std::string text;
     dump_objects(state, text);
+    dump_tasks(state, text);
     dump_order(state, text);
     for (GroupId id = 1; id < state.groups().limit(); ++id) {
         if (state.groups()[id].members.empty()) continue;

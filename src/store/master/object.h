@@ -25,6 +25,7 @@ using ClientNumber = uint32_t;
 using SegmentNumber = uint32_t;
 using CopyId = uint32_t;
 using RestId = uint32_t;
+using TaskNumber = uint32_t;
 
 /// A range of a segment that is taken in its allocator.
 struct Replica {

@@ -185,6 +185,7 @@ void MasterState::drop_value(ObjectId id, Time now) {
     Object& object = objects_[id];
     if (!object.has_value()) return;
     if (observer_ != nullptr && !object.free_of_leases(now)) observer_->value_outdated(*this, id);
+    if (object.copy != 0) cancel_copy(object.copy, StoreCode::kReplicaIsGone, "the value is gone", now + options_.put_release_timeout, now);
     drop_ranges_of(object, now);
     object.replicas = {};
     object.generation = object.length = object.checksum = 0;

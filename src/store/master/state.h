@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <queue>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "store/master/options.h"
 #include "store/master/quarantine.h"
 #include "store/master/segment_table.h"
+#include "store/master/task_table.h"
 #include "store/master/tenant_table.h"
 #include "store/protocol/stored_form.h"
 
@@ -59,6 +61,15 @@ public:
     void apply(const PromisesGranted& change);
     void apply(const ObjectsRemoved& change);
     void apply(const ReplicaRemoved& change);
+    void apply(const QuotaSet& change);
+    void apply(const TaskCreated& change);
+    void apply(const TaskDelayed& change);
+    void apply(const TaskFinished& change);
+    void apply(const CopyStarted& change);
+    void apply(const CopyEnded& change);
+    void apply(const DrainStarted& change);
+    void apply(const DrainScanned& change);
+    void apply(const DrainFinished& change);
     void apply(const SetAside& change);
     void apply(const ClockAdvanced& change);
 
@@ -71,6 +82,10 @@ public:
     const Quarantine& quarantine() const noexcept { return quarantine_; }
     const Write& write(WriteId id) const { return writes_[id]; }
     const Copy& copy(CopyId id) const { return copies_[id]; }
+    const TaskTable& tasks() const noexcept { return tasks_; }
+    const std::deque<Drain>& drains() const noexcept { return drains_; }
+    TaskId next_task() const { return {options_.first_generation, last_task_ + 1}; }
+    JobId next_job() const { return {options_.first_generation, last_job_ + 1}; }
     size_t write_count() const noexcept { return writes_.size(); }
     WriteId oldest_write() const noexcept { return writes_by_age_.first(); }
     const StateTotals& totals() const noexcept { return totals_; }
@@ -125,6 +140,11 @@ private:
     void note_departed(SegmentNumber segment, RangeAllocator::Block block, Time now);
     void drop_ranges_of(const Object& object, Time now);
     void hold(Object& object, Time& end, Time until);
+    void finish_task(TaskNumber number, StoreCode code, std::string message, uint64_t bytes, Time now);
+    void cancel_copy(CopyId id, StoreCode code, std::string message, Time rest_until, Time now);
+    /// Not the last one.
+    void drop_replica(Object& object, SegmentNumber segment, Time now);
+    Drain& drain_of(const JobId& id);
     void charge(TenantNumber tenant, uint64_t length, size_t replicas);
     void refund(TenantNumber tenant, uint64_t length, size_t replicas);
     void join_group(ObjectId id, std::string_view name);
@@ -148,6 +168,9 @@ private:
     SegmentTable segments_;
     Slab<Write, 128> writes_;
     Slab<Copy, 64> copies_;
+    TaskTable tasks_;
+    std::deque<Drain> drains_;
+    uint64_t last_task_ = 0, last_job_ = 0;
     IndexList writes_by_age_;
     Quarantine quarantine_;
     HoldLedger holds_;

@@ -86,6 +86,12 @@ CopyOrder order_of(const MasterState& state, CopyId id) {
     return order;
 }
 
+void tell_orders(const MasterState& state, const ClientId& client, FeedUpdate& to) {
+    const TaskTable& tasks = state.tasks();
+    for (TaskNumber number = tasks.processing().first(); number != 0; number = tasks[number].order.next)
+        if (tasks[number].client == client) to.orders.push_back(order_of(state, tasks[number].copy));
+}
+
 bool for_each_range(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most,
                     const std::function<void(const UsedRange&)>& visit) {
     if (!state.segments().exists(segment)) return false;

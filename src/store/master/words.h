@@ -16,6 +16,9 @@ RangePlanned word_of_copy(const MasterState& state, SegmentNumber segment, CopyI
 RangePlanned word_of_value(const MasterState& state, SegmentNumber segment, ObjectId object, Time now);
 CopyOrder order_of(const MasterState& state, CopyId copy);
 
+/// The orders that this client has been given and has not ended, for the start of its feed.
+void tell_orders(const MasterState& state, const ClientId& client, FeedUpdate& to);
+
 /// A used range of a segment. `number` is an ObjectId, WriteId, CopyId or RestId, as `kind` says.
 struct UsedRange {
     OwnerKind kind = OwnerKind::kObject;

@@ -46,6 +46,8 @@ EvictionRun run_jobs(Transaction& transaction, Time now) {
     expire_clients(transaction, now);
     expire_writes(transaction, now);
     finish_unmounts(transaction, now);
+    dispatch_tasks(transaction, now);
+    run_drains(transaction, now);
     return evict_to_watermark(transaction, now);
 }
 

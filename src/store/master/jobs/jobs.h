@@ -25,6 +25,13 @@ size_t expire_writes(Transaction& transaction, Time now);
 /// Takes away segments whose grace is over. Returns how many.
 size_t finish_unmounts(Transaction& transaction, Time now);
 
+/// Fails tasks that waited or took too long, and orders the copies of those that can begin. Returns how many it tried.
+size_t dispatch_tasks(Transaction& transaction, Time now);
+/// Begins one pending task, or delays it, or fails it.
+void start_task(Transaction& transaction, TaskNumber task, Time now);
+/// Goes on with all drains.
+void run_drains(Transaction& transaction, Time now);
+
 /// All of them, in a good order; every 10 ms or so.
 EvictionRun run_jobs(Transaction& transaction, Time now);
 

@@ -148,7 +148,12 @@ std::vector<ObjectId> Evictor::hole_around(const Replica& replica, uint64_t leng
     return victims;
 }
 
-std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most) {
+bool Evictor::make_room_on(SegmentNumber segment, uint64_t length, Sacrifice most) {
+    return evict_hole(length, {}, most, segment).has_value();
+}
+
+std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most,
+                                                 SegmentNumber only) {
     constexpr int kTries = 1024;
     const ObjectId coldest = next(0, most);
     if (coldest == 0) return std::nullopt;
@@ -161,7 +166,7 @@ std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, std::span<cons
             const ReplicaList& replicas = state().objects()[id].replicas;
             for (size_t i = 0; i < replicas.size(); ++i) {
                 const SegmentNumber segment = replicas[i].segment;
-                if (!usable(segment, names_in_use)) continue;
+                if (!usable(segment, names_in_use) || (only != 0 && segment != only)) continue;
                 const std::vector<ObjectId> victims = hole_around(replicas[i], state().rounded(length), most);
                 if (victims.empty()) continue;
                 for (const ObjectId victim : victims) evict(victim);

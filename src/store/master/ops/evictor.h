@@ -36,6 +36,8 @@ public:
     /// Evicts at most about `length` bytes, then a planned hole, so that a range of that length fits somewhere outside the segment names
     /// in use; tells where.
     std::optional<SegmentNumber> make_room(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most);
+    /// The same in this segment, by evicting one of the coldest there with its neighbours.
+    bool make_room_on(SegmentNumber segment, uint64_t length, Sacrifice most);
     /// Nothing but leased entries are left: lets the coldest of them go, so that the memory is there when their leases are over, unless
     /// that much is on its way already.
     void condemn_leased(uint64_t length);
@@ -57,7 +59,9 @@ private:
     ObjectId pick(TenantNumber tenant, Pick&& one);
     bool may_go(ObjectId unit, Sacrifice most);
     bool usable(SegmentNumber segment, std::span<const uint32_t> names_in_use) const;
-    std::optional<SegmentNumber> evict_hole(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most);
+    /// In that segment, or in any (0).
+    std::optional<SegmentNumber> evict_hole(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most,
+                                            SegmentNumber only = 0);
     std::vector<ObjectId> hole_around(const Replica& replica, uint64_t length, Sacrifice most);
 
     Transaction& transaction_;

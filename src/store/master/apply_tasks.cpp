@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// How changes to tenants' quotas, tasks, copies and drains alter the state.
+#include <algorithm>
+
+#include "store/master/state.h"
+
+namespace mooncake::store {
+
+void MasterState::apply(const QuotaSet& change) {
+    const TenantNumber number = tenants_.find_or_insert(change.tenant);
+    tenants_.set_quota(number, change.bytes, segments_.capacity());
+    tenants_.drop_if_unused(number);
+}
+
+// tasks -------------------------------------------------------------------------------------------------------------------
+
+void MasterState::apply(const TaskCreated& change) {
+    last_task_ = std::max(last_task_, change.task.low);
+    tasks_.insert({.id = change.task,
+                   .type = change.type,
+                   .tenant = change.tenant,
+                   .key = change.key,
+                   .source = change.source,
+                   .destination = change.destination,
+                   .job = change.job,
+                   .created = change.now,
+                   .updated = change.now});
+    if (change.job) ++drain_of(change.job).active;
+}
+
+void MasterState::apply(const TaskDelayed& change) {
+    Task& task = tasks_[tasks_.find(change.task)];
+    task.not_before = change.until;
+    ++task.attempts;
+}
+
+void MasterState::apply(const TaskFinished& change) { finish_task(tasks_.find(change.task), change.code, change.message, 0, change.now); }
+
+void MasterState::finish_task(TaskNumber number, StoreCode code, std::string message, uint64_t bytes, Time now) {
+    Task& task = tasks_[number];
+    task.copy = 0;
+    task.updated = now;
+    task.message = code == StoreCode::kOk || !message.empty() ? std::move(message) : std::string(store_code_name(code));
+    if (task.job) {
+        Drain& drain = drain_of(task.job);
+        --drain.active;
+        drain.updated = now;
+        if (code == StoreCode::kOk) {
+            ++drain.succeeded;
+            drain.migrated_bytes += bytes;
+        } else if (task.generation != 0 && ++drain.attempts[task.generation] == static_cast<uint32_t>(options_.drain_attempts)) {
+            ++drain.failed;
+        }
+    }
+    tasks_.set_status(number, code == StoreCode::kOk ? TaskStatus::kSuccess : TaskStatus::kFailed);
+    if (tasks_.finished().size() > options_.finished_tasks_max) tasks_.erase(tasks_.finished().first());
+}
+
+// copies ------------------------------------------------------------------------------------------------------------------
+
+void MasterState::apply(const CopyStarted& change) {
+    const TaskNumber number = tasks_.find(change.task);
+    Task& task = tasks_[number];
+    Object& object = objects_[change.object];
+    const CopyId id = copies_.take();
+    Copy& copy = copies_[id];
+    copy = {.task = change.task,
+            .object = change.object,
+            .source = change.source,
+            .client = segments_[change.source].client,
+            .move = task.type == TaskType::kMove};
+    copy.targets = take_ranges(change.targets, object.length, owner_word(OwnerKind::kCopy, id));
+    charge(object.tenant, object.length, change.targets.size());
+    object.copy = id;
+    update_order(change.object);
+    task.copy = id;
+    task.client = clients_[copy.client].id;
+    task.generation = object.generation;
+    task.updated = change.now;
+    tasks_.set_status(number, TaskStatus::kProcessing);
+    if (observer_ == nullptr) return;
+    for (size_t i = 0; i < copy.targets.size(); ++i) observer_->range_planned_for_copy(*this, copy.targets[i].segment, id);
+    observer_->copy_ordered(*this, id);
+}
+
+void MasterState::apply(const CopyEnded& change) {
+    if (change.code != StoreCode::kOk) {
+        cancel_copy(change.copy, change.code, change.message, change.rest_until, change.now);
+        return;
+    }
+    const Copy copy = std::move(copies_[change.copy]);
+    copies_.give_back(change.copy);
+    Object& object = objects_[copy.object];
+    give_ranges(copy.targets, owner_word(OwnerKind::kObject, copy.object));
+    for (size_t i = 0; i < copy.targets.size(); ++i) {
+        object.replicas.add(copy.targets[i]);
+        if (observer_ != nullptr) observer_->range_filled(*this, copy.targets[i].segment, object.generation, object.checksum);
+    }
+    object.copy = 0;
+    if (copy.move) drop_replica(object, copy.source, change.now);
+    update_order(copy.object);
+    finish_task(tasks_.find(copy.task), StoreCode::kOk, change.message, rounded(object.length), change.now);
+}
+
+void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Time rest_until, Time now) {
+    const Copy copy = std::move(copies_[id]);
+    copies_.give_back(id);
+    Object& object = objects_[copy.object];
+    refund(object.tenant, object.length, copy.targets.size());
+    for (size_t i = 0; i < copy.targets.size(); ++i)
+        drop_range(copy.targets[i], object.length, object.generation, rest_until, now, copy.client);
+    object.copy = 0;
+    if (object.has_value()) update_order(copy.object);
+    finish_task(tasks_.find(copy.task), code, std::move(message), 0, now);
+}
+
+void MasterState::drop_replica(Object& object, SegmentNumber segment, Time now) {
+    const size_t position = object.replicas.find(segment);
+    MC_CHECK(position < object.replicas.size() && object.replicas.size() > 1);
+    refund(object.tenant, object.length, 1);
+    drop_range(object.replicas[position], object.length, object.generation, object.lease_end, now);
+    object.replicas.erase(position);
+}
+
+// drains ------------------------------------------------------------------------------------------------------------------
+
+Drain& MasterState::drain_of(const JobId& id) {
+    const auto found = std::find_if(drains_.begin(), drains_.end(), [&](const Drain& drain) { return drain.id == id; });
+    MC_CHECK(found != drains_.end());
+    return *found;
+}
+
+void MasterState::apply(const DrainStarted& change) {
+    constexpr size_t kKept = 100;
+    last_job_ = std::max(last_job_, change.job.low);
+    drains_.push_back({.id = change.job,
+                       .names = change.names,
+                       .segments = change.segments,
+                       .destination = change.destination,
+                       .concurrency = change.concurrency,
+                       .created = change.now,
+                       .updated = change.now});
+    const auto old = std::find_if(drains_.begin(), drains_.end(),
+                                  [](const Drain& drain) { return drain.status != DrainStatus::kRunning && drain.active == 0; });
+    if (drains_.size() > kKept && old != drains_.end()) drains_.erase(old);
+}
+
+void MasterState::apply(const DrainScanned& change) {
+    Drain& drain = drain_of(change.job);
+    drain.position = change.position;
+    drain.next_block = change.next_block;
+    drain.seen = change.seen;
+    drain.hopeless = change.hopeless;
+    drain.blocked = change.blocked;
+    drain.succeeded += change.shed;
+}
+
+void MasterState::apply(const DrainFinished& change) {
+    Drain& drain = drain_of(change.job);
+    drain.status = change.status;
+    drain.message = change.message;
+    drain.updated = change.now;
+}
+
+}  // namespace mooncake::store

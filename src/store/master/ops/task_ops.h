@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "store/master/transaction.h"
+#include "store/protocol/tasks.h"
+
+/// Copies, moves, drains and quotas, one file each. `now` never runs backwards. Times in answers are the core's; who knows a wall clock
+/// fills in the rest.
+namespace mooncake::store {
+
+// tasks -------------------------------------------------------------------------------------------------------------------
+
+/// kInvalidParams (no key, unknown segment, source and target the same), kObjectNotFound, kReplicaNotFound (a move from where it is not),
+/// kReplicaAlreadyExists (it is on all targets), kTaskPendingLimitExceeded.
+TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time now);
+/// The client has carried out an order, or given it up and stopped: kOk (also when repeated), kTaskNotFound, kIllegalClient.
+StoreCode end_task(Transaction& transaction, const TaskEnd& end, Time now);
+
+struct TaskView {
+    TaskInfo info;
+    Time created{}, updated{};
+};
+std::optional<TaskView> query_task(const MasterState& state, const TaskId& task);
+
+/// Tries to reserve the target ranges of a pending task and to order the copy: kOk; kNoAvailableHandle, kObjectHasReplicationTask,
+/// kReplicaIsNotReady (worth another try); anything else is final. For the operations and jobs.
+StoreCode begin_copy(Transaction& transaction, TaskNumber task, Time now);
+
+// drains ------------------------------------------------------------------------------------------------------------------
+
+struct DrainReply {
+    StoreCode code = StoreCode::kOk;
+    JobId job;
+};
+/// kInvalidParams (no segments, no concurrency, unknown targets), kSegmentNotFound, kUnavailableInCurrentStatus (one is being drained or
+/// unmounted already).
+DrainReply create_drain(Transaction& transaction, const DrainRequest& request, Time now);
+/// Its segments take new values again: kOk, kJobNotFound, kUnavailableInCurrentStatus (it has ended).
+StoreCode cancel_drain(Transaction& transaction, const JobId& job, Time now);
+
+struct DrainView {
+    DrainInfo info;
+    Time created{}, updated{};
+};
+std::optional<DrainView> query_drain(const MasterState& state, const JobId& job);
+std::vector<DrainView> list_drains(const MasterState& state);
+
+// quotas ------------------------------------------------------------------------------------------------------------------
+
+/// kUnavailableInCurrentMode where tenants are off; kInvalidParams for a name that is empty, begins with '_' or has control characters.
+StoreCode set_quota(Transaction& transaction, std::string_view tenant, uint64_t bytes);
+/// Also kTenantNotRegistered, kTenantNotEmpty.
+StoreCode delete_quota(Transaction& transaction, std::string_view tenant);
+/// In the order of names.
+std::vector<TenantQuota> list_quotas(const MasterState& state);
+
+}  // namespace mooncake::store

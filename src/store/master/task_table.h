@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/time.h"
+#include "store/allocation/index_list.h"
+#include "store/allocation/slab.h"
+#include "store/master/object.h"
+#include "store/protocol/tasks.h"
+
+namespace mooncake::store {
+
+/// A copy or move that somebody asked for, from the request until its outcome is forgotten.
+struct Task {
+    TaskId id;  // none: this number is free
+    TaskType type = TaskType::kCopy;
+    TaskStatus status = TaskStatus::kPending;
+    std::string tenant, key;
+    SegmentNumber source = 0;                // of a move
+    std::vector<SegmentNumber> destination;  // candidates: one copy to each name among them; of a move, to the first that has room
+    JobId job;                               // the drain it belongs to, if any
+    ClientId client;                         // who carries it out
+    CopyId copy = 0;                         // while it is processed
+    Time created{}, updated{}, not_before{};
+    uint32_t attempts = 0;
+    uint64_t generation = 0;  // of what is or was copied
+    std::string message;
+    Links order;
+};
+
+/// The tasks by id and number, and by status, oldest first. Not thread-safe.
+class TaskTable {
+public:
+    TaskNumber find(const TaskId& id) const {
+        const auto found = by_id_.find(id);
+        return found == by_id_.end() ? 0 : found->second;
+    }
+    TaskNumber insert(Task task) {
+        const TaskNumber number = tasks_.take();
+        by_id_.emplace(task.id, number);
+        tasks_[number] = std::move(task);
+        pending_.push_back(number, links());
+        return number;
+    }
+    void set_status(TaskNumber number, TaskStatus status) {
+        list(tasks_[number].status).erase(number, links());
+        tasks_[number].status = status;
+        list(status).push_back(number, links());
+    }
+    void erase(TaskNumber number) {
+        list(tasks_[number].status).erase(number, links());
+        by_id_.erase(tasks_[number].id);
+        tasks_.give_back(number);
+    }
+
+    Task& operator[](TaskNumber number) { return tasks_[number]; }
+    const Task& operator[](TaskNumber number) const { return tasks_[number]; }
+    const IndexList& pending() const noexcept { return pending_; }
+    const IndexList& processing() const noexcept { return processing_; }
+    const IndexList& finished() const noexcept { return finished_; }
+
+private:
+    struct TaskLinks {
+        Slab<Task, 64>& tasks;
+        Links& operator()(TaskNumber number) const { return tasks[number].order; }
+    };
+    TaskLinks links() { return {tasks_}; }
+    IndexList& list(TaskStatus status) {
+        return status == TaskStatus::kPending ? pending_ : status == TaskStatus::kProcessing ? processing_ : finished_;
+    }
+
+    Slab<Task, 64> tasks_;
+    std::unordered_map<TaskId, TaskNumber> by_id_;
+    IndexList pending_, processing_, finished_;
+};
+
+/// Segments that shall become empty by moving what they hold.
+struct Drain {
+    JobId id;
+    DrainStatus status = DrainStatus::kRunning;
+    std::vector<std::string> names;
+    std::vector<SegmentNumber> segments, destination;  // no destination: anywhere else
+    uint32_t concurrency = 0;
+    Time created{}, updated{};
+    uint64_t succeeded = 0, failed = 0, blocked = 0, migrated_bytes = 0;
+    uint32_t active = 0;  // tasks
+    std::string message;
+    std::map<uint64_t, uint32_t> attempts;  // by generation
+    // The pass over the segments that is under way.
+    size_t position = 0;  // in `segments`
+    RangeAllocator::Block next_block = 1;
+    uint64_t seen = 0, hopeless = 0;
+};
+
+}  // namespace mooncake::store
