@@ -11,6 +11,19 @@ namespace {
 
 constexpr Duration kLookupPatience = 2s;
 
+bool blames_segment(Code code) {
+    switch (code) {
+        case Code::kUnavailable:
+        case Code::kStale:
+        case Code::kTimedOut:
+        case Code::kRefused:
+        case Code::kCorrupt:
+        case Code::kNotSupported:
+        case Code::kInternal: return true;
+        default: return false;
+    }
+}
+
 }  // namespace
 
 ClientCore::ClientCore(StoreConfig client_config, std::shared_ptr<Engine> client_engine, std::unique_ptr<MasterApi> client_master,
@@ -28,6 +41,7 @@ void ClientCore::segment_failed(const SegmentHandle& segment, const Error& error
     if (closing.load(std::memory_order_acquire)) return;
     MC_LOG_WARNING_EVERY(1s, "segment {}: {}", segment->spec.name, error.to_string());
     metrics.replica_failures.add();
+    if (!blames_segment(error.code())) return;
     directory.failed(segment, Clock::now());
     leases.forget_promises();
 }

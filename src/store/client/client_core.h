@@ -69,6 +69,7 @@ struct ClientCore {
     StoreCode code_of(const Error& error) const;
 
     /// The segment could not be read or written: others are preferred for a while, and nothing that relies on it is promised any more.
+    /// Errors that are not the segment's (memory that is not there, here or any more over there; stopped by us) change nothing.
     void segment_failed(const SegmentHandle& segment, const Error& error);
 };
 

@@ -23,6 +23,7 @@ ClientImpl::~ClientImpl() {
         (void)copies_.release();
         (void)core_.release();
         (void)leaving_thread_.release();
+        (void)metrics_thread_.release();
         return;
     }
     close();
@@ -40,6 +41,9 @@ StoreCode ClientImpl::start(Deadline deadline) {
         if (mounted.code != StoreCode::kOk) return mounted.code;
     }
     if (core_->config.http_server) start_http();
+    if (core_->config.options.metrics && core_->config.options.metrics_interval > Duration::zero())
+        metrics_thread_ = std::make_unique<std::jthread>(
+            start_thread("mc-store-log", [this](const std::stop_token& stop) { log_metrics(stop); }));
     MC_LOG_INFO("{} is a client of the pool of {}, and lends {} bytes", core_->name, core_->config.master, core_->config.segment_bytes);
     return StoreCode::kOk;
 }
@@ -88,12 +92,29 @@ void ClientImpl::close() {
     core_->directory.stop();
     membership_->stop();  // says goodbye: our segments leave the pool
     leaving_thread_.reset();
+    metrics_thread_.reset();
     {
         Lock leaving(leaving_mutex_);
         leaving_.clear();
     }
     for (const SegmentId& id : core_->local.ids()) core_->local.remove(id);
     if (own_engine_) core_->engine->close();
+}
+
+void ClientImpl::log_metrics(const std::stop_token& stop) {
+    Mutex mutex;
+    std::condition_variable_any never;
+    const auto microseconds = [](const metrics::Histogram& histogram, double quantile) {
+        return histogram.snapshot().quantile(quantile) / 1000;
+    };
+    std::unique_lock lock(mutex);
+    while (!never.wait_for(lock, stop, core_->config.options.metrics_interval, [] { return false; }) && !stop.stop_requested()) {
+        const ClientMetrics& seen = core_->metrics;
+        MC_LOG_INFO("read {} MiB, wrote {} MiB; get {} us (p99 {}), put {} us (p99 {}); {} of {} keys known", seen.read_bytes.value() >> 20,
+                    seen.write_bytes.value() >> 20, microseconds(seen.get_latency, 0.5), microseconds(seen.get_latency, 0.99),
+                    microseconds(seen.put_latency, 0.5), microseconds(seen.put_latency, 0.99), seen.lease_hits.value(),
+                    seen.lease_hits.value() + seen.lease_misses.value());
+    }
 }
 
 // ---- what the pool tells us

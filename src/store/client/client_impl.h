@@ -92,6 +92,7 @@ private:
     int64_t remove_matching(std::string_view pattern, bool force);
     std::vector<Leaving> wait_for_leaving(const std::stop_token& stop);
     void give_back_in_time(const std::stop_token& stop);
+    void log_metrics(const std::stop_token& stop);
     /// Proof that the client is open; empty when it is not.
     Gate::Pass enter() const;
     bool forked() const noexcept { return fork_generation() != born_; }
@@ -115,6 +116,7 @@ private:
     std::condition_variable_any leaving_changed_;
     std::vector<Leaving> leaving_ MC_GUARDED_BY(leaving_mutex_);
     std::unique_ptr<std::jthread> leaving_thread_;  // started with the first of them
+    std::unique_ptr<std::jthread> metrics_thread_;  // only if asked for
 };
 
 }  // namespace mooncake::store

@@ -327,8 +327,7 @@ void Fetch::judge(const Group& group, std::span<const uint32_t> items, const Res
     const Error& error = outcome.error();
     const bool lagged = group.hedged && error.code() == Code::kTimedOut;
     if (lagged) core_.slow.add(group.from.segment->spec.id, Clock::now());
-    // A node that lives but does not lend this memory any more is no failure; the master knows better, or soon will.
-    else if (error.code() != Code::kNotRegistered) core_.segment_failed(group.from.segment, error);
+    else core_.segment_failed(group.from.segment, error);
     for (const uint32_t i : items) replica_failed(items_[i], StoreCode::kTransferFail);
 }
 

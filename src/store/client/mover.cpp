@@ -26,17 +26,30 @@ Mover::Mover(Engine& engine, std::string own_host)
 
 bool Mover::near(const SegmentSpec& segment) const { return mapped_ && host_of(segment.name) == own_host_; }
 
+bool Mover::stays_here(Direction direction, const Move& move) const {
+    return near(move.segment->spec) && (direction == Direction::kRead || move.bytes < kHandOverBytes);
+}
+
+std::vector<Move*> Mover::far_moves(Direction direction, std::span<Move> moves) const {
+    std::vector<Move*> far;
+    for (Move& move : moves)
+        if (!stays_here(direction, move)) far.push_back(&move);
+    Lock lock(mutex_);
+    std::stable_partition(far.begin(), far.end(),
+                          [this](const Move* move) MC_REQUIRES(mutex_) { return connected_.contains(move->segment->spec.endpoint); });
+    return far;
+}
+
 void Mover::run(Direction direction, std::span<Move> moves) {
     if (moves.size() == 1 && moves[0].bytes < kHandOverBytes) return run_here(direction, moves[0]);
     // Those over a network first; while they are under way, the near ones are copied here.
     std::deque<Running> running;  // completions do not move
-    for (Move& move : moves) {
-        if (near(move.segment->spec) && !(direction == Direction::kWrite && move.bytes >= kHandOverBytes)) continue;
-        if (!start(direction, move, running.emplace_back())) running.pop_back();
-    }
+    for (Move* const move : far_moves(direction, moves))
+        if (!start(direction, *move, running.emplace_back())) running.pop_back();
     for (Move& move : moves)
-        if (near(move.segment->spec) && !(direction == Direction::kWrite && move.bytes >= kHandOverBytes)) run_here(direction, move);
+        if (stays_here(direction, move)) run_here(direction, move);
     for (Running& one : running) finish(one, direction);
+    for (const Move& move : moves) note(move);
 }
 
 void Mover::run_here(Direction direction, Move& move) {
@@ -51,6 +64,11 @@ void Mover::run_here(Direction direction, Move& move) {
 bool Mover::start(Direction direction, Move& move, Running& running) {
     running.move = &move;
     running.give_up = Clock::now() + move.patience;
+    // submit() would wait for a connection as long as the engine likes, not as long as we do.
+    if (auto opened = engine_.open_segment(move.segment->spec.endpoint, Deadline(running.give_up)); !opened) {
+        move.outcome = Unexpected(std::move(opened).error());
+        return false;
+    }
     auto batch = engine_.submit(move.segment->spec.endpoint, direction, move.blocks);
     if (!batch) {
         move.outcome = Unexpected(std::move(batch).error());
@@ -101,6 +119,13 @@ Result<> Mover::enlist(Direction direction, BatchId batch) {
 void Mover::delist(Direction direction, BatchId batch) {
     Lock lock(mutex_);
     (direction == Direction::kWrite ? writes_ : reads_).erase(batch);
+}
+
+void Mover::note(const Move& move) {
+    const std::string& endpoint = move.segment->spec.endpoint;
+    Lock lock(mutex_);
+    if (!move.outcome) connected_.erase(endpoint);
+    else if (!connected_.contains(endpoint)) connected_.insert(endpoint);
 }
 
 void Mover::stop_writes() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/completion.h"
@@ -51,11 +52,15 @@ private:
     };
 
     void run_here(Direction direction, Move& move);
+    /// Those that are connected first: getting through to another may take its time.
+    std::vector<Move*> far_moves(Direction direction, std::span<Move> moves) const;
+    bool stays_here(Direction direction, const Move& move) const;
     bool start(Direction direction, Move& move, Running& running);
     void finish(Running& running, Direction direction);
     Result<> enlist(Direction direction, BatchId batch);
     void delist(Direction direction, BatchId batch);
     bool stopped(Direction direction) const;
+    void note(const Move& move);
 
     Engine& engine_;
     const std::string own_host_;
@@ -64,6 +69,7 @@ private:
     bool writes_stopped_ MC_GUARDED_BY(mutex_) = false;
     bool all_stopped_ MC_GUARDED_BY(mutex_) = false;
     std::set<BatchId> reads_ MC_GUARDED_BY(mutex_), writes_ MC_GUARDED_BY(mutex_);
+    std::set<std::string> connected_ MC_GUARDED_BY(mutex_);  // endpoints that worked when last used
 };
 
 }  // namespace mooncake::store
