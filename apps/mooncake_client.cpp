@@ -96,7 +96,8 @@ int main(int argc, char** argv) {
     std::printf("Client %s lends %llu bytes to the pool of %s\n", (*client)->name().c_str(),
                 static_cast<unsigned long long>(config->segment_bytes), config->master.c_str());
     std::fflush(stdout);
-    MC_LOG_INFO("ending on signal {}", signals.wait());
+    const int signal_number = signals.wait();
+    MC_LOG_INFO("ending on signal {}", signal_number);
     end_within(**client, kCloseTimeout);
     client->reset();
     return 0;

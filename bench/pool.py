@@ -24,22 +24,21 @@ QUIET = {"MC_LOG_LEVEL": "WARNING"}
 class Pool:
     """`with Pool(bytes) as pool: store = pool.client()`"""
 
-    def __init__(self, node_bytes: int, master_args: list[str] | None = None, protocol: str = "tcp", nodes: int = 1) -> None:
+    def __init__(self, node_bytes: int, master_args: list[str] | None = None, protocol: str = "tcp", env: dict[str, str] | None = None) -> None:
         self._processes: list[subprocess.Popen[str]] = []
+        self._env = {**QUIET, **os.environ, **(env or {})}
         self.address = ""
         try:
             self._start_master(master_args or [])
-            for _ in range(nodes):
-                self._start_node(node_bytes, protocol)
+            self._start_node(node_bytes, protocol)
         except BaseException:
             self.close()
             raise
 
     def _start_master(self, arguments: list[str]) -> None:
         command = [sys.executable, "-c", "from mooncake.cli import mooncake_master; mooncake_master()", "--port=0", "--metrics_port=0", *arguments]
-        master = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        master = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env)
         self._processes.append(master)
-        self.master_pid = master.pid
         for line in master.stdout:
             if found := re.search(r"Master service started on port (\d+)", line):
                 self.address = f"127.0.0.1:{found[1]}"
@@ -49,13 +48,17 @@ class Pool:
 
     def _start_node(self, size: int, protocol: str) -> None:
         node = subprocess.Popen([sys.executable, "-c", NODE, self.address, str(size), protocol], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                env={**QUIET, **os.environ})
+                                env=self._env)
         self._processes.append(node)
         for line in node.stdout:
             if line.strip() == "ready":
                 return
             sys.stderr.write(line)
         raise RuntimeError(f"a node ended with {node.wait()}")
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
 
     def client(self, protocol: str = "tcp", buffer_bytes: int = 0) -> MooncakeDistributedStore:
         store = MooncakeDistributedStore()

@@ -20,6 +20,7 @@ from typing import Any
 from children import HERE, Child
 from geometry import KiB, MiB, size_name
 from noise import Noise
+from pool import Pool
 
 NOISE_MAX = 0.1  # share of the machine that others may use during a sample that counts
 BUFFER = 288 * MiB  # 1 MiB x 128 with gaps, and some
@@ -30,6 +31,9 @@ PAIRS: dict[str, tuple[dict[str, str], list[str]]] = {
     "own": ({}, ["--managed"]),  # the engine's memory on both sides
     "foreign": ({}, []),         # the program's
 }
+# A client, and a pool of two processes.
+POOLS: dict[str, dict[str, str]] = {"store": {}, "store tcp": {"MC_TRANSPORTS": "tcp"}}
+POOL_BYTES = 1024 * MiB
 
 
 class Limits:
@@ -72,17 +76,23 @@ class Row:
     ask: dict[str, Any]
     limit: tuple[str, int, int] | dict[str, Any] | float
     target: float
-    key: str = "gbps"              # "gbps": at least target x limit; "p50_us", "p99_us", "cpu": at most
+    key: str = "gbps"              # "gbps", "keys": at least target x limit; "p50_us", "p99_us", "cpu": at most
     limit_key: str = ""            # if another one than `key`
     ours: float = 0
     limit_value: float = 0
     ratio: float = 0
     noise: float = 0               # of the samples that were used
+    limit_pair: str = ""           # who answers the question of the limit, if another pair
+    limit_times: float = 1         # the limit is so many times that
     samples: list[dict[str, float]] = field(default_factory=list)
 
     @property
+    def more_is_better(self) -> bool:
+        return self.key in ("gbps", "keys")
+
+    @property
     def ok(self) -> bool:
-        return self.ratio >= self.target if self.key == "gbps" else self.ratio <= self.target
+        return self.ratio >= self.target if self.more_is_better else self.ratio <= self.target
 
 
 def question(op: str, size: int, batch: int = 1, **more: Any) -> dict[str, Any]:
@@ -129,6 +139,23 @@ def other_rows() -> list[Row]:
     return rows
 
 
+def store_rows() -> list[Row]:
+    rows = []
+    for op, engine_op in (("put", "write"), ("get", "read")):
+        large, small = question(op, MiB, 32), question(op, 4 * KiB, 128)
+        rows.append(Row(f"store {op} 1 MiB x32", "store", large, ("memcpy", MiB, 32), 0.7))
+        rows.append(Row(f"store {op} 1 MiB x32 over tcp", "store tcp", large, question(engine_op, MiB, 32), 0.85, limit_pair="tcp"))
+        rows.append(Row(f"store {op} 4 KiB x128, keys/s", "store", small, 500e3, 1.0, "keys"))
+        rows.append(Row(f"store {op} 4 KiB x128 over tcp, keys/s", "store tcp", small, 150e3, 1.0, "keys"))
+    rows.append(Row("store get 4 KiB x1 p50, us", "store", question("get", 4 * KiB), 20.0, 1.0, "p50_us"))
+    # The copy itself comes on top of the two questions; what asking costs in Python is in both.
+    rows.append(Row("store put 4 KiB x1 p50 over two round trips", "store", question("put", 4 * KiB), question("miss", 0), 1.0, "p50_us",
+                    limit_times=2))
+    for op in ("hit", "miss"):
+        rows.append(Row(f"store exist x1000 {op}, keys/s", "store", question(op, 64, 1000), 4e6, 1.0, "keys"))
+    return rows
+
+
 class Bench:
     def __init__(self, stack: ExitStack, seconds: float, patience: float):
         self._patience = patience
@@ -161,13 +188,20 @@ class Bench:
             name, size, count = row.limit
             limit = self._limits.measure(name, size, count, self._seconds)[limit_key]
         elif isinstance(row.limit, dict):
-            limit = child.ask(**row.limit, seconds=self._seconds)[limit_key]
+            asked = self._initiator(row.limit_pair) if row.limit_pair else child
+            limit = asked.ask(**row.limit, seconds=self._seconds)[limit_key]
         else:
             limit = row.limit
         ours = child.ask(**row.ask, seconds=self._seconds)[row.key]
-        return ours, limit
+        return ours, limit * row.limit_times
 
     def _initiator(self, pair: str) -> Child:
+        if pair in POOLS and pair not in self._initiators:
+            pool = self._stack.enter_context(Pool(POOL_BYTES, env=QUIET | POOLS[pair]))
+            client = self._stack.enter_context(Child("store_worker.py", pool.address, env=QUIET | POOLS[pair]))
+            client.ask(do="verify")
+            self._pids += [*pool.pids, client.pid]
+            self._initiators[pair] = client
         if pair not in self._initiators:
             env = QUIET | PAIRS[pair][0]
             flags = PAIRS[pair][1]
@@ -201,10 +235,11 @@ def quiet_samples(row: Row) -> list[dict[str, float]]:
 def print_table(rows: list[Row]) -> None:
     print(f"{'':44} {'ours':>9} {'limit':>9} {'ratio':>7} {'target':>8}")
     for row in rows:
-        sign = ">=" if row.key == "gbps" else "<="
-        print(f"{row.name:44} {row.ours:9.3f} {row.limit_value:9.3f} {row.ratio:7.2f} {sign:>3} {row.target:4.2f} "
+        sign = ">=" if row.more_is_better else "<="
+        digits = 0 if row.key == "keys" else 3
+        print(f"{row.name:44} {row.ours:9.{digits}f} {row.limit_value:9.{digits}f} {row.ratio:7.2f} {sign:>3} {row.target:4.2f} "
               f"{'ok' if row.ok else 'MISS'}{f'  (others used {row.noise:.0%} of the machine)' if row.noise > NOISE_MAX else ''}")
-    print("GB/s, or microseconds where the name says p50 or p99")
+    print("GB/s, or what the name says: keys/s, or microseconds for p50 and p99")
 
 
 def main() -> int:
@@ -218,7 +253,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail if a row misses its target")
     arguments = parser.parse_args()
     seconds, repeats = (0.15, 1) if arguments.quick else (arguments.seconds, arguments.repeats)
-    rows = [row for row in tcp_rows() + same_host_rows() + other_rows() if arguments.only in row.name]
+    rows = [row for row in tcp_rows() + same_host_rows() + other_rows() + store_rows() if arguments.only in row.name]
     measure(rows, seconds, repeats, arguments.patience)
     if arguments.json:
         print(json.dumps([asdict(row) | {"ok": row.ok} for row in rows], indent=1))

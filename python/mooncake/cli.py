@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import NoReturn
 
 
-def _become(program: str) -> NoReturn:
-    path = Path(__file__).resolve().parent / "bin" / program
+def program(name: str) -> str:
+    """The path of a native program of this package."""
+    path = Path(__file__).resolve().parent / "bin" / name
     if not os.access(path, os.X_OK):
-        sys.exit(f"{program}: {path} is missing from this installation")
-    os.execv(path, [program, *sys.argv[1:]])
+        sys.exit(f"{name}: {path} is missing from this installation")
+    return str(path)
+
+
+def _become(name: str) -> NoReturn:
+    os.execv(program(name), [name, *sys.argv[1:]])
 
 
 def mooncake_master() -> NoReturn:
     _become("mooncake_master")
+
+
+def mooncake_standalone() -> NoReturn:
+    _become("mooncake_standalone")
 
 
 def mooncake_client() -> NoReturn:

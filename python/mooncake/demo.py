@@ -1,274 +1,193 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves and verifies data over every path that works on this machine, and shows a live table of what it sees.
+"""A pool on this machine at work: master and node in one process, clients that chat with it over every path, a live summary.
 
-    python -m mooncake.demo           until Ctrl-C
-    python -m mooncake.demo --once    about a second per path, then ends: 0 only if every byte was right
+    python -m mooncake.demo                       until Ctrl-C; the admin page stays up meanwhile
+    python -m mooncake.demo --once                some seconds, then ends: 0 only if every byte was right and nothing was refused
+    python -m mooncake.demo --trace TRACE.jsonl   the requests of a trace instead of made-up chats
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import mmap
+import itertools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
+import threading
 import time
-import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from . import cli
+from ._replay import Player, conversations, quantile_us, read_trace
 from .engine import TransferEngine
+from .store import MooncakeDistributedStore
 
-BUFFER_BYTES = 16 << 20
-BLOCK_BYTES = 64 << 10
-SMALL_BYTES = 4 << 10
-PATIENCE_S = 30
+SLICE_S = 0.25
+SAMPLES_MAX = 20_000
 
 
-@dataclass(frozen=True)
+class Pool:
+    """The process that is master and node."""
+
+    def __init__(self, pool_bytes: int, admin_port: int) -> None:
+        command = [cli.program("mooncake_standalone"), "--port=0", f"--metrics_port={admin_port}", f"--global_segment_size={pool_bytes}"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=_ignore_interrupt)
+        self.master = self.admin = ""
+        said = []
+        for line in self._process.stdout:
+            said.append(line)
+            if found := re.search(r"Master service started on port (\d+)", line):
+                self.master = f"127.0.0.1:{found[1]}"
+            if found := re.search(r"admin page (http://\S+)", line):
+                self.admin = found[1]
+            if "pool is ready" in line:
+                break
+        else:
+            raise RuntimeError(f"mooncake_standalone ended with {self._process.wait()}:\n{''.join(said)}")
+        threading.Thread(target=lambda: all(True for _ in self._process.stdout), daemon=True).start()
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _ignore_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but we end it
+
+
+@dataclass
 class Path:
-    """One way to a peer; `env` is what both sides are told."""
-
     title: str
-    host: str = "127.0.0.1"
-    own: bool = False  # the peer is ourselves
-    mapped: bool = False  # the peer's memory is one that this process can map
     env: dict[str, str] = field(default_factory=dict)
 
 
-def paths_here() -> list[Path]:
-    tcp = {"MC_TRANSPORTS": "tcp"}
-    paths = [
-        Path("own process", own=True),
-        Path("shared memory, mapped", mapped=True),
-        Path("shared memory, foreign"),
-        Path("tcp", env=tcp),
-    ]
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            paths.append(Path("tcp over IPv6", host="::1", env=tcp))
-    except OSError:
-        pass
-    return paths
-
-
-def start_engine(host: str) -> tuple[TransferEngine, str]:
-    engine = TransferEngine()
-    if engine.initialize(host, "P2PHANDSHAKE", "rdma", "") != 0:
-        raise RuntimeError(engine.last_error())
-    port = engine.get_rpc_port()
-    return engine, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-# ---- the peer
-
-
-def serve(host: str, mapped: bool) -> None:
-    """Lends memory until standard input ends; answers each line with the checksum of the memory."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but our parent ends us
-    engine, name = start_engine(host)
-    if mapped:
-        address = engine.allocate_managed_buffer(BUFFER_BYTES)
-    else:
-        memory = mmap.mmap(-1, BUFFER_BYTES)
-        assert engine.register_memory(memory) == 0, engine.last_error()
-        address = engine.get_first_buffer_address(name)
-    print(json.dumps({"name": name, "address": address}), flush=True)
-    for _ in sys.stdin:
-        print(zlib.crc32(engine.read_bytes_from_buffer(address, BUFFER_BYTES)), flush=True)
-
-
-class Target:
-    """The process at the other end."""
-
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-m", "mooncake.demo", "--serve", path.host] + ["--mapped"] * path.mapped
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **path.env})
-        hello = json.loads(self._process.stdout.readline() or "null")
-        if hello is None:
-            raise RuntimeError(f"the peer process ended with {self._process.wait(PATIENCE_S)}")
-        self.name, self.address = hello["name"], hello["address"]
-
-    def checksum(self) -> int:
-        self._process.stdin.write("checksum\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(PATIENCE_S)
-
-
-class OwnTarget:
-    """The engine itself as its peer."""
-
-    def __init__(self, engine: TransferEngine, name: str) -> None:
-        self._memory = mmap.mmap(-1, BUFFER_BYTES)
-        assert engine.register_memory(self._memory) == 0, engine.last_error()
-        self.name, self.address = name, engine.get_first_buffer_address(name)
-
-    def checksum(self) -> int:
-        return zlib.crc32(self._memory)
-
-    def close(self) -> None:
-        pass
-
-
-# ---- one line of the table
+PATHS = [Path("same host"), Path("network (tcp)", {"MC_TRANSPORTS": "tcp"})]
 
 
 class Line:
-    """Both ends of one path and what was measured on it."""
+    """One client, and what it has seen."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.moved_bytes = self.moved_ns = 0
-        self.latencies_ns: list[int] = []
-        self.verified_bytes = self.errors = 0
-        self.problem = ""
+    def __init__(self, path: Path, master: str, requests: Iterator[list[int]], block_bytes: int) -> None:
+        self.path, self._requests, self._block_bytes = path, requests, block_bytes
+        self._seconds = 0.0
         saved = {name: os.environ.get(name) for name in path.env}
         os.environ.update(path.env)  # an engine reads its environment when it is initialized
         try:
-            self._engine, name = start_engine(path.host)
-            self._target = OwnTarget(self._engine, name) if path.own else Target(path)
+            self._engine = TransferEngine()
+            if self._engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0:
+                raise RuntimeError(self._engine.last_error())
+            self._store = MooncakeDistributedStore()
+            code = self._store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", master, self._engine.get_engine())
+            if code != 0:
+                raise RuntimeError(f"setup: {code}")
         finally:
             for variable, value in saved.items():
                 os.environ.pop(variable) if value is None else os.environ.update({variable: value})
-        self._source = mmap.mmap(-1, BUFFER_BYTES)
-        self._back = mmap.mmap(-1, BUFFER_BYTES)
-        offsets = range(0, BUFFER_BYTES, BLOCK_BYTES)
-        lengths = [BLOCK_BYTES] * len(offsets)
-        views = [memoryview(memory) for memory in (self._source, self._back)]
-        remote = [self._target.address + offset for offset in offsets]
-        self._send, self._fetch = (
-            self._engine.prepare(self._target.name, [view[o:o + BLOCK_BYTES] for o in offsets], remote, lengths) for view in views)
-        self._small = views[0][:SMALL_BYTES]
+        self._player = Player(self._store, block_bytes, prefix=path.title.split()[0] + "-")
+        self.tally = self._player.tally
 
-    def run(self, seconds: float) -> None:
-        """Large batches, then small single transfers, then the proof that all arrived."""
-        self._source[:] = os.urandom(BUFFER_BYTES)
-        self._run_batches(seconds * 0.6)
-        self._run_singles(seconds * 0.4)
-        self._verify()
-
-    def _failed(self) -> bool:
-        self.errors += 1
-        self.problem = self._engine.last_error()
-        return False
-
-    def _run_batches(self, seconds: float) -> bool:
-        start = now = time.perf_counter_ns()
-        while now - start < seconds * 1e9:
-            if self._send.write() != 0:
-                return self._failed()
-            before, now = now, time.perf_counter_ns()
-            self.moved_bytes += BUFFER_BYTES
-            self.moved_ns += now - before
-        return True
-
-    def _run_singles(self, seconds: float) -> bool:
-        write, name, address, block = self._engine.transfer_sync_write, self._target.name, self._target.address, self._small
-        start = now = time.perf_counter_ns()
-        while now - start < seconds * 1e9:
-            if write(name, block, address) != 0:
-                return self._failed()
-            before, now = now, time.perf_counter_ns()
-            self.latencies_ns.append(now - before)
-        del self.latencies_ns[:-1_000_000]
-        return True
-
-    def _verify(self) -> bool:
-        if self._send.write() != 0 or self._fetch.read() != 0:
-            return self._failed()
-        if self._target.checksum() != zlib.crc32(self._source) or self._back[:] != self._source[:]:
-            self.problem = "the bytes at the peer are not those that were sent"
-            self.errors += 1
-            return False
-        self.verified_bytes += 2 * BUFFER_BYTES  # there, and back
-        return True
+    def run(self, seconds: float) -> bool:
+        """False when there are no more requests."""
+        start = now = time.perf_counter()
+        more = True
+        while more and now - start < seconds:
+            blocks = next(self._requests, None)
+            more = blocks is not None
+            if more:
+                self._player.play(blocks)
+            now = time.perf_counter()
+        self._seconds += now - start
+        for samples in (self.tally.get_ns, self.tally.put_ns):
+            del samples[:-SAMPLES_MAX]
+        return more
 
     def carriers(self) -> str:
-        """The transports that really moved the bytes, as the engine counts them."""
         counts = re.findall(r'^mooncake_transfer_bytes_total\{.*?path="(\w+)".*\} (\S+)$', self._engine.get_metrics(), re.MULTILINE)
         return "+".join(sorted({name for name, moved in counts if float(moved) > 0})) or "-"
 
-    def quantile_us(self, share: float) -> float:
-        ordered = sorted(self.latencies_ns)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1e3 if ordered else 0.0
-
     def text(self) -> str:
-        rate = self.moved_bytes / self.moved_ns if self.moved_ns else 0.0
-        ops = len(self.latencies_ns) / (sum(self.latencies_ns) / 1e9) if self.latencies_ns else 0.0
-        return (f"{self.path.title:<24}{self.carriers():<8}{rate:>8.2f}{ops:>11,.0f}{self.quantile_us(0.5):>10.1f}{self.quantile_us(0.99):>10.1f}"
-                f"{self.verified_bytes / 1e6:>11,.0f}{self.errors:>8}{'  ' + self.problem if self.problem else ''}")
+        tally, seconds = self.tally, max(self._seconds, 1e-9)
+        moved = (tally.hit + tally.put) * self._block_bytes
+        times = "".join(f"{quantile_us(samples, share):>9,.0f}" for samples in (tally.get_ns, tally.put_ns) for share in (0.5, 0.99))
+        return (f"{self.path.title:<16}{self.carriers():<8}{tally.requests / seconds:>8,.0f}{tally.asked / seconds:>10,.0f}{moved / seconds / 1e9:>8.2f}"
+                f"{tally.hit_ratio:>8.1%}{times}{tally.refused:>9}{tally.wrong:>7}")
+
+    def good(self) -> bool:
+        return self.tally.wrong == 0 and self.tally.refused == 0 and self.tally.put > 0 and self.tally.hit > 0
 
     def close(self) -> None:
+        self._player.close()
+        self._store.close()
         self._engine.close()
-        self._target.close()
 
 
-HEADER = f"{'path':<24}{'over':<8}{'GB/s':>8}{'ops/s':>11}{'p50 us':>10}{'p99 us':>10}{'MB right':>11}{'errors':>8}"
-NOTE = f"GB/s: {BLOCK_BYTES >> 10} KiB blocks, {BUFFER_BYTES // BLOCK_BYTES} a batch. ops/s and latency: one {SMALL_BYTES >> 10} KiB write at a time."
+HEADER = (f"{'path':<16}{'over':<8}{'req/s':>8}{'blocks/s':>10}{'GB/s':>8}{'hits':>8}{'get p50':>9}{'p99 us':>9}{'put p50':>9}{'p99 us':>9}"
+          f"{'refused':>9}{'wrong':>7}")
 
 
 class Screen:
-    """Redraws the table in place on a terminal; elsewhere prints it at the end only."""
+    """Redraws the summary in place on a terminal; elsewhere prints it at the end only."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: str) -> None:
         self._live = sys.stdout.isatty()
+        self._note = note
         self._drawn = 0
 
     def show(self, lines: list[Line], final: bool = False) -> None:
         if not self._live and not final:
             return
-        text = [HEADER, *(line.text() for line in lines), "", NOTE + ("" if final else "  Ctrl-C ends.")]
+        text = [HEADER, *(line.text() for line in lines), "", self._note + ("" if final else "  Ctrl-C ends.")]
         if self._drawn:
             sys.stdout.write(f"\x1b[{self._drawn}A\x1b[J")
         print("\n".join(text), flush=True)
         self._drawn = len(text)
 
 
-def run(once: bool) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    pool = Pool(arguments.pool_mb << 20, arguments.admin_port)
     lines: list[Line] = []
-    broken = 0
     try:
-        for path in paths_here():
-            try:
-                lines.append(Line(path))
-            except (RuntimeError, OSError) as error:
-                broken += 1
-                print(f"{path.title}: {error}", file=sys.stderr)
-        screen = Screen()
+        for number, path in enumerate(PATHS):
+            requests = read_trace(arguments.trace) if arguments.trace else conversations(seed=number)
+            lines.append(Line(path, pool.master, requests, arguments.block_kb << 10))
+        print(f"master {pool.master}, admin page {pool.admin}\n", flush=True)
+        screen = Screen(f"{arguments.block_kb} KiB a block, {arguments.pool_mb} MiB of pool; get and put: time of one batch of up to 128 blocks.")
         try:
-            while True:
-                for line in lines:
-                    line.run(1.0 if once else 0.25)
-                    screen.show(lines)
-                if once:
+            for turn in itertools.count(1):
+                more = [line.run(SLICE_S) for line in lines]
+                screen.show(lines)
+                if not any(more) or (arguments.once and turn * SLICE_S >= arguments.seconds):
                     break
+            if not arguments.once:
+                signal.pause()  # the trace is over, the admin page stays
         except KeyboardInterrupt:
             pass
         screen.show(lines, final=True)
-        return 0 if not broken and lines and all(line.verified_bytes and not line.errors for line in lines) else 1
+        return 0 if all(line.good() for line in lines) else 1
     finally:
         for line in lines:
             line.close()
+        pool.close()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mooncake.demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--once", action="store_true", help="one second per path, then end with 0 if every byte was right")
-    parser.add_argument("--serve", metavar="HOST", help=argparse.SUPPRESS)
-    parser.add_argument("--mapped", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--once", action="store_true", help="end by itself, with 0 if every byte was right and nothing was refused")
+    parser.add_argument("--seconds", type=float, default=3.0, help="with --once: of work per path (%(default)s)")
+    parser.add_argument("--trace", help="a file of requests as JSON lines with hash_ids")
+    parser.add_argument("--pool-mb", type=int, default=512, help="memory the node lends (%(default)s)")
+    parser.add_argument("--block-kb", type=int, default=64, help="size of a block (%(default)s)")
+    parser.add_argument("--admin-port", type=int, default=0, help="of the admin page; 0: any (%(default)s)")
     arguments = parser.parse_args()
-    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # the table says it all
-    if arguments.serve:
-        serve(arguments.serve, arguments.mapped)
-        return 0
-    return run(arguments.once)
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # the summary says it all
+    return run(arguments)
 
 
 if __name__ == "__main__":

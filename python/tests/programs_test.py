@@ -19,8 +19,19 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
-def test_demonstration_verifies_every_path_without_a_terminal():
-    done = run(sys.executable, "-m", "mooncake.demo", "--once")
+def test_demonstration_runs_a_pool_and_refuses_nothing():
+    done = run(sys.executable, "-m", "mooncake.demo", "--once", "--seconds=1", "--pool-mb=64")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b" not in done.stdout
+    assert "admin page http://" in done.stdout
+    for path, carrier in [("same host", "shm"), ("network (tcp)", "tcp")]:
+        line = next(line for line in done.stdout.splitlines() if line.startswith(path + " "))
+        words = line.removeprefix(path).split()
+        assert words[0] == carrier and words[-2:] == ["0", "0"], done.stdout
+
+
+def test_demonstration_of_paths_verifies_every_one_without_a_terminal():
+    done = run(sys.executable, "-m", "mooncake.path_demo", "--once")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout
     for path in ["own process", "shared memory, mapped", "shared memory, foreign", "tcp"]:

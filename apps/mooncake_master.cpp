@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "../stop_signals.h"
 #include "base/options.h"
 #include "base/version.h"
-#include "program.h"
+#include "stop_signals.h"
 #include "store/service/config_file.h"
 #include "store/service/flags_master.h"
+#include "store/service/master_program.h"
 
 namespace {
 

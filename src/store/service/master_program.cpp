@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program.h"
+#include "store/service/master_program.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

@@ -28,6 +28,7 @@ public:
     ~MasterProgram();
 
     uint16_t port() const noexcept { return master_->port(); }
+    uint16_t admin_port() const noexcept { return admin_server_->port(); }
 
 private:
     explicit MasterProgram(const MasterFlags& flags) : flags_(flags) {}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole pool in one process, for one machine: the master, and a node that lends memory to it. Flags: those of mooncake_master, and
+// --global_segment_size.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "base/version.h"
+#include "stop_signals.h"
+#include "store/client/store_client.h"
+#include "store/service/config_file.h"
+#include "store/service/flags_master.h"
+#include "store/service/master_program.h"
+
+namespace {
+
+using namespace mooncake;
+using namespace mooncake::store;
+
+constexpr std::string_view kSizeFlag = "--global_segment_size";
+
+int complain(std::string_view text) {
+    std::fprintf(stderr, "mooncake_standalone: %s\n", std::string(text).c_str());
+    return 1;
+}
+
+/// Takes our own flag out of the arguments; the text of its value.
+std::string take_size(std::vector<std::string>& arguments) {
+    std::string size = "1GB";
+    for (auto at = arguments.begin(); at != arguments.end();) {
+        if (at->starts_with(std::string(kSizeFlag) + "=")) {
+            size = at->substr(kSizeFlag.size() + 1);
+            at = arguments.erase(at);
+        } else if (*at == kSizeFlag && at + 1 != arguments.end()) {
+            size = *(at + 1);
+            at = arguments.erase(at, at + 2);
+        } else {
+            ++at;
+        }
+    }
+    return size;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    StopSignals signals;
+    const Environment environment = process_environment();
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    const auto size = parse_size(take_size(arguments));
+    if (!size) return complain(size.error().message());
+    const auto flags = parse_master_flags(arguments, {.read_file = read_config_file, .environment = environment});
+    if (!flags) return complain(flags.error().message());
+    if (flags->log.help)
+        return std::printf("%s  %s (default 1GB)\n        memory lent to the pool\n", master_help().c_str(),
+                           std::string(kSizeFlag).c_str()) < 0;
+    if (flags->log.version) return std::printf("mooncake_standalone %s\n", std::string(version()).c_str()) < 0;
+    configure_program_log(flags->log, load_options(environment).log, "mooncake_standalone");
+    for (const std::string& warning : flags->warnings) MC_LOG_WARNING("{}", warning);
+
+    auto program = MasterProgram::start(*flags);
+    if (!program) return complain(program.error().to_string());
+    auto node = StoreClient::create({.local_hostname = "127.0.0.1",
+                                     .segment_bytes = *size,
+                                     .buffer_bytes = 0,
+                                     .master = format_text("127.0.0.1:{}", (*program)->port()),
+                                     .options = load_store_options(environment)});
+    if (!node) return complain(format_text("cannot lend {} bytes: {}", *size, store_code_name(node.error())));
+    std::printf("Master service started on port %u\nadmin page http://127.0.0.1:%u/\nthe pool is ready\n", (*program)->port(),
+                (*program)->admin_port());
+    std::fflush(stdout);
+    const int signal_number = signals.wait();
+    MC_LOG_INFO("ending on signal {}", signal_number);
+    (*node)->close();
+    node->reset();
+    program->reset();
+    return 0;
+}
