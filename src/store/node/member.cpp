@@ -215,10 +215,12 @@ void Member::on_update(const FeedUpdate& update) {
 }
 
 void Member::on_feed_end(const Error& why) {
+    const bool ended = rpc::peer_closed(why);
     // If we slept ourselves, the end may be old, and the master may have gone on without us.
     const bool awake = setup_.clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.ping_interval;
-    catalogue_.feed_ended(awake && rpc::peer_closed(why));
-    setup_.listener.all_keys_changed();  // nobody would have told us of changes from here on
+    catalogue_.feed_ended(awake && ended);
+    // A dead master changes nothing: what it granted holds for its time. A living one changes values without telling us from here on.
+    if (!ended) setup_.listener.all_keys_changed();
     setup_.wake();
 }
 

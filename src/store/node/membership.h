@@ -20,7 +20,7 @@ namespace mooncake::store {
 class MembershipListener {
 public:
     virtual ~MembershipListener() = default;
-    /// These values changed or went.
+    /// These values changed or went. (Or, with all_keys_changed(), nobody would tell us.)
     virtual void keys_changed(const std::vector<KeyChanged>& keys) = 0;
     virtual void all_keys_changed() = 0;
     /// The master was lost, or another took over: writes it planned must end before this returns, nothing it said holds any more.

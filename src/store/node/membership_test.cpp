@@ -85,7 +85,7 @@ TEST_F(MembershipTest, StopsSoonWhileTheMasterHangs) {
     ASSERT_TRUE(master_.wait_for("ping"));
     const Time began = Clock::now();
     membership_->stop();
-    EXPECT_LT(Clock::now() - began, 3s);  // one second, and what a busy machine adds
+    EXPECT_LT(Clock::now() - began, 10s);  // one second, and what a busy machine adds
 }
 
 TEST_F(MembershipTest, StopsSoonWhileTheMasterHangsInAReport) {
