@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any, Callable
@@ -30,6 +31,8 @@ class Master:
              "--metrics_host=127.0.0.1", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.port = self._read_port()
+        # A master must never wait for somebody to read its log.
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
         self.address = f"127.0.0.1:{self.port}"
 
     def _read_port(self) -> int:
@@ -53,7 +56,7 @@ class Master:
         self.process.send_signal(signal.SIGCONT)
         self.process.send_signal(signal.SIGTERM)
         try:
-            _, status = self.process.communicate(timeout=PATIENCE_S), self.process.returncode
+            status = self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
