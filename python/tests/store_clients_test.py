@@ -146,23 +146,22 @@ def test_key_that_exists_is_readable_for_the_lease_time(make_store):
     store = make_store(segment=16 * MiB)
     assert store.put("promised", random_bytes(100_000)) == 0
     reader = make_store(segment=0)
-    began = time.monotonic()
     assert reader.is_exist("promised") == 1
-    codes = [store.put(f"k{i}", bytes(MiB)) for i in range(64)]  # four times the pool
-    assert set(codes) == {0}
-    value = reader.get("promised")
-    if time.monotonic() - began < 1.9:  # the master's lease time is 2 s
-        assert value == random_bytes(100_000)
+    end = time.monotonic() + 1.0  # the master's lease time is 2 s
+    i = 0
+    while time.monotonic() < end:
+        assert store.put(f"k{i}", bytes(MiB)) == 0
+        i += 1
+    assert reader.get("promised") == random_bytes(100_000)
 
 
 def test_full_pool_takes_new_values_under_a_storm_of_questions(make_store):
     store = make_store(segment=16 * MiB)
-    keys, codes, seen = [], [], []
+    keys = []
     for i in range(60):
         keys.append(f"k{i}")
-        codes.append(store.put(keys[-1], bytes(MiB)))
-        seen.append(store.batch_is_exist(keys)[-1])
-    assert (set(codes), set(seen)) == ({0}, {1})
+        assert store.put(keys[-1], bytes(MiB)) == 0
+        assert store.batch_is_exist(keys)[-1] == 1
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "rdma", "TCP", "efa"])

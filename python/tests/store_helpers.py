@@ -7,7 +7,6 @@ import re
 import select
 import signal
 import subprocess
-import threading
 import time
 from pathlib import Path
 from typing import Any, Callable
@@ -31,8 +30,6 @@ class Master:
              "--metrics_host=127.0.0.1", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.port = self._read_port()
-        # A master must never wait for somebody to read its log.
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
         self.address = f"127.0.0.1:{self.port}"
 
     def _read_port(self) -> int:
@@ -56,7 +53,7 @@ class Master:
         self.process.send_signal(signal.SIGCONT)
         self.process.send_signal(signal.SIGTERM)
         try:
-            status = self.process.wait(PATIENCE_S)
+            _, status = self.process.communicate(timeout=PATIENCE_S), self.process.returncode
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

@@ -2,7 +2,7 @@
 // One role of the store as a process of its own, for tests that stop and kill it. Ends when its standard input does.
 //     store_role master PORT CLIENT_TTL_MS LEASE_MS   prints "PORT EPOCH"
 //     store_role node MASTER SEGMENT_ID BYTES         prints "ready", and "lost" and "found EPOCH" as its master comes and goes
-//     store_role client MASTER BYTES                  lends memory for real; prints its name
+//     store_role client MASTER BYTES [tcp]            lends memory for real, by TCP alone if asked to; prints its name
 #include <unistd.h>
 
 #include <cstdio>
@@ -76,6 +76,7 @@ int be_node(char** arguments) {
 int be_client(char** arguments) {
     StoreConfig config{.local_hostname = "127.0.0.1", .segment_bytes = std::strtoull(arguments[1], nullptr, 10), .buffer_bytes = 0};
     config.master = arguments[0];
+    if (arguments[2] != nullptr && std::string(arguments[2]) == "tcp") config.options.engine.transports = {"tcp"};
     auto client = StoreClient::create(std::move(config));
     if (!client) return 1;
     say((*client)->name());
@@ -92,6 +93,6 @@ int main(int count, char** arguments) {
     const std::string role = count > 1 ? arguments[1] : "";
     if (role == "master" && count == 5) return mooncake::store::be_master(arguments + 2);
     if (role == "node" && count == 5) return mooncake::store::be_node(arguments + 2);
-    if (role == "client" && count == 4) return mooncake::store::be_client(arguments + 2);
+    if (role == "client" && count >= 4) return mooncake::store::be_client(arguments + 2);
     return 64;
 }

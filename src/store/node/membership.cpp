@@ -26,13 +26,8 @@ public:
     ~MembershipImpl() override { stop(); }
 
     Result<> start(Deadline deadline) override {
-        // A busy machine may need longer than one ping waits; only a master that is not there fails at once.
-        Result<> standing;
-        do {
-            member_.beat(deadline);
-            standing = member_.standing();
-        } while (!standing && standing.error().code() == Code::kTimedOut && !deadline.passed());
-        MC_RETURN_IF_ERROR(standing);
+        member_.beat(deadline);
+        MC_RETURN_IF_ERROR(member_.standing());
         Lock lock(stop_mutex_);
         if (stopped_) return fail(Code::kCancelled, "left the pool");
         thread_ = start_thread("mc-membership", [this](const std::stop_token& stop) { run(stop); });

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client against nodes and a master in other processes, which are killed and stopped while it reads and writes.
+#include "store/client/store_client.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/integration/store_role.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr int64_t kMiss = static_cast<int64_t>(StoreCode::kObjectNotFound), kFailed = static_cast<int64_t>(StoreCode::kTransferFail);
+
+std::vector<std::byte> pattern(size_t length, uint64_t seed) {
+    std::vector<std::byte> bytes(length);
+    for (size_t i = 0; i < length; ++i) bytes[i] = static_cast<std::byte>((i * 131 + seed * 7919) >> 3);
+    return bytes;
+}
+
+/// Waits until something comes true, against hangs only.
+template <typename Condition>
+bool eventually(Condition&& condition) {
+    const Deadline deadline = Deadline::after(60s);
+    while (!condition()) {
+        if (deadline.passed()) return false;
+        std::this_thread::yield();
+    }
+    return true;
+}
+
+class FailingPool : public ::testing::TestWithParam<const char*> {
+protected:
+    void start_master() {
+        master_ = std::make_unique<RoleProcess>(std::vector<std::string>{"master", std::to_string(port_), "10000", "5000"});
+        std::istringstream(master_->line()) >> port_;
+        ASSERT_NE(port_, 0);
+    }
+    std::string address() const { return format_text("127.0.0.1:{}", port_); }
+    /// Its process; `name` becomes that of its segment.
+    std::unique_ptr<RoleProcess> lender(std::string& name) {
+        auto process = std::make_unique<RoleProcess>(std::vector<std::string>{"client", address(), std::to_string(64 * kMiB), GetParam()});
+        name = process->line();
+        EXPECT_FALSE(name.empty());
+        return process;
+    }
+    std::unique_ptr<StoreClient> client() {
+        StoreConfig config;
+        config.local_hostname = "127.0.0.1";
+        config.master = address();
+        config.segment_bytes = config.buffer_bytes = 0;
+        if (std::string(GetParam()) == "tcp") config.options.engine.transports = {"tcp"};
+        auto made = StoreClient::create(std::move(config));
+        EXPECT_TRUE(made) << (made ? "" : store_code_name(made.error()));
+        return made ? std::move(*made) : nullptr;
+    }
+    static StoreCode put(StoreClient& client, std::string_view key, std::vector<std::byte>& value, const WriteConfig& config = {}) {
+        const Piece piece{value.data(), value.size()};
+        const ValueToWrite one{.key = key, .pieces = {&piece, 1}, .group = {}};
+        return client.write({&one, 1}, config, false).at(0);
+    }
+    /// What read() answers; where that is a length, the bytes have been compared.
+    static int64_t get(StoreClient& client, std::string_view key, const std::vector<std::byte>& value) {
+        std::vector<std::byte> into(value.size());
+        const Piece piece{into.data(), into.size()};
+        const ValueToRead one{.key = key, .pieces = {&piece, 1}};
+        const int64_t got = client.read({&one, 1}).at(0);
+        EXPECT_TRUE(got < 0 || into == value) << key;
+        return got;
+    }
+
+    std::unique_ptr<RoleProcess> master_;
+    uint16_t port_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(By, FailingPool, ::testing::Values("shm", "tcp"), [](const auto& path) { return std::string(path.param); });
+
+TEST_P(FailingPool, ReadsOnFromTheOtherReplicaWhenANodeIsKilled) {
+    start_master();
+    std::string name_a, name_b;
+    auto a = lender(name_a), b = lender(name_b);
+    const auto reader = client();
+    std::vector<std::vector<std::byte>> values;
+    for (uint64_t i = 0; i < 16; ++i) {
+        values.push_back(pattern(100'000 + i, i));
+        ASSERT_EQ(put(*reader, std::to_string(i), values.back(), {.replica_num = 2}), StoreCode::kOk);
+    }
+    std::atomic<bool> killed{false}, stop{false};
+    std::atomic<int> after{0};
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 2; ++t)
+        threads.emplace_back([&] {
+            for (size_t i = 0; !stop; i = (i + 1) % values.size()) {
+                EXPECT_EQ(get(*reader, std::to_string(i), values[i]), static_cast<int64_t>(values[i].size()));
+                if (killed) ++after;
+            }
+        });
+    a->kill();
+    killed = true;
+    EXPECT_TRUE(eventually([&] { return after > 200; }));
+    stop = true;
+}
+
+TEST_P(FailingPool, AStoppedNodeCostsOnlyItsOwnValues) {
+    start_master();
+    std::string name_a, name_b;
+    auto stopped = lender(name_a), living = lender(name_b);
+    const auto reader = client();
+    auto both = pattern(100'000, 1), there = pattern(100'000, 2), here = pattern(100'000, 3);
+    ASSERT_EQ(put(*reader, "both", both, {.replica_num = 2}), StoreCode::kOk);
+    ASSERT_EQ(put(*reader, "there", there, {.preferred_segments = {name_a}}), StoreCode::kOk);
+    ASSERT_EQ(put(*reader, "here", here, {.preferred_segments = {name_b}}), StoreCode::kOk);
+    for (const char* const key : {"both", "there", "here"})
+        EXPECT_GT(get(*reader, key, std::string(key) == "both" ? both : std::string(key) == "there" ? there : here), 0);
+    stopped->stop();
+    const Time begin = Clock::now();
+    EXPECT_EQ(get(*reader, "both", both), 100'000);
+    EXPECT_EQ(get(*reader, "here", here), 100'000);
+    EXPECT_LT(Clock::now() - begin, 2s) << "another replica was there";
+    const int64_t lost = get(*reader, "there", there);
+    // Memory that is mapped needs nobody over there.
+    const bool expected = std::string(GetParam()) == "shm" ? lost == 100'000 : lost == kMiss || lost == kFailed;
+    EXPECT_TRUE(expected) << lost;
+    const Time again = Clock::now();
+    EXPECT_EQ(get(*reader, "here", here), 100'000);
+    EXPECT_EQ(get(*reader, "both", both), 100'000);
+    EXPECT_LT(Clock::now() - again, 2s);
+    stopped->go_on();
+    EXPECT_TRUE(eventually([&] { return get(*reader, "there", there) == 100'000; }));
+}
+
+TEST_P(FailingPool, OutlivesItsMaster) {
+    start_master();
+    std::string name;
+    auto node = lender(name);
+    const auto reader = client();
+    std::vector<std::vector<std::byte>> values;
+    for (uint64_t i = 0; i < 64; ++i) {
+        values.push_back(pattern(10'000 + i * 1000, i));
+        ASSERT_EQ(put(*reader, std::to_string(i), values.back()), StoreCode::kOk);
+    }
+    master_->kill();
+    start_master();
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(eventually([&] { return get(*reader, std::to_string(i), values[i]) > 0; })) << i;
+    auto fresh = pattern(50'000, 99);
+    EXPECT_TRUE(eventually([&] { return put(*reader, "fresh", fresh) == StoreCode::kOk; }));
+    EXPECT_EQ(get(*reader, "fresh", fresh), 50'000);
+    for (size_t i = 0; i < values.size(); ++i)
+        EXPECT_EQ(get(*reader, std::to_string(i), values[i]), static_cast<int64_t>(values[i].size())) << i;
+}
+
+TEST_P(FailingPool, ANodeKilledDuringWritesCostsNoStoredValue) {
+    start_master();
+    std::string name_a, name_b;
+    auto a = lender(name_a), b = lender(name_b);
+    const auto writer = client();
+    std::vector<std::vector<std::byte>> values;
+    std::vector<bool> stored;
+    for (uint64_t i = 0; i < 200; ++i) {
+        if (i == 100) a->kill();
+        values.push_back(pattern(20'000, i));
+        stored.push_back(put(*writer, std::to_string(i), values.back(), {.preferred_segments = {i < 100 ? name_a : name_b}}) ==
+                         StoreCode::kOk);
+    }
+    for (size_t i = 100; i < 200; ++i) EXPECT_TRUE(!stored[i] || get(*writer, std::to_string(i), values[i]) == 20'000) << i;
+    EXPECT_TRUE(stored[199]);
+    EXPECT_TRUE(eventually([&] { return get(*writer, "5", values[5]) < 0; }));
+}
+
+}  // namespace
+
+}  // namespace mooncake::store
