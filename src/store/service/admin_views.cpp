@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "store/master/ops/object_ops.h"
+#include "store/master/ops/task_ops.h"
 
 namespace mooncake::store {
 
@@ -116,26 +117,14 @@ std::vector<ClientView> view_clients(const LockedMaster& master) {
 }
 
 std::vector<TenantView> view_tenants(const LockedMaster& master) {
-    auto rows = master.look([](const MasterState& state, Time) {
-        std::vector<TenantView> result;
-        for (TenantNumber number = 1; number < state.tenants().limit(); ++number) {
-            if (!state.tenants().exists(number)) continue;
-            const Tenant& tenant = state.tenants()[number];
-            const uint64_t effective = tenant.effective_quota;
-            result.push_back({.quota = {.tenant = tenant.name,
-                                        .requested_bytes = tenant.requested_quota.value_or(0),
-                                        .effective_bytes = effective,
-                                        .charged_bytes = tenant.charged_bytes,
-                                        .admission_closed = !tenant.requested_quota.has_value(),
-                                        .over_quota = tenant.charged_bytes > effective,
-                                        .explicit_policy = tenant.requested_quota.has_value()},
-                              .evicted_bytes = tenant.evicted_bytes,
-                              .objects = tenant.objects});
+    return master.look([](const MasterState& state, Time) {
+        std::vector<TenantView> rows;
+        for (TenantQuota& quota : list_quotas(state)) {
+            const uint64_t evicted = state.tenants()[state.tenants().find(quota.tenant)].evicted_bytes;
+            rows.push_back({.quota = std::move(quota), .evicted_bytes = evicted});
         }
-        return result;
+        return rows;
     });
-    std::sort(rows.begin(), rows.end(), [](const TenantView& a, const TenantView& b) { return a.quota.tenant < b.quota.tenant; });
-    return rows;
 }
 
 ObjectView lease_object(LockedMaster& master, std::string_view tenant, std::string_view key) {

@@ -46,7 +46,6 @@ std::vector<ClientView> view_clients(const LockedMaster& master);
 struct TenantView {
     TenantQuota quota;
     uint64_t evicted_bytes = 0;
-    size_t objects = 0;
 };
 std::vector<TenantView> view_tenants(const LockedMaster& master);
 

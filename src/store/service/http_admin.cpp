@@ -45,6 +45,12 @@ void AdminService::attach(net::HttpServer& server) {
     add("GET", "/get_segments_detail", &AdminService::segments_detail);
     add("GET", "/api/v1/segments/status", &AdminService::segment_status);
     add("GET", "/api/v1/overview", &AdminService::overview);
+    add("POST", "/api/v1/drain_jobs", &AdminService::post_drain);
+    add("GET", "/api/v1/drain_jobs/query", &AdminService::get_drain);
+    add("POST", "/api/v1/drain_jobs/cancel", &AdminService::post_cancel);
+    add("GET", "/api/v1/tenant_quotas", &AdminService::get_quotas);
+    add("PUT", "/api/v1/tenant_quotas", &AdminService::put_quota);
+    add("DELETE", "/api/v1/tenant_quotas", &AdminService::delete_quota);
 }
 
 std::string AdminService::metrics_text() const { return metrics_.registry().to_prometheus_text() + state_metrics(master_); }

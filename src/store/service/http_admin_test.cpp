@@ -30,11 +30,12 @@ constexpr uint64_t kMiB = 1 << 20;
 class AdminTest : public testing::Test {
 protected:
     void SetUp() override { serve({}); }
-    void serve(MasterOptions options) {
+    void serve(MasterOptions options, const std::string& quota_file = {}) {
         server_.reset();
         options.lease_ttl = 1h;
         master_.emplace(options, nullptr, nullptr);
-        admin_.emplace(*master_, metrics_, AdminOptions{.address = "10.0.0.1:50051"});
+        admin_.emplace(*master_, metrics_, AdminOptions{.address = "10.0.0.1:50051", .quota_file = quota_file});
+        ASSERT_TRUE(admin_->load_quota_file());
         auto made = net::HttpServer::create({.host = "127.0.0.1"});
         ASSERT_TRUE(made);
         server_ = std::move(*made);
