@@ -355,6 +355,35 @@ def test_a_client_says_what_is_wrong(flags: list[str], reason: str) -> None:
     assert reason in done.stderr
 
 
+# ---- tenants and drains
+
+
+def test_quotas_survive_a_restart(tmp_path: Path) -> None:
+    policy = tmp_path / "quotas.yaml"
+    flags = ["--enable_multi_tenants", f"--tenant_quota_connector_uri={policy}"]
+    with Master(*flags, log=tmp_path / "master.log") as master:
+        code, _, text = master.ask("/api/v1/tenant_quotas?tenant_id=red", "PUT", '{"requested_quota_bytes": 1048576}')
+        assert code == 200, text
+        assert master.end() == 0
+    with Master(*flags, log=tmp_path / "master.log") as master:
+        assert master.json("/api/v1/tenant_quotas?tenant_id=red")["data"]["requested_quota_bytes"] == 1048576
+        assert 'mooncake_tenant_quota_requested_bytes{tenant_id="red"} 1048576' in master.ask("/metrics")[2]
+        assert master.json("/api/v1/tenant_quotas?tenant_id=red", "DELETE")["success"] is True
+        assert master.end() == 0
+    policy.write_text("version: 2\n")
+    refused = run("mooncake_master", "--port=0", "--metrics_port=0", *flags)
+    assert refused.returncode == 1 and str(policy) in refused.stderr
+
+
+def test_a_node_can_be_drained(master: Master, tmp_path: Path) -> None:
+    with Node(master, log=tmp_path / "one.log") as one, Node(master, log=tmp_path / "other.log"):
+        code, _, text = master.ask("/api/v1/drain_jobs", "POST", json.dumps({"segments": [one.name]}))
+        assert code == 200, text
+        job = json.loads(text)["job_id"]
+        eventually(lambda: master.json(f"/api/v1/drain_jobs/query?job_id={job}")["status_name"] == "SUCCEEDED", "the drain does not end")
+        assert master.json(f"/api/v1/segments/status?segment={one.name}")["status_name"] == "DRAINED"
+
+
 # ---- the guide
 
 
