@@ -17,8 +17,6 @@ constexpr Duration kUnmountTimeout = 1s;
 constexpr Duration kFeedSilence = 100ms;  // what the kernel has of an ended stream comes without a pause
 constexpr int kMountTries = 3;
 
-Duration time_limit(Deadline deadline, Duration most) { return std::min(deadline.left(), most); }
-
 }  // namespace
 
 Member::Member(Setup setup)
@@ -31,9 +29,10 @@ Member::Member(Setup setup)
 
 Time Member::beat(Deadline deadline) {
     const Time sent = setup_.clock();
+    limit_ = deadline;
     // Also where it was us who slept: the master has given us up, so nothing it planned may go on.
     if (!told_lost_ && sent - answered_at_.load(std::memory_order_relaxed) >= client_ttl_) lose_master();
-    const auto reply = setup_.master.ping(setup_.client, Deadline::after(time_limit(deadline, kPingTimeout)));
+    const auto reply = setup_.master.ping(setup_.client, within(kPingTimeout));
     return reply ? on_answer(*reply, sent) : on_silence(reply.error());
 }
 
@@ -125,15 +124,16 @@ Result<> Member::join(uint64_t epoch) {
 }
 
 Result<> Member::check_master(uint64_t epoch) {
-    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, Deadline::after(kPingTimeout)));
+    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, within(kPingTimeout)));
     if (reply.status != PingStatus::kOk || reply.epoch != epoch)
         return fail(Code::kStale, "the master changed from life {} to {} while we joined", epoch, reply.epoch);
     return {};
 }
 
 Result<> Member::await_feed(uint64_t epoch) {
-    while (!feed_.wait_until_complete(setup_.options.ping_interval)) {
+    while (!feed_.wait_until_complete(within(setup_.options.ping_interval).left())) {
         if (!feed_.open()) return fail(Code::kUnavailable, "the master's feed broke at its start");
+        if (limit_.passed()) return fail(Code::kTimedOut, "the master's feed did not come to its start in time");
         MC_RETURN_IF_ERROR(check_master(epoch));
     }
     return {};
@@ -169,8 +169,8 @@ Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part) {
         Lock lock(mutex_);
         if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
     }
-    MC_ASSIGN_OR_RETURN(const RemountReply reply, setup_.master.remount({.client = setup_.client, .epoch = epoch, .segments = part},
-                                                                        Deadline::after(kReportTimeout)));
+    MC_ASSIGN_OR_RETURN(const RemountReply reply,
+                        setup_.master.remount({.client = setup_.client, .epoch = epoch, .segments = part}, within(kReportTimeout)));
     if (reply.segments.size() != part.size()) return fail(Code::kCorrupt, "{} answers for {} segments", reply.segments.size(), part.size());
     if (part.empty()) return {};
     const RemountReply::Segment& answer = reply.segments[0];

@@ -79,8 +79,11 @@ private:
     std::atomic<bool> obeys_{false};   // the feed is that of a master we have not lost
     std::atomic<Time> answered_at_{};  // when the last ping that was answered had been sent
 
+    Deadline within(Duration most) const { return Deadline::after(most).earlier(limit_); }
+
     // Only beat().
-    uint64_t joined_epoch_ = 0;  // whose feed we follow; 0: none
+    Deadline limit_ = Deadline::never();  // of this one
+    uint64_t joined_epoch_ = 0;           // whose feed we follow; 0: none
     Duration client_ttl_ = 10s;
     bool told_lost_ = true;  // the listener knows of no master
     Time followed_at_{};     // when the last feed was asked for

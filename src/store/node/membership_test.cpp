@@ -65,6 +65,15 @@ TEST_F(MembershipTest, StartFailsWithTheErrorOfTheFirstTry) {
     EXPECT_EQ(master_.count("goodbye"), 0U) << "nobody knew us";
 }
 
+TEST_F(MembershipTest, StartTakesNoLongerThanItMay) {
+    master_.in_ping = [this] { master_.set_mood(Mood::kSilent); };
+    EXPECT_EQ(membership_->start(Deadline::after(50ms)).error().code(), Code::kTimedOut) << "hangs in the report";
+    master_.set_mood(Mood::kAnswers);
+    master_.in_ping = nullptr;
+    master_.feeds_complete = false;
+    EXPECT_EQ(membership_->start(Deadline::after(50ms)).error().code(), Code::kTimedOut) << "hangs at the start of the feed";
+}
+
 TEST_F(MembershipTest, FindsARestartedMasterByItself) {
     ASSERT_TRUE(membership_->start(Deadline::after(20s)));
     ASSERT_EQ(*membership_->mount({.id = {1, 1}, .name = "n", .size = 4096}, Deadline::after(20s)), StoreCode::kOk);
