@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/stl/unique_ptr.h>
+#include <sys/mman.h>
 
 #include <utility>
 
@@ -17,6 +18,16 @@ int first_failure(const std::vector<StoreCode>& codes) {
     for (const StoreCode code : codes)
         if (code != StoreCode::kOk) return static_cast<int>(code);
     return 0;
+}
+
+/// Has the kernel provide the pages of a new object at once, which costs a fraction of a fault for each. Where it cannot, they come
+/// one by one as before.
+void populate(const store::Piece& piece) {
+    constexpr uint64_t kPage = 4096, kWorthIt = 64 * kPage;
+    if (piece.length < kWorthIt) return;
+    const auto start = (reinterpret_cast<uintptr_t>(piece.data) + kPage - 1) / kPage * kPage;
+    const auto end = (reinterpret_cast<uintptr_t>(piece.data) + piece.length) / kPage * kPage;
+    (void)::madvise(reinterpret_cast<void*>(start), end - start, MADV_POPULATE_WRITE);
 }
 
 nb::object empty_bytes() { return nb::steal(PyBytes_FromStringAndSize(nullptr, 0)); }
@@ -57,7 +68,10 @@ private:
             results_[indices[i]] = std::move(bytes);
         }
         if (values.empty()) return {};
-        const std::vector<int64_t> read = without_gil([&] { return client_->read(values); });
+        const std::vector<int64_t> read = without_gil([&] {
+            for (const store::Piece& piece : pieces) populate(piece);
+            return client_->read(values);
+        });
 
         std::vector<size_t> again;
         for (size_t i = 0; i < read.size(); ++i) {
