@@ -143,9 +143,10 @@ TEST(ShmProcess, SurvivesTargetsThatStopAndDieAtAnyMoment) {
         std::vector<std::jthread> users;
         for (uint64_t t = 0; t < 4; ++t) {
             users.emplace_back([&, t] {
-                const uint64_t remote = t % 2 == 0 ? offer.plain : offer.shared;
+                // Of each kind of memory one half is read, the other written.
+                const uint64_t remote = (t % 2 == 0 ? offer.plain : offer.shared) + (t < 2 ? 0 : kLength / 2);
                 for (;;) {
-                    const Slice one{.local = local.data() + t * kLength, .remote = remote, .length = kLength, .region = region};
+                    const Slice one{.local = local.data() + t * kLength, .remote = remote, .length = kLength / 2, .region = region};
                     const Code code = code_of(
                         transfer(*peer, t < 2 ? Direction::kRead : Direction::kWrite, one, t == 3 ? Submit::kLeave : Submit::kWait));
                     if (code == Code::kUnavailable) return;

@@ -84,6 +84,12 @@ IoResult result_of(ssize_t count) noexcept {
 
 }  // namespace
 
+void note_sent([[maybe_unused]] int fd) noexcept {
+#if defined(MC_TCP_TSAN)
+    __tsan_release(clock_of(fd));
+#endif
+}
+
 void note_received([[maybe_unused]] int fd) noexcept {
 #if defined(MC_TCP_TSAN)
     __tsan_acquire(clock_of(fd));

@@ -26,7 +26,8 @@ struct IoResult {
     int error = 0;
 };
 
-/// Tells ThreadSanitizer that something was received by other means than the classes here.
+/// Tells ThreadSanitizer that something will be sent, or was received, by other means than the classes here.
+void note_sent(int fd) noexcept;
 void note_received(int fd) noexcept;
 
 /// The argument of one sendmsg() or recvmsg().

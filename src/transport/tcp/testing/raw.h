@@ -33,7 +33,10 @@ public:
 
     int fd() const { return socket_.fd(); }
     void close() { socket_.reset(); }
-    bool send(const void* data, size_t size) { return net::send_all(fd(), data, size, soon()).has_value(); }
+    bool send(const void* data, size_t size) {
+        note_sent(fd());
+        return net::send_all(fd(), data, size, soon()).has_value();
+    }
     bool send(const std::vector<std::byte>& bytes) { return send(bytes.data(), bytes.size()); }
     bool send(std::string_view text) { return send(text.data(), text.size()); }
     bool send(const Hello& hello) {
