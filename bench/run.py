@@ -106,7 +106,7 @@ def tcp_rows() -> list[Row]:
         for op in ("write", "read"):
             rows.append(Row(f"tcp {op} {size_name(size)} x{batch}", "tcp", question(op, size, batch), socket, target))
     for op in ("write", "read"):
-        rows.append(Row(f"tcp {op} 1 MiB x128, unpaced limit", "tcp", question(op, MiB, 128), ("reno", 2, MiB), 0.75))
+        rows.append(Row(f"tcp {op} 1 MiB x128, unpaced limit", "tcp", question(op, MiB, 128), ("reno", 2, MiB), 0.6))
     rows.append(Row("tcp write 4 KiB x1 p50", "tcp", question("write", 4 * KiB), ("pingpong", 4 * KiB, 1), 2.0, "p50_us"))
     return rows
 
