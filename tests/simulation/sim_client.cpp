@@ -72,7 +72,8 @@ void SimClient::act() {
         else if (dice < 48) begin_put(true);
         else if (dice < 78) begin_get();
         else if (dice < 92) begin_probe();
-        else begin_remove();
+        else if (dice < 97) begin_remove();
+        else begin_task();
     });
 }
 
@@ -278,6 +279,22 @@ void SimClient::begin_probe() {
             return exist(t, {.keys = keys}, world_.now());
         },
         [](std::optional<ExistReply>) {});
+}
+
+void SimClient::begin_task() {
+    const auto some_node = [this] { return nodes_[world_.random.below(nodes_.size())]->spec().name; };
+    const std::string name = some_key(), source = some_node(), target = some_node();
+    const bool move = world_.chance(0.5);
+    call<TaskReply>(
+        [this, name, source, target, move](Transaction& t) {
+            return create_task(t,
+                               {.type = move ? TaskType::kMove : TaskType::kCopy,
+                                .key = name,
+                                .source = move ? std::string_view(source) : std::string_view(),
+                                .targets = {target}},
+                               world_.now());
+        },
+        [](std::optional<TaskReply>) {});
 }
 
 void SimClient::begin_remove() {

@@ -83,6 +83,7 @@ private:
     void read_chunk(const std::shared_ptr<Get>& get, size_t chunk);
     void begin_probe();
     void begin_remove();
+    void begin_task();
 
     std::string some_key() { return format_text("k{}", world_.random.below(keys_)); }
 

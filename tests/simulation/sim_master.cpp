@@ -16,7 +16,9 @@ void SimMaster::follow(const ClientId& client, std::shared_ptr<SimFeed> feed) {
     Stream& stream = streams_[client];
     if (stream.feed) stream.feed->end();
     stream = {.feed = std::move(feed), .number = ++last_stream_, .untold = state_->clients()[number].segments};
-    stream.feed->write({.reset = true});
+    FeedUpdate first{.reset = true};
+    tell_orders(*state_, client, first);
+    stream.feed->write(std::move(first));
     tell_more(client, stream.number);
 }
 

@@ -12,6 +12,7 @@
 #include "store/master/jobs/jobs.h"
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
+#include "store/master/ops/task_ops.h"
 #include "store/master/words.h"
 #include "tests/simulation/sim_feed.h"
 

@@ -3,8 +3,8 @@
 
 namespace mooncake::store::simulation {
 
-SimNode::SimNode(World& world, SimMaster& master, uint64_t number, uint64_t size)
-    : world_(world), master_(master), number_(number), size_(size) {
+SimNode::SimNode(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t size)
+    : world_(world), master_(master), nodes_(nodes), number_(number), size_(size) {
     start();
     beat();
 }
@@ -22,7 +22,9 @@ void SimNode::start() {
     view_ = 0;
     ever_known_ = false;
     renewing_ = false;
+    answered_ = world_.now();
     report_.reset();
+    works_.clear();
 }
 
 void SimNode::crash() {
@@ -47,10 +49,15 @@ bool SimNode::mounted() const {
 void SimNode::beat() {
     world_.after(world_.between(400ms, 600ms), [this] {
         beat();
+        const Time sent = world_.now();
+        if (endpoint.up && sent - answered_ >= master_.state().options().client_ttl) stop_works();
         if (!endpoint.up || !master_.endpoint.up) return;
-        world_.send(endpoint, master_.endpoint, [this, id = id_] {
+        world_.send(endpoint, master_.endpoint, [this, sent, id = id_] {
             const PingReply reply = master_.run([&](Transaction& t) { return ping(t, id, world_.now()); });
-            world_.send(master_.endpoint, endpoint, [this, reply, view = master_.view()] { pinged(reply, view); });
+            world_.send(master_.endpoint, endpoint, [this, sent, reply, view = master_.view()] {
+                answered_ = std::max(answered_, sent);
+                pinged(reply, view);
+            });
         });
     });
 }
@@ -75,6 +82,7 @@ void SimNode::pinged(const PingReply& reply, uint64_t view) {
 /// Nothing is planned here between the end of one master and the last part of the report to the next.
 void SimNode::join(uint64_t view) {
     view_ = 0;
+    stop_works();
     if (feed_) {
         feed_->close();
         feed_ended(feed_, false);
@@ -164,6 +172,7 @@ void SimNode::follow() {
                                                             [this, self](const FeedUpdate& update) {
                                                                 self->begun = true;
                                                                 catalogue_->apply(update, world_.now());
+                                                                for (const CopyOrder& order : update.orders) take_order(order);
                                                             },
                                                         .on_end = [this, self](bool orderly) { feed_ended(self->feed.lock(), orderly); }});
     self->feed = feed_;
@@ -182,6 +191,71 @@ void SimNode::feed_ended(const std::shared_ptr<SimFeed>& feed, bool orderly) {
     if (feed_ != feed) return;
     catalogue_->feed_ended(orderly);
     feed_.reset();
+}
+
+// ---- copies
+
+void SimNode::stop_works() {
+    for (auto& [task, work] : works_) work->stopped = true;
+    works_.clear();
+}
+
+void SimNode::take_order(const CopyOrder& order) {
+    if (view_ != master_.view() || works_.contains(order.task)) return;  // of a lost master; told once more
+    auto work = std::make_shared<Work>();
+    work->order = order;
+    for (const ReplicaLocation& target : order.targets) {
+        if (!master_.state().segments().exists(target.segment)) continue;
+        for (const auto& node : nodes_)
+            if (node->spec().id == master_.state().segments()[target.segment].spec.id)
+                work->targets.push_back({node.get(), node->endpoint.life, target.offset});
+    }
+    world_.note("{} copies {} of generation {} from {}+{}, {} bytes", spec_.name, order.key, order.generation, order.source.segment,
+                order.source.offset, order.length);
+    works_[order.task] = work;
+    if (work->targets.size() != order.targets.size()) return end_work(work, StoreCode::kTransferFail);
+    copy_chunk(work, 0, 0);
+    world_.after(6s, [this, work] {  // its deadline
+        if (!work->stopped) end_work(work, StoreCode::kTransferFail);
+    });
+}
+
+void SimNode::copy_chunk(const std::shared_ptr<Work>& work, size_t i, uint64_t at) {
+    const Duration delay = world_.chance(0.1) ? world_.between(100ms, 1500ms) : world_.between(1ms, 30ms);
+    world_.after(delay, [this, work, i, at, life = endpoint.life] {
+        const Work::Target& to = work->targets[i];
+        if (work->stopped || to.node->endpoint.life != to.node_life || !to.node->endpoint.up) return;
+        if (endpoint.cut_until > world_.now() || to.node->endpoint.cut_until > world_.now()) {
+            if (life == endpoint.life) copy_chunk(work, i, at);
+            return;
+        }
+        const CopyOrder& order = work->order;
+        const uint64_t end = std::min(at + std::max<uint64_t>(order.length / 2 / kUnit * kUnit, kUnit), order.length);
+        work->corrupt |= !read(order.source.offset + at, end - at, order.generation) && !master_.doubtful(order.generation);
+        to.node->land(to.offset + at, end - at, order.generation);
+        if (life != endpoint.life) return;  // died: what was on its way has landed
+        if (end < order.length) copy_chunk(work, i, end);
+        else if (i + 1 < work->targets.size()) copy_chunk(work, i + 1, 0);
+        else end_work(work, StoreCode::kOk);
+    });
+}
+
+void SimNode::end_work(const std::shared_ptr<Work>& work, StoreCode code) {
+    work->stopped = true;
+    copies += code == StoreCode::kOk;
+    for (int i = 0; i < 3; ++i)  // answers are not waited for: what is lost is asked for again when its time is over
+        world_.after(i * 200ms, [this, work, code, id = id_, life = endpoint.life, view = view_] {
+            if (life != endpoint.life || view != view_) return;
+            world_.send(endpoint, master_.endpoint, [this, work, code, id, view] {
+                if (view != master_.view()) return;
+                const TaskNumber task = master_.state().tasks().find(work->order.task);
+                if (code == StoreCode::kOk && work->corrupt && task != 0 && master_.state().tasks()[task].copy != 0)
+                    world_.violated(format_text("a copy of generation {} had other bytes as its source", work->order.generation));
+                master_.run([&](Transaction& t) {
+                    return end_task(t, {.client = id, .task = work->order.task, .code = code, .message = {}}, world_.now());
+                });
+            });
+        });
 }
 
 // ---- another segment in the same memory

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +18,8 @@ class SimNode {
 public:
     static constexpr uint64_t kUnit = 64;
 
-    SimNode(World& world, SimMaster& master, uint64_t number, uint64_t size);
+    /// `nodes`: all of them, for copies.
+    SimNode(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t size);
 
     /// The process dies with its memory, and comes back empty as another.
     void crash();
@@ -42,6 +44,7 @@ public:
     size_t catalogued() const { return catalogue_->objects(); }
 
     Endpoint endpoint;
+    uint64_t copies = 0;  // carried out
 
 private:
     /// A HeldSegment with texts of its own.
@@ -62,6 +65,18 @@ private:
         int tries = 0;
     };
 
+    /// A copy that was ordered.
+    struct Work {
+        struct Target {
+            SimNode* node = nullptr;
+            uint64_t node_life = 0, offset = 0;
+        };
+        CopyOrder order;
+        std::vector<Target> targets;
+        bool stopped = false;
+        bool corrupt = false;  // the source had other bytes: must not count
+    };
+
     void start();
     void beat();
     void pinged(const PingReply& reply, uint64_t view);
@@ -71,11 +86,16 @@ private:
     void joined(uint64_t view);
     void follow();
     void feed_ended(const std::shared_ptr<SimFeed>& feed, bool orderly);
+    void take_order(const CopyOrder& order);
+    void copy_chunk(const std::shared_ptr<Work>& work, size_t target, uint64_t at);
+    void end_work(const std::shared_ptr<Work>& work, StoreCode code);
+    void stop_works();
     void unmount();
     void mount();
 
     World& world_;
     SimMaster& master_;
+    std::vector<std::unique_ptr<SimNode>>& nodes_;
     const uint64_t number_, size_;
     ClientId id_;
     SegmentSpec spec_;
@@ -85,7 +105,9 @@ private:
     bool ever_known_ = false;
     std::shared_ptr<Report> report_;  // under way
     std::shared_ptr<SimFeed> feed_;   // null: not following
-    bool renewing_ = false;           // the master has not let go of the segment yet
+    std::map<TaskId, std::shared_ptr<Work>> works_;
+    Time answered_{};        // when the last ping that was answered had been sent
+    bool renewing_ = false;  // the master has not let go of the segment yet
 };
 
 }  // namespace mooncake::store::simulation

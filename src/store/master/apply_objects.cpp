@@ -9,9 +9,9 @@ namespace mooncake::store {
 void MasterState::apply(const WriteStarted& change) {
     ObjectId id = change.object;
     if (id == 0) {
-        id = objects_.insert(change.tenant, change.key);
+        id = objects_.insert(change.tenant, change.key.get());
         ++tenants_[change.tenant].objects;
-        if (!change.group.empty()) join_group(id, change.group);
+        if (!change.group.get().empty()) join_group(id, change.group.get());
     }
     const WriteId write_id = writes_.take();
     Write& write = writes_[write_id];

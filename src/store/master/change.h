@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -17,6 +18,23 @@
 /// Everything that can happen to the state: plain data, complete in itself, in the order in which it must be applied. They name
 /// records by number, which are the same wherever the same changes were applied from the same start.
 namespace mooncake::store {
+
+/// A text that is borrowed while its change is applied, and owned once the change is kept. A put is too frequent for a copy that only a log
+/// needs.
+class Text {
+public:
+    Text() = default;
+    explicit Text(std::string_view borrowed) : borrowed_(borrowed) {}
+    std::string_view get() const { return owned_.empty() ? borrowed_ : std::string_view(owned_); }
+    void own() {
+        owned_ = get();
+        borrowed_ = {};
+    }
+
+private:
+    std::string_view borrowed_;
+    std::string owned_;
+};
 
 // lives -------------------------------------------------------------------------------------------------------------------
 
@@ -111,7 +129,7 @@ struct RangeReserved {
 struct WriteStarted {
     ObjectId object = 0;  // 0: a new one, with this tenant, key and group
     TenantNumber tenant = 0;
-    std::string key, group;
+    Text key, group;
     ClientId client;
     uint64_t request_id = 0;
     uint64_t generation = 0;
@@ -122,6 +140,11 @@ struct WriteStarted {
     ObjectDataType data_type = ObjectDataType::kUnknown;
     bool hard_pin = false;
     Time now{};
+
+    void own() {
+        key.own();
+        group.own();
+    }
 };
 struct WriteCommitted {
     WriteId write = 0;

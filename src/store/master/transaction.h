@@ -18,7 +18,9 @@ public:
     template <typename OneChange>
     void apply(OneChange change) {
         state_.apply(change);
-        if (log_ != nullptr) log_->emplace_back(std::move(change));
+        if (log_ == nullptr) return;
+        if constexpr (requires { change.own(); }) change.own();
+        log_->emplace_back(std::move(change));
     }
     void advance(Time now) {
         if (state_.due(now)) apply(ClockAdvanced{.now = now});

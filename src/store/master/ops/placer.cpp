@@ -29,12 +29,12 @@ uint32_t Placer::affordable(const Wanted& wanted) {
     return static_cast<uint32_t>(std::min<uint64_t>(config_.replica_num, room() / each));
 }
 
-SegmentNumber Placer::choose(const Wanted& wanted, std::vector<uint32_t>& names_in_use, Random& random) {
+SegmentNumber Placer::choose(const Wanted& wanted, Random& random) {
     const SegmentTable& segments = state().segments();
     const PlacementWish wish{.strategy = config_.replica_num == 1 ? state().options().placement : PlacementStrategy::kRandom,
                              .length = state().rounded(wanted.length),
                              .preferred = preferred_,
-                             .names_in_use = names_in_use,
+                             .names_in_use = names_in_use_,
                              .host = host_,
                              .key_hash = wanted.key_hash};
     const auto fits = [&](const SegmentView& view) {
@@ -42,8 +42,8 @@ SegmentNumber Placer::choose(const Wanted& wanted, std::vector<uint32_t>& names_
     };
     if (const auto position = choose_segment(segments.view(), wish, random, fits)) return segments.view().segments[*position].segment;
     // Only the first replica is worth a broken promise.
-    const Sacrifice most = names_in_use.empty() ? Sacrifice::kPromised : Sacrifice::kSoftPinned;
-    return evictor_.make_room(wanted.length, names_in_use, most).value_or(0);
+    const Sacrifice most = names_in_use_.empty() ? Sacrifice::kPromised : Sacrifice::kSoftPinned;
+    return evictor_.make_room(wanted.length, names_in_use_, most).value_or(0);
 }
 
 Placer::Placed Placer::place(const Wanted& wanted) {
@@ -55,12 +55,12 @@ Placer::Placed Placer::place(const Wanted& wanted) {
     if (replicas == 0) return {.code = StoreCode::kTenantQuotaExceeded};
 
     Random random(wanted.key_hash ^ state().next_generation());
-    std::vector<uint32_t> names_in_use;
+    names_in_use_.clear();
     Placed placed;
     for (uint32_t i = 0; i < replicas; ++i) {
-        const SegmentNumber segment = choose(wanted, names_in_use, random);
+        const SegmentNumber segment = choose(wanted, random);
         if (segment == 0) break;
-        names_in_use.push_back(segments[segment].name_number);
+        names_in_use_.push_back(segments[segment].name_number);
         placed.replicas.push_back({.segment = segment});
     }
     if (placed.replicas.empty()) {

@@ -34,13 +34,14 @@ private:
     const MasterState& state() const { return transaction_.state(); }
     /// How many replicas the tenant can be charged for, after evicting its own things if need be.
     uint32_t affordable(const Wanted& wanted);
-    SegmentNumber choose(const Wanted& wanted, std::vector<uint32_t>& names_in_use, Random& random);
+    SegmentNumber choose(const Wanted& wanted, Random& random);
 
     Transaction& transaction_;
     const WriteConfig& config_;
     const Time now_;
     Evictor evictor_;
-    std::vector<uint32_t> preferred_;  // positions in the view
+    std::vector<uint32_t> preferred_;     // positions in the view
+    std::vector<uint32_t> names_in_use_;  // by the replicas of this value; kept for its memory
     uint32_t host_ = UINT32_MAX;
 };
 

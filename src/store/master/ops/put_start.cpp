@@ -89,8 +89,8 @@ private:
         const WriteConfig& config = request_.config;
         transaction_.apply(WriteStarted{.object = id,
                                         .tenant = tenant_,
-                                        .key = id == 0 ? std::string(item.key) : std::string(),
-                                        .group = id == 0 ? std::string(item.group) : std::string(),
+                                        .key = id == 0 ? Text(item.key) : Text(),
+                                        .group = id == 0 ? Text(item.group) : Text(),
                                         .client = request_.client,
                                         .request_id = request_.request_id,
                                         .generation = answer.generation,
