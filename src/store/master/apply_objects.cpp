@@ -78,7 +78,8 @@ void MasterState::apply(const LeasesGranted& change) {
             __builtin_prefetch(&objects_[links.next].order, 1);
         }
         Object& object = objects_[ids[i]];
-        hold(object, object.lease_end, change.until);
+        lease(object, change.until);
+        promise(object, change.promised);
         const ObjectId unit_id = unit(ids[i]);
         if (objects_[unit_id].shelf != Shelf::kNone) tenants_[object.tenant].order.touch(unit_id);
     }
@@ -86,8 +87,7 @@ void MasterState::apply(const LeasesGranted& change) {
 
 void MasterState::apply(const PromisesGranted& change) {
     for (const ObjectId id : change.objects) {
-        Object& object = objects_[id];
-        hold(object, object.promise_end, change.until);
+        promise(objects_[id], change.until);
     }
 }
 

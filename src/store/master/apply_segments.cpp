@@ -266,7 +266,7 @@ void MasterState::apply(const ValueAdopted& change) {
         set_writer(object, change.writer ? clients_.find_or_insert(change.writer) : 0);
     }
     object.replicas.add(replica);
-    hold(object, object.lease_end, change.lease_end);
+    lease(object, change.lease_end);
     charge(tenant, change.length, 1);
     update_order(id);
 }

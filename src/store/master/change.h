@@ -157,7 +157,8 @@ struct WriteDropped {
     Time now{};
 };
 struct LeasesGranted {
-    Time until{};
+    Time until{};     // their bytes stay where they are
+    Time promised{};  // they are kept, if at all possible
     std::vector<ObjectId> objects;
 };
 struct PromisesGranted {

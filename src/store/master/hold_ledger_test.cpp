@@ -46,20 +46,42 @@ protected:
         attach(kClient);
     }
     Duration lease(int key) { return get_all({std::to_string(key)}).lease; }
+    Duration promise(int key) {
+        auto t = transaction();
+        const std::string name = std::to_string(key);
+        const std::string_view view = name;
+        return exist(t, {.keys = {&view, 1}}, now_).promise;
+    }
 };
 
-TEST_F(Rationing, GivesTheFullTimeWhileThereIsRoom) {
+TEST_F(Rationing, PromisesTheFullTimeWhileThereIsRoom) {
     fill(kPool / 16, 6);
-    for (int i = 0; i < 6; ++i) EXPECT_EQ(lease(i), 10s);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(promise(i), 10s);
 }
 
-TEST_F(Rationing, GivesLessTheMoreIsHeld) {
+TEST_F(Rationing, PromisesLessTheMoreIsPromised) {
     ASSERT_EQ(fill(kPool / 16), 16);
+    EXPECT_EQ(promise(0), 10s);
+    EXPECT_EQ(promise(1), 7500ms);
+    EXPECT_EQ(promise(2), 5s);
+    EXPECT_EQ(promise(3), 2500ms);
+    EXPECT_EQ(promise(4), 200ms);
+}
+
+TEST_F(Rationing, LeasesLessTheMoreIsLeasedEvenWhileThereIsRoom) {
+    fill(kPool / 16, 6);
     EXPECT_EQ(lease(0), 10s);
     EXPECT_EQ(lease(1), 7500ms);
     EXPECT_EQ(lease(2), 5s);
     EXPECT_EQ(lease(3), 2500ms);
-    EXPECT_EQ(lease(4), 200ms) << "enough to read";
+    EXPECT_EQ(lease(4), 50ms) << "enough to read";
+}
+
+TEST_F(Rationing, WhatIsReadIsPromisedForLongerThanItIsLeased) {
+    fill(kPool / 16, 6);
+    for (int i = 0; i < 6; ++i) lease(i);
+    pass(9s);
+    EXPECT_EQ(remove_key("5"), StoreCode::kObjectHasLease);
 }
 
 TEST_F(Rationing, GivesTheFullTimeAgainWhenHoldsAreOver) {
@@ -67,6 +89,15 @@ TEST_F(Rationing, GivesTheFullTimeAgainWhenHoldsAreOver) {
     for (int i = 0; i < 8; ++i) lease(i);
     pass(11s);
     EXPECT_EQ(lease(9), 10s);
+}
+
+TEST_F(Rationing, MemoryOfWhatIsRemovedByForceIsSoonOfUseAgain) {
+    fill(kPool / 16, 12);
+    for (int i = 0; i < 12; ++i) lease(i);
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(remove_key(std::to_string(i), true), StoreCode::kOk);
+    pass(50ms);
+    for (int i = 0; i < 12; ++i) ASSERT_EQ(put("new" + std::to_string(i), kPool / 16), StoreCode::kOk);
+    EXPECT_TRUE(holds("new0")) << "none had to go for another";
 }
 
 TEST_F(Rationing, LetsPutsGoOnWhileEverythingIsReadAllTheTime) {

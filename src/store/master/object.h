@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -99,7 +98,6 @@ struct alignas(64) Object {
 
     std::string_view key() const { return {key_bytes.get(), key_length}; }
     bool has_value() const { return generation != 0; }
-    Time held_until() const { return std::max(lease_end, promise_end); }
     /// Nobody was told lately that it is there.
     bool free_of_leases(Time now) const { return lease_end <= now && promise_end <= now; }
 };

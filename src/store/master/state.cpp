@@ -6,8 +6,8 @@
 namespace mooncake::store {
 
 MasterState::MasterState(const MasterOptions& options, StateObserver* observer)
-    : options_(options), observer_(observer), objects_(options.hash_seed), tenants_(objects_), holds_(options.lease_ttl),
-      next_generation_(options.first_generation) {
+    : options_(options), observer_(observer), objects_(options.hash_seed), tenants_(objects_), leased_(options.lease_ttl),
+      promised_(options.lease_ttl), next_generation_(options.first_generation) {
     MC_CHECK(options.first_generation != 0);
 }
 
@@ -79,28 +79,39 @@ void MasterState::rest(Quarantine::Rest what) {
 /// Of its value. Readers keep the bytes until their leases are over.
 void MasterState::drop_ranges_of(const Object& object, Time now) {
     refund(object.tenant, object.length, object.replicas.size());
-    holds_.remove(object.held_until(), rounded(object.length));
+    leased_.remove(object.lease_end, rounded(object.length));
+    promised_.remove(object.promise_end, rounded(object.length));
     for (size_t i = 0; i < object.replicas.size(); ++i)
         drop_range(object.replicas[i], object.length, object.generation, object.lease_end, now);
 }
 
-void MasterState::hold(Object& object, Time& end, Time until) {
-    if (until <= end) return;
-    const Time before = object.held_until();
-    end = until;
-    holds_.move(before, object.held_until(), rounded(object.length));
+void MasterState::lease(Object& object, Time until) {
+    if (until <= object.lease_end) return;
+    leased_.move(object.lease_end, until, rounded(object.length));
+    object.lease_end = until;
 }
 
-Duration MasterState::hold_time(Time now) const {
-    constexpr double kCareless = 0.5;      // of the pool in use: below, nothing is at stake
-    constexpr Duration kShortest = 200ms;  // enough for a read on its way
-    const Duration full = options_.lease_ttl;
-    const auto capacity = static_cast<double>(segments_.capacity());
-    if (options_.held_share == 0 || static_cast<double>(segments_.used_bytes()) < kCareless * capacity) return full;
-    const double left = 1.0 - static_cast<double>(holds_.held(now)) / (options_.held_share * capacity);
-    const auto rationed = std::chrono::duration_cast<Duration>(full * std::max(left, 0.0));
-    return std::max(rationed, std::min(full, kShortest));
+void MasterState::promise(Object& object, Time until) {
+    if (until <= object.promise_end) return;
+    promised_.move(object.promise_end, until, rounded(object.length));
+    object.promise_end = until;
 }
+
+Duration MasterState::rationed(const HoldLedger& ledger, Duration shortest, Time now) const {
+    const Duration full = options_.lease_ttl;
+    if (options_.held_share == 0) return full;
+    const double share = options_.held_share * static_cast<double>(segments_.capacity());
+    const double left = 1.0 - static_cast<double>(ledger.held(now)) / share;
+    return std::max(std::chrono::duration_cast<Duration>(full * std::max(left, 0.0)), std::min(full, shortest));
+}
+
+Duration MasterState::promise_time(Time now) const {
+    constexpr double kCareless = 0.5;  // of the pool in use: below, nothing is at stake
+    const bool careless = static_cast<double>(segments_.used_bytes()) < kCareless * static_cast<double>(segments_.capacity());
+    return careless ? options_.lease_ttl : rationed(promised_, 200ms, now);
+}
+
+Duration MasterState::lease_time(Time now) const { return rationed(leased_, 50ms, now); }
 
 void MasterState::charge(TenantNumber tenant, uint64_t length, size_t replicas) {
     tenants_[tenant].charged_bytes += rounded(length) * replicas;

@@ -103,9 +103,12 @@ public:
     /// The length of a value that takes that much, a multiple of the alignment.
     uint64_t length_of(uint64_t bytes) const;
     uint64_t next_generation() const noexcept { return next_generation_; }
-    /// How long a lease or promise may be given now: the full time while half of the pool is free; then the less the more is held already,
-    /// so that what is held never crowds out what is used.
-    Duration hold_time(Time now) const;
+    /// How long a value may be promised now: the full time while half of the pool is free; then the less the more is promised already, so that
+    /// what is held never crowds out what is used.
+    Duration promise_time(Time now) const;
+    /// How long its place may be leased now: the less the more is leased already, since leased memory cannot be used again even where its
+    /// value was removed by force.
+    Duration lease_time(Time now) const;
     /// Whether ClockAdvanced{now} would do anything.
     bool due(Time now) const { return now >= next_event(); }
     Time next_event() const;
@@ -139,7 +142,9 @@ private:
     void meet_departed(SegmentNumber segment, const ClientId& client, Time now);
     void note_departed(SegmentNumber segment, RangeAllocator::Block block, Time now);
     void drop_ranges_of(const Object& object, Time now);
-    void hold(Object& object, Time& end, Time until);
+    void lease(Object& object, Time until);
+    void promise(Object& object, Time until);
+    Duration rationed(const HoldLedger& ledger, Duration shortest, Time now) const;
     void finish_task(TaskNumber number, StoreCode code, std::string message, uint64_t bytes, Time now);
     void cancel_copy(CopyId id, StoreCode code, std::string message, Time rest_until, Time now);
     /// Not the last one.
@@ -173,7 +178,7 @@ private:
     uint64_t last_task_ = 0, last_job_ = 0;
     IndexList writes_by_age_;
     Quarantine quarantine_;
-    HoldLedger holds_;
+    HoldLedger leased_, promised_;
     std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;
     std::vector<Departed> departed_;
     uint64_t next_generation_;

@@ -8,7 +8,7 @@ ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now)
     const MasterState& state = transaction.state();
     ExistReply reply;
     reply.results.resize(request.keys.size());
-    reply.promise = state.hold_time(now);
+    reply.promise = state.promise_time(now);
     PromisesGranted granted{.until = now + reply.promise};
     granted.objects.resize(request.keys.size());
     const TenantNumber tenant = state.tenant(request.tenant);

@@ -26,10 +26,10 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
     GetReply reply;
     reply.items.resize(request.keys.size());
     reply.replicas.reserve(request.keys.size());
-    reply.lease = state.hold_time(now);
+    reply.lease = state.lease_time(now);
     std::vector<ObjectId> found(request.keys.size());
     if (const TenantNumber tenant = state.tenant(request.tenant); tenant != 0) state.objects().find_many(tenant, request.keys, found);
-    LeasesGranted granted{.until = now + reply.lease};
+    LeasesGranted granted{.until = now + reply.lease, .promised = now + state.promise_time(now)};
     granted.objects.reserve(found.size());
     for (size_t i = 0; i < found.size(); ++i) {
         GetItem& item = reply.items[i];
