@@ -41,6 +41,7 @@
 extern "C" {
 #endif
 
+/* NOLINTBEGIN(modernize-use-using): this is C */
 typedef int32_t segment_id_t;     /* negative: an error */
 typedef int32_t segment_handle_t; /* another name for it */
 typedef uint64_t batch_id_t;
@@ -113,6 +114,7 @@ struct segment_desc {
     } desc_;
 };
 typedef struct segment_desc segment_desc_t;
+/* NOLINTEND(modernize-use-using) */
 
 /* ---- engine ---- */
 

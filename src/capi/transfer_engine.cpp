@@ -297,6 +297,7 @@ int TransferEngine::sendNotifyByID(SegmentID target, NotifyDesc notify) {
     auto id = to_segment(target);
     return id ? public_code(capi::notify(*engine, *id, to_notification(std::move(notify)))) : public_code(id);
 }
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the signature that callers know
 int TransferEngine::sendNotifyByName(std::string remote_agent, NotifyDesc notify) {
     const EngineUse engine = Impl::use(impl_);
     if (!engine) return invalid_call();

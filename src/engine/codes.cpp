@@ -15,10 +15,10 @@ int status_code(Code code) noexcept {
         case Code::kUnavailable: return 102;    // socket
         case Code::kCorrupt: return 103;        // a message that makes no sense
         case Code::kRefused: return 104;        // handshake rejected
-        case Code::kNotFound: return 200;       // unknown to the directory
+        case Code::kNotFound:                   // unknown to the directory
         case Code::kAlreadyExists: return 200;  // taken in the directory
         case Code::kStale: return 201;          // the end point is another one now
-        case Code::kCancelled: return 202;
+        case Code::kCancelled:
         case Code::kInternal: return 202;
         case Code::kTimedOut: return 301;  // clock
     }

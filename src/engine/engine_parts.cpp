@@ -50,6 +50,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     MC_RETURN_IF_ERROR(parts->listen());
     MC_RETURN_IF_ERROR(parts->choose_names());
 
+    // NOLINTNEXTLINE(modernize-make-unique): an aggregate with references, which make_unique cannot name the members of
     parts->context.reset(new TransportContext{.incarnation = parts->incarnation, .options = options, .access = parts->access});
     const std::string& protocol = options.protocol.empty() ? parts->config.protocol : options.protocol;
     MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, protocol, parts->metrics, parts->service));

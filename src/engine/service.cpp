@@ -41,38 +41,39 @@ bool Service::cancel(TimerId timer) {
 void Service::ensure_thread() {
     // One idle thread is enough for what is ready now; another starts when that one is taken.
     if (idle_ > ready_.size() || (idle_ > 0 && ready_.size() <= idle_) || threads_.size() >= threads_max_) return;
-    threads_.push_back(start_thread("mc-service", [this](std::stop_token stop) { run(stop); }));
+    threads_.push_back(start_thread("mc-service", [this](const std::stop_token& stop) { run(stop); }));
 }
 
-void Service::run(std::stop_token stop) {
-    std::unique_lock lock(mutex_);
-    while (!stop.stop_requested()) {
-        if (!timers_.empty() && timers_.begin()->first.first <= Clock::now()) {
-            auto due = timers_.extract(timers_.begin());
-            timer_times_.erase(due.key().second);
-            ready_.push_back(std::move(due.mapped()));
-        }
-        if (!ready_.empty()) {
-            Task task = std::move(ready_.front());
-            ready_.pop_front();
-            if (!ready_.empty() || !timers_.empty()) {
-                // Whoever is idle takes over the clock and the rest while we are away.
-                ensure_thread();
-                wake_.notify_one();
-            }
-            lock.unlock();
-            task();
-            task = nullptr;
-            lock.lock();
-            continue;
-        }
-        ++idle_;
-        const Time next = timers_.empty() ? Time::max() : timers_.begin()->first.first;  // a copy: the timer may go while we wait
-        const auto something = [this, next] { return !ready_.empty() || (!timers_.empty() && timers_.begin()->first.first < next); };
-        if (next == Time::max()) wake_.wait(lock, stop, something);
-        else wake_.wait_until(lock, stop, next, something);
-        --idle_;
+void Service::run(const std::stop_token& stop) {
+    while (!stop.stop_requested())
+        if (const Task task = next(stop)) task();
+}
+
+Service::Task Service::next(const std::stop_token& stop) {
+    Lock lock(mutex_);
+    if (!timers_.empty() && timers_.begin()->first.first <= Clock::now()) {
+        auto due = timers_.extract(timers_.begin());
+        timer_times_.erase(due.key().second);
+        ready_.push_back(std::move(due.mapped()));
     }
+    if (!ready_.empty()) {
+        Task task = std::move(ready_.front());
+        ready_.pop_front();
+        if (!ready_.empty() || !timers_.empty()) {
+            // Whoever is idle takes over the clock and the rest while we are away.
+            ensure_thread();
+            wake_.notify_one();
+        }
+        return task;
+    }
+    ++idle_;
+    const Time end = timers_.empty() ? Time::max() : timers_.begin()->first.first;  // a copy: the timer may go while we wait
+    const auto something = [this, end]()
+                               MC_REQUIRES(mutex_) { return !ready_.empty() || (!timers_.empty() && timers_.begin()->first.first < end); };
+    if (end == Time::max()) wake_.wait(mutex_, stop, something);
+    else wake_.wait_until(mutex_, stop, end, something);
+    --idle_;
+    return nullptr;
 }
 
 void Service::stop() {

@@ -34,7 +34,9 @@ public:
     void stop();
 
 private:
-    void run(std::stop_token stop);
+    void run(const std::stop_token& stop);
+    /// Waits for one; empty when it is worth looking again.
+    Task next(const std::stop_token& stop);
     void ensure_thread() MC_REQUIRES(mutex_);
 
     const size_t threads_max_;

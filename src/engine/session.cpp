@@ -17,28 +17,21 @@ constexpr size_t kSegmentNameMax = 512;
 
 Result<std::shared_ptr<Link>> Session::link(Deadline deadline) {
     std::set<std::string> excluded;
-    {
-        std::unique_lock lock(mutex_);
-        for (;;) {
-            if (closed_) return fail(Code::kUnavailable, "the engine is closed");
-            if (link_ && link_->peer->usable()) {
-                const std::shared_ptr<Link> current = link_;
-                if (policy_.cache_descriptors) return current;
-                lock.unlock();
-                if (still_the_same(*current, deadline)) return current;
-                lock.lock();
-                if (link_ == current) link_.reset();
-                continue;
+    for (;;) {
+        std::shared_ptr<Link> current, broken;  // destroyed outside the lock
+        {
+            Lock lock(mutex_);
+            MC_RETURN_IF_ERROR(wait_for_turn(broken, deadline));
+            current = link_;
+            if (!current) {
+                opening_ = true;
+                excluded = excluded_;
+                break;
             }
-            link_.reset();
-            if (!opening_) break;
-            if (deadline.is_never()) changed_.wait(lock);
-            else if (changed_.wait_until(lock, deadline.at()) == std::cv_status::timeout && opening_)
-                return fail(Code::kTimedOut, "segment {}: still connecting", name_);
         }
-        if (Clock::now() < failed_until_) return Unexpected(Error(last_error_));
-        opening_ = true;
-        excluded = excluded_;
+        if (policy_.cache_descriptors || still_the_same(*current, deadline)) return current;
+        Lock lock(mutex_);
+        if (link_ == current) link_.reset();
     }
     const Time started = Clock::now();
     auto opened = open(excluded, deadline.earlier(Deadline::after(policy_.connect_timeout)));
@@ -57,6 +50,21 @@ Result<std::shared_ptr<Link>> Session::link(Deadline deadline) {
     }
     link_ = *opened;
     return opened;
+}
+
+Result<> Session::wait_for_turn(std::shared_ptr<Link>& broken, Deadline deadline) {
+    for (;;) {
+        if (closed_) return fail(Code::kUnavailable, "the engine is closed");
+        if (link_ && link_->peer->usable()) return {};
+        if (link_) broken = std::move(link_);
+        link_ = nullptr;
+        if (!opening_) break;
+        if (deadline.is_never()) changed_.wait(mutex_);
+        else if (changed_.wait_until(mutex_, deadline.at()) == std::cv_status::timeout && opening_)
+            return fail(Code::kTimedOut, "segment {}: still connecting", name_);
+    }
+    if (Clock::now() < failed_until_) return Unexpected(Error(last_error_));
+    return {};
 }
 
 Result<std::shared_ptr<Link>> Session::open(const std::set<std::string>& excluded, Deadline deadline) {

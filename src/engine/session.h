@@ -58,6 +58,8 @@ public:
     std::shared_ptr<Link> close(const Error& reason);
 
 private:
+    /// Until there is a link that works, or none and nobody else is connecting. Hands out a link that broke.
+    Result<> wait_for_turn(std::shared_ptr<Link>& broken, Deadline deadline) MC_REQUIRES(mutex_);
     bool still_the_same(const Link& link, Deadline deadline);
     Result<std::shared_ptr<Link>> open(const std::set<std::string>& excluded, Deadline deadline);
 

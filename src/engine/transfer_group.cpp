@@ -107,10 +107,10 @@ void TransferGroup::stop(Code code, std::string_view why) {
     std::shared_ptr<Link> link;
     std::vector<Completion*> running;
     {
-        std::unique_lock lock(mutex_);
+        Lock lock(mutex_);
         if (state_ == State::kFinal) return;
         if (stopping_) {
-            changed_.wait(lock, [this] { return state_ == State::kFinal; });
+            while (state_ != State::kFinal) changed_.wait(mutex_);
             return;
         }
         stopping_ = true;
@@ -127,8 +127,8 @@ void TransferGroup::stop(Code code, std::string_view why) {
             stopped = Stopped::kRemoteInDoubt;
     }
     {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return state_ != State::kRunning; });
+        Lock lock(mutex_);
+        while (state_ == State::kRunning) changed_.wait(mutex_);
     }
     if (link && !attempt_.failed()) return finish(nullptr);  // it was done before we could stop it
     Error error = stopped_error(code, why, stopped);
