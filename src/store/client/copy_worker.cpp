@@ -12,13 +12,14 @@ CopyWorker::CopyWorker(ClientCore& core)
     : core_(core), thread_(start_thread("mc-store-copy", [this](const std::stop_token& stop) { run(stop); })) {}
 
 void CopyWorker::add(CopyOrder order) {
+    const uint64_t epoch = core_.fence.epoch();
     {
         Lock lock(mutex_);
         if (queue_.size() >= kQueueMax) {
             MC_LOG_WARNING_EVERY(1s, "{} copies are waiting; another is left to time out", queue_.size());
             return;
         }
-        queue_.push_back(std::move(order));
+        queue_.push_back({std::move(order), epoch});
     }
     changed_.notify_one();
 }
@@ -32,24 +33,24 @@ void CopyWorker::stop() {
 void CopyWorker::run(const std::stop_token& stop) {
     mutex_.lock();
     while (changed_.wait(mutex_, stop, [this]() MC_REQUIRES(mutex_) { return !queue_.empty(); }) && !stop.stop_requested()) {
-        const CopyOrder order = std::move(queue_.front());
+        const Job job = std::move(queue_.front());
         queue_.pop_front();
         mutex_.unlock();
-        carry_out(order);
+        carry_out(job);
         mutex_.lock();
     }
     mutex_.unlock();
 }
 
-void CopyWorker::carry_out(const CopyOrder& order) {
-    TaskEnd end{.client = core_.id, .task = order.task};
-    end.code = copy(order, end.message);
+void CopyWorker::carry_out(const Job& job) {
+    TaskEnd end{.client = core_.id, .task = job.order.task};
+    end.code = copy(job, end.message);
     const auto told = core_.ask_twice(MasterCall::kEndTask, [&] { return core_.master->end_task(end, core_.rpc_deadline()); });
     if (!told) MC_LOG_WARNING_EVERY(1s, "the master does not hear of a finished copy: {}", told.error().to_string());
 }
 
-StoreCode CopyWorker::copy(const CopyOrder& order, std::string& message) {
-    const uint64_t epoch = core_.fence.epoch();
+StoreCode CopyWorker::copy(const Job& job, std::string& message) {
+    const auto& [order, epoch] = job;
     const auto pass = core_.fence.enter(epoch);
     if (!pass) {
         message = "the master was lost";

@@ -27,13 +27,18 @@ private:
     static constexpr size_t kQueueMax = 100'000;
 
     void run(const std::stop_token& stop);
-    void carry_out(const CopyOrder& order);
-    StoreCode copy(const CopyOrder& order, std::string& message);
+    /// An order counts only under the master that gave it: another numbers segments otherwise.
+    struct Job {
+        CopyOrder order;
+        uint64_t epoch = 0;
+    };
+    void carry_out(const Job& job);
+    StoreCode copy(const Job& job, std::string& message);
 
     ClientCore& core_;
     Mutex mutex_;
     std::condition_variable_any changed_;
-    std::deque<CopyOrder> queue_ MC_GUARDED_BY(mutex_);
+    std::deque<Job> queue_ MC_GUARDED_BY(mutex_);
     std::jthread thread_;
 };
 

@@ -63,6 +63,10 @@ private:
     void segments(Answer answer);
     void follow(const ClientId& client, Answer answer);
     void acknowledge(const Acknowledgement& acknowledgement, Answer answer);
+    // master_calls_tasks.cpp
+    void create_task(const ReceivedTask& received, Answer answer);
+    void query_task(const TaskId& task, Answer answer);
+    void end_task(const TaskEnd& end, Answer answer);
     /// Sends as much of the first report as the client takes for now.
     void report(const ClientId& client);
 

@@ -40,25 +40,6 @@ void MasterCalls::attach_segments(rpc::Server& server) {
     server.handle(rpc::Method::kProbe, [](std::span<const std::byte>, Answer answer) { answer->reply({}); });
 }
 
-void MasterCalls::attach_tasks(rpc::Server& server) {
-    // The core knows no copies and moves yet.
-    server.handle(rpc::Method::kStoreCreateTask, [](std::span<const std::byte> body, Answer answer) {
-        const auto received = decode_task_request(body);
-        if (!received) return answer->fail(received.error());
-        answer->reply(encode_task_reply({.code = StoreCode::kNotSupported}));
-    });
-    server.handle(rpc::Method::kStoreQueryTask, [](std::span<const std::byte> body, Answer answer) {
-        const auto task = decode_task_query(body);
-        if (!task) return answer->fail(task.error());
-        answer->fail(error(Code::kNotFound, "no task {}", task->to_string()));
-    });
-    server.handle(rpc::Method::kStoreEndTask, [](std::span<const std::byte> body, Answer answer) {
-        const auto end = decode_task_end(body);
-        if (!end) return answer->fail(end.error());
-        answer->reply(encode_code_reply(StoreCode::kTaskNotFound));
-    });
-}
-
 void MasterCalls::mount(const MountRequest& request, Answer answer) {
     const StoreCode code = run([&](Transaction& transaction, Time now) {
         const StoreCode result = mount_segment(transaction, request, now);

@@ -137,9 +137,24 @@ TEST_F(MasterServerTest, PingsTellTheEpochAndWhoIsUnknown) {
     EXPECT_EQ(caller_.ping(kNode).status, PingStatus::kNeedRemount);
 }
 
-TEST_F(MasterServerTest, TasksAreNotServedYet) {
-    const auto created = caller_.call(rpc::Method::kStoreCreateTask, encode_task_request({.key = "k"}));
-    EXPECT_NE(decode_task_reply(created.value())->code, StoreCode::kOk);
+TEST_F(MasterServerTest, TasksAreTakenAndAskedFor) {
+    caller_.join(kNode, 1);
+    caller_.join(kOther, 2);
+    caller_.put(kNode, {"k"});
+    const auto place = caller_.get({"k"}).replicas.at(0).segment;
+    const auto create = [&](std::string_view key, const std::string& target) {
+        const auto created = caller_.call(rpc::Method::kStoreCreateTask,
+                                          encode_task_request({.type = TaskType::kCopy, .key = key, .targets = {target}}));
+        return decode_task_reply(created.value()).value();
+    };
+    EXPECT_EQ(create("missing", "host:1").code, StoreCode::kObjectNotFound);
+    EXPECT_EQ(create("k", "nowhere:1").code, StoreCode::kInvalidParams);
+    const bool on_first = caller_.segments().segments.at(0).number == place;
+    const TaskReply task = create("k", on_first ? "host:2" : "host:1");
+    ASSERT_EQ(task.code, StoreCode::kOk);
+    const auto info = decode_task_info(caller_.call(rpc::Method::kStoreQueryTask, encode_task_query(task.task)).value());
+    EXPECT_EQ(info->id, task.task);
+    EXPECT_GT(info->created_ms, 0u);
     EXPECT_EQ(caller_.call(rpc::Method::kStoreQueryTask, encode_task_query({1, 2})).error().code(), Code::kNotFound);
     EXPECT_EQ(decode_code_reply(caller_.call(rpc::Method::kStoreEndTask, encode_task_end({})).value()), StoreCode::kTaskNotFound);
 }
