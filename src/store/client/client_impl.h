@@ -90,7 +90,7 @@ private:
     MountedSegments mount(Result<std::shared_ptr<LentMemory>> memory, std::string_view protocol);
     std::vector<int32_t> ask_existing(std::span<const std::string_view> keys);
     int64_t remove_matching(std::string_view pattern, bool force);
-    std::vector<Leaving> wait_for_leaving(const std::stop_token& stop);
+    std::vector<Leaving> wait_for_leaving(const std::stop_token& stop) MC_NO_THREAD_ANALYSIS;
     void give_back_in_time(const std::stop_token& stop);
     void log_metrics(const std::stop_token& stop);
     /// Proof that the client is open; empty when it is not.

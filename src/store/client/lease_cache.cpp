@@ -22,8 +22,7 @@ LeaseCache::LeaseCache(size_t entries_max) : entries_max_(std::max<size_t>(entri
 uint64_t LeaseCache::hash_of(std::string_view key) noexcept { return hash_bytes(std::as_bytes(std::span(key))); }
 
 uint32_t LeaseCache::lookup(std::string_view key, uint64_t hash) const {
-    const auto& entries = entries_;  // the lambda runs under our lock
-    return index_.find(hash, [&](uint32_t number) { return entries[number].key == key; });
+    return index_.find(hash, [&](uint32_t number) MC_NO_THREAD_ANALYSIS { return entries_[number].key == key; });
 }
 
 template <typename Visit>
@@ -58,8 +57,9 @@ size_t LeaseCache::find(std::span<const std::string_view> keys, Time now, std::s
 size_t LeaseCache::find_existing(std::span<const std::string_view> keys, Time now, std::span<int32_t> results) const {
     size_t found = 0;
     ReadLock lock(mutex_);
+    const uint64_t era = promise_era_;
     find_each(keys, [&](size_t i, const Entry& entry) {
-        const bool promised = entry.promise_end > now && entry.promised_in == promise_era_;
+        const bool promised = entry.promise_end > now && entry.promised_in == era;
         if (!promised) return;
         results[i] = 1;
         if (!entry.used.load(std::memory_order_relaxed)) entry.used.store(true, std::memory_order_relaxed);

@@ -290,9 +290,13 @@ bool WriteMoves::may_still_land(const Move& move) {
     const bool broke_off = error.code() == Code::kUnavailable || error.code() == Code::kTimedOut || error.code() == Code::kCancelled;
     // Nobody listens: the process that could have taken late bytes is gone.
     if (!broke_off || error.system_errno() == ECONNREFUSED || core_.closing.load(std::memory_order_acquire)) return false;
-    // The engine fences a peer before it uses it again.
-    const auto fenced = core_.engine->open_segment(move.segment->spec.endpoint, Deadline::after(kFencePatience));
-    return !fenced && fenced.error().system_errno() != ECONNREFUSED;
+    // The engine fences a peer before it uses it again. The first try may only find out that a connection is lost.
+    for (int tries = 0; tries < 2; ++tries) {
+        const auto fenced = core_.engine->refresh_segment(move.segment->spec.endpoint, Deadline::after(kFencePatience));
+        if (fenced || fenced.error().system_errno() == ECONNREFUSED) return false;
+        if (fenced.error().code() == Code::kTimedOut) break;
+    }
+    return true;
 }
 
 }  // namespace mooncake::store
