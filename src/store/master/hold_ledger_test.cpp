@@ -100,6 +100,14 @@ TEST_F(Rationing, MemoryOfWhatIsRemovedByForceIsSoonOfUseAgain) {
     EXPECT_TRUE(holds("new0")) << "none had to go for another";
 }
 
+TEST_F(Rationing, WhatRestsStillCountsAsLeased) {
+    fill(kPool / 16, 4);
+    for (int i = 0; i < 4; ++i) lease(i);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(remove_key(std::to_string(i), true), StoreCode::kOk);
+    put("a");
+    EXPECT_EQ(get_all({"a"}).lease, 50ms);
+}
+
 TEST_F(Rationing, LetsPutsGoOnWhileEverythingIsReadAllTheTime) {
     fill(kPool / 16);
     for (int i = 16; i < 400; ++i) {

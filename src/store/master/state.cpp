@@ -76,10 +76,9 @@ void MasterState::rest(Quarantine::Rest what) {
     segment.allocator.set_owner(what.block, owner_word(OwnerKind::kResting, quarantine_.add(what)));
 }
 
-/// Of its value. Readers keep the bytes until their leases are over.
+/// Of its value. Readers keep the bytes until their leases are over, and so long they count as leased.
 void MasterState::drop_ranges_of(const Object& object, Time now) {
     refund(object.tenant, object.length, object.replicas.size());
-    leased_.remove(object.lease_end, rounded(object.length));
     promised_.remove(object.promise_end, rounded(object.length));
     for (size_t i = 0; i < object.replicas.size(); ++i)
         drop_range(object.replicas[i], object.length, object.generation, object.lease_end, now);
