@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <random>
 
 #include "store/client/testing/pool.h"
@@ -23,7 +24,8 @@ TEST_F(Parts, OfValuesOfAllSizesAreTheRightBytes) {
             std::vector<std::byte> into(size);
             StoreClient& reader = i % 2 == 0 ? *node : *other;
             ASSERT_EQ(part(reader, key, from, into), static_cast<int64_t>(size)) << length << " " << from;
-            ASSERT_EQ(0, std::memcmp(into.data(), value.data() + from, size)) << length << " " << from << " " << size;
+            ASSERT_TRUE(std::equal(into.begin(), into.end(), value.begin() + static_cast<std::ptrdiff_t>(from)))
+                << length << " " << from << " " << size;
         }
     }
 }
@@ -48,7 +50,7 @@ TEST_F(Parts, OfOneCallMayOverlapAndRepeat) {
     for (size_t i = 0; i < wanted.size(); ++i) {
         EXPECT_EQ(results[i], static_cast<int64_t>(wanted[i].length)) << i;
         const auto& value = wanted[i].key == "a" ? a : b;
-        EXPECT_EQ(0, std::memcmp(into[i].data(), value.data() + wanted[i].offset, wanted[i].length)) << i;
+        EXPECT_TRUE(std::equal(into[i].begin(), into[i].end(), value.begin() + static_cast<std::ptrdiff_t>(wanted[i].offset))) << i;
     }
     EXPECT_EQ(master().calls("get_replicas"), 1);
 }
