@@ -24,13 +24,6 @@ def finished(store, task):
     raise AssertionError("the task does not end")
 
 
-@pytest.fixture
-def tasks(store):
-    """Ends the test where the master does not carry out tasks."""
-    if store.create_copy_task("none", ["nowhere:1"])[1] == -1012:
-        pytest.skip("this master has no tasks")
-
-
 def prefer(name: str) -> ReplicateConfig:
     config = ReplicateConfig()
     config.preferred_segment = name
@@ -90,7 +83,7 @@ def test_unknown_segments_cannot_be_unmounted(store, ids):
     assert store.unmount_and_free_segment(ids) < 0
 
 
-def test_copy_makes_another_replica(tasks, make_store):
+def test_copy_makes_another_replica(make_store):
     first, second = make_store(), make_store()
     value = random_bytes(300_000)
     assert first.put("k", value, prefer(first.get_hostname())) == 0
@@ -106,7 +99,7 @@ def test_copy_makes_another_replica(tasks, make_store):
     assert reader.get("k") == value
 
 
-def test_move_leaves_nothing_behind(tasks, make_store):
+def test_move_leaves_nothing_behind(make_store):
     first, second = make_store(), make_store()
     value = random_bytes(300_000)
     assert first.put("k", value, prefer(first.get_hostname())) == 0
@@ -118,7 +111,7 @@ def test_move_leaves_nothing_behind(tasks, make_store):
     assert reader.get("k") == value
 
 
-def test_tasks_have_their_codes(tasks, make_store):
+def test_tasks_have_their_codes(make_store):
     store, other = make_store(), make_store()
     name = store.get_hostname()
     assert store.put("k", b"v", prefer(name)) == 0
