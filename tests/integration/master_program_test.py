@@ -87,9 +87,9 @@ class Master(Process):
 
 
 class Node(Process):
-    def __init__(self, master: Master, *flags: str, log: Path):
+    def __init__(self, master: Master, *flags: str, log: Path, env: dict[str, str] | None = None):
         super().__init__("mooncake_client", "--host=127.0.0.1", "--metadata_server=P2PHANDSHAKE", f"--master_server_address=127.0.0.1:{master.port}",
-                         "--global_segment_size=16MB", *flags, log=log)
+                         "--global_segment_size=16MB", *flags, log=log, env=env)
         self.name = self.wait_for(r"Client (\S+) lends 16777216 bytes")
 
 
@@ -206,6 +206,13 @@ def test_the_metadata_server_is_part_of_the_master_if_asked_for(tmp_path: Path) 
         assert ask(port, "/metadata?key=mooncake/rpc_meta/a", "DELETE")[0] == 200
         assert ask(port, "/metadata")[0] == 400
         assert master.end() == 0
+
+
+def test_a_node_that_logs_nothing_stays_until_it_is_told_to_end(master: Master, tmp_path: Path) -> None:
+    with Node(master, log=tmp_path / "node.log", env={"MC_LOG_LEVEL": "ERROR"}) as node:
+        with pytest.raises(subprocess.TimeoutExpired):
+            node.process.wait(1)
+        assert node.end() == 0
 
 
 def test_the_metadata_of_a_killed_node_is_deleted(tmp_path: Path) -> None:
