@@ -14,6 +14,27 @@
 
 namespace mooncake {
 
+/// What the fabric transport can be told (docs/guide/fabric.md). Zero, empty and nothing: as the provider's profile says.
+struct FabricOptions {
+    std::string provider;                 // MC_FABRIC_PROVIDER: libfabric's name, in place of those of the profile
+    std::vector<std::string> nodes;       // MC_FABRIC_NODES: source addresses, one rail each, for providers without devices (tcp)
+    std::string library;                  // MC_FABRIC_LIBRARY: path of libfabric
+    std::string mr_style;                 // MC_FABRIC_MR_STYLE: auto, offset, basic
+    uint64_t stripe_bytes = 0;            // MC_FABRIC_STRIPE
+    int run = 4;                          // MC_FABRIC_RUN: fragments that a rail takes at a time
+    std::optional<Duration> spin;         // MC_FABRIC_SPIN_US: polling before a rail's thread sleeps
+    Duration stall_timeout = 0s;          // MC_FABRIC_STALL_MS: no completion for this long: the path is down
+    Duration connect_timeout = 0s;        // MC_FABRIC_CONNECT_MS
+    int attempts = 3;                     // MC_FABRIC_ATTEMPTS: of one fragment, over all its paths
+    uint64_t page_budget = 0;             // MC_FABRIC_PAGE_BUDGET: page entries per NIC
+    bool fallback = true;                 // MC_FABRIC_FALLBACK: tcp may carry what the fabric cannot
+    uint32_t operations_max = 0;          // MC_MAX_WR: in flight per NIC
+    int poll_threads = 1;                 // MC_EFA_CQ_THREADS: over all rails; 0 = one per rail
+    bool near_nics_only = false;          // MC_EFA_NIC_SELECTION=local: device memory only with the nearest NICs
+    int registrations_parallel = 0;       // MC_MAX_CONCURRENT_REG_MR
+    uint64_t registration_bytes_max = 0;  // MC_MAX_MR_SIZE
+};
+
 /// Everything an engine can be told, with its defaults. Libraries take it as an argument and read no environment; only
 /// load_options() (options.cpp) does, on behalf of the Python and C faces and the programs.
 struct EngineOptions {
@@ -47,6 +68,7 @@ struct EngineOptions {
     int tcp_lanes = 4;          // MC_TCP_LANES_PER_PEER (1-16)
     int tcp_io_threads = 0;     // MC_TCP_IO_THREADS; 0 = by the number of cores
     bool tcp_checksum = false;  // MC_TCP_CHECKSUM
+    FabricOptions fabric;
     // metrics
     bool metrics_log = false;        // MC_TE_METRIC
     Duration metrics_interval = 5s;  // MC_TE_METRIC_INTERVAL_SECONDS

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/messages.h"
 
+#include "base/verified_message.h"
 #include "engine_generated.h"
-#include "rpc/verified_message.h"
 
 namespace mooncake {
 
 namespace {
-
-using rpc::bounded_text;
-using rpc::VerifiedMessage;
 
 template <typename Table>
 std::vector<std::byte> finish(flatbuffers::FlatBufferBuilder& builder, flatbuffers::Offset<Table> root) {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "rpc/verified_message.h"
+#include "base/verified_message.h"
 #include "rpc_generated.h"
 
 namespace mooncake::rpc {

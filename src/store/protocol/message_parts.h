@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
-#include "rpc/verified_message.h"
+#include "base/verified_message.h"
 #include "store/protocol/ids.h"
 #include "store/protocol/objects.h"
 #include "store_generated.h"
@@ -20,8 +20,6 @@
 namespace mooncake::store::parts {
 
 using flatbuffers::FlatBufferBuilder;
-using rpc::bounded_text;
-using rpc::VerifiedMessage;
 
 /// A builder of this thread, empty; its memory is used again and again.
 class Builder {

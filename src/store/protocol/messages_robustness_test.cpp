@@ -177,7 +177,7 @@ auto finish_as_next_version(TableBuilder& table, size_t fields, flatbuffers::Off
 /// What the next version reads where this one wrote nothing.
 template <typename Table>
 void expect_next_version_sees_defaults(const Body& body, size_t fields) {
-    const auto message = rpc::VerifiedMessage<Table>::parse(body, "message");
+    const auto message = VerifiedMessage<Table>::parse(body, "message");
     ASSERT_TRUE(message);
     const auto& table = reinterpret_cast<const flatbuffers::Table&>(**message);
     EXPECT_EQ(table.GetField<uint64_t>(added_field(fields, 0), 7), 7u);

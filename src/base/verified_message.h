@@ -14,7 +14,7 @@
 #include "base/error.h"
 
 // Include only in .cpp files: FlatBuffers is a heavy header.
-namespace mooncake::rpc {
+namespace mooncake {
 
 /// A received FlatBuffer whose every offset was checked, so that reading its fields cannot leave it. Borrows the bytes, unless
 /// they lie at an odd address: then it owns a copy. Not thread-safe.
@@ -61,4 +61,4 @@ inline Result<std::string> bounded_text(const flatbuffers::String* field, size_t
     return field->str();
 }
 
-}  // namespace mooncake::rpc
+}  // namespace mooncake
