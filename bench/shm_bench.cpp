@@ -19,6 +19,7 @@
 
 #include "transport/shm/shared_memory.h"
 #include "transport/shm/shm.h"
+#include "transport/testing/local_control.h"
 
 namespace mooncake {
 namespace {
@@ -29,7 +30,9 @@ struct Host {
     Incarnation incarnation = Incarnation::random();
     EngineOptions options;
     AccessTable access;
-    std::unique_ptr<Transport> transport = make_shm_transport({.incarnation = incarnation, .options = options, .access = access}).value();
+    testing::LocalControl control{incarnation};
+    std::unique_ptr<Transport> transport =
+        make_shm_transport({.incarnation = incarnation, .options = options, .access = access, .control = control}).value();
 };
 
 std::byte* touched_memory() {

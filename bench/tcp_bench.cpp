@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "transport/tcp/tcp.h"
+#include "transport/testing/local_control.h"
 
 namespace {
 
@@ -83,7 +84,7 @@ struct Engine {
         std::memset(pool, 1, kPoolBytes);
         region = {.address = pool, .length = kPoolBytes};
         access.allow({.address = reinterpret_cast<uint64_t>(pool), .length = kPoolBytes});
-        auto made = tcp::make_tcp_transport({.incarnation = incarnation, .options = options, .access = access});
+        auto made = tcp::make_tcp_transport({.incarnation = incarnation, .options = options, .access = access, .control = control});
         MC_CHECK(made.has_value());
         transport = std::move(*made);
     }
@@ -91,6 +92,7 @@ struct Engine {
     EngineOptions options;
     Incarnation incarnation = Incarnation::random();
     AccessTable access;
+    testing::LocalControl control{incarnation};
     std::byte* pool = nullptr;
     MemoryRegion region;
     std::unique_ptr<Transport> transport;

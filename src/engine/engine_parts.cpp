@@ -24,6 +24,15 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/// Nobody answers yet.
+class NoControl final : public ControlPlane {
+public:
+    void serve(std::string, Handler) override {}
+    Result<Bytes> call(const SegmentDescriptor& peer, const std::string&, Bytes, Deadline) override {
+        return fail(Code::kNotSupported, "no control plane to {}", peer.name);
+    }
+};
+
 /// True for the addresses of this machine: a name made of one says plainly where its owner wants to be reached.
 bool is_own_address(const std::string& host) {
     const auto addresses = net::resolve(host, 0);
@@ -50,8 +59,10 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     MC_RETURN_IF_ERROR(parts->listen());
     MC_RETURN_IF_ERROR(parts->choose_names());
 
+    parts->control = std::make_unique<NoControl>();
     // NOLINTNEXTLINE(modernize-make-unique): an aggregate with references, which make_unique cannot name the members of
-    parts->context.reset(new TransportContext{.incarnation = parts->incarnation, .options = options, .access = parts->access});
+    parts->context.reset(
+        new TransportContext{.incarnation = parts->incarnation, .options = options, .access = parts->access, .control = *parts->control});
     const std::string& protocol = options.protocol.empty() ? parts->config.protocol : options.protocol;
     MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, protocol, parts->metrics, parts->service));
     parts->registry = std::make_unique<MemoryRegistry>(parts->access, parts->router->transports());

@@ -32,6 +32,7 @@ struct EngineParts final : Notifier {
     std::string host;  // where peers reach us
     metrics::Registry metrics;
     AccessTable access;
+    std::unique_ptr<ControlPlane> control;
     std::unique_ptr<TransportContext> context;
     std::unique_ptr<Directory> directory;  // null: peer to peer
     std::unique_ptr<rpc::Server> server;

@@ -13,6 +13,7 @@
 #include "base/incarnation.h"
 #include "base/options.h"
 #include "transport/access.h"
+#include "transport/control.h"
 #include "transport/descriptor.h"
 #include "transport/memory.h"
 
@@ -84,6 +85,7 @@ struct TransportContext {
     Incarnation incarnation;
     const EngineOptions& options;
     AccessTable& access;
+    ControlPlane& control;
 };
 
 /// One way to move bytes. All vendor-specific code of it lives in its folder. Thread-safe. Peers and registrations must be

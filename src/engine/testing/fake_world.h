@@ -11,6 +11,7 @@
 #include "engine/session.h"
 #include "engine/testing/fake_transport.h"
 #include "metrics/metrics.h"
+#include "transport/testing/local_control.h"
 
 namespace mooncake::testing {
 
@@ -55,7 +56,8 @@ struct FakeWorld final : DescriptorSource, Notifier {
     FakeScript script;
     EngineOptions options;
     AccessTable access;
-    TransportContext context{.incarnation = Incarnation{1}, .options = options, .access = access};
+    LocalControl control{Incarnation{1}};
+    TransportContext context{.incarnation = Incarnation{1}, .options = options, .access = access, .control = control};
     metrics::Registry metrics;
     Service service;
     std::unique_ptr<Router> router;

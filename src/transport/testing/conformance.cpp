@@ -45,7 +45,7 @@ bool TestMemory::all(std::byte value) const {
 }
 
 TransportHost::TransportHost(const MakeTransport& make) {
-    auto made = make(TransportContext{.incarnation = incarnation_, .options = options_, .access = access_});
+    auto made = make(TransportContext{.incarnation = incarnation_, .options = options_, .access = access_, .control = control_});
     if (!made) ADD_FAILURE() << made.error().to_string();
     transport_ = std::move(made).value();
 }
@@ -58,7 +58,8 @@ void TransportHost::shut_down() {
 }
 
 SegmentDescriptor TransportHost::describe() const {
-    SegmentDescriptor descriptor{.name = "test", .incarnation = incarnation_, .host = "127.0.0.1", .boot_id = boot_id()};
+    SegmentDescriptor descriptor{
+        .name = "test", .incarnation = incarnation_, .host = "127.0.0.1", .rpc_port = control_.port(), .boot_id = boot_id()};
     descriptor.endpoints[std::string(transport_->capabilities().name)] = transport_->endpoint();
     return descriptor;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "transport/shm/shared_memory.h"
+#include "transport/testing/local_control.h"
 #include "transport/transport.h"
 
 /// One suite of promises that every transport keeps. A transport's folder runs it, in its *_conformance_test.cpp, with
@@ -93,6 +94,7 @@ private:
     const Incarnation incarnation_ = Incarnation::random();
     const EngineOptions options_;
     AccessTable access_;
+    LocalControl control_{incarnation_};
     std::unique_ptr<Transport> transport_;
     std::vector<std::unique_ptr<Entry>> entries_;
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "transport/tcp/tcp.h"
+#include "transport/testing/local_control.h"
 #include "transport/transport.h"
 
 namespace mooncake::tcp::testing {
@@ -18,7 +19,7 @@ namespace mooncake::tcp::testing {
 struct Side {
     explicit Side(size_t bytes, EngineOptions given = {}, std::string host_name = "127.0.0.1")
         : options(std::move(given)), host(std::move(host_name)), memory(bytes) {
-        auto made = make_tcp_transport({.incarnation = incarnation, .options = options, .access = access});
+        auto made = make_tcp_transport({.incarnation = incarnation, .options = options, .access = access, .control = control});
         MC_CHECK(made.has_value());
         transport = std::move(*made);
         region = {.address = memory.data(), .length = bytes};
@@ -48,6 +49,7 @@ struct Side {
     std::string host;
     Incarnation incarnation = Incarnation::random();
     AccessTable access;
+    mooncake::testing::LocalControl control{incarnation};
     std::vector<std::byte> memory;
     MemoryRegion region;
     std::unique_ptr<Transport> transport;

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library of this machine, over its providers that need no hardware.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/time.h"
+#include "transport/fabric/api.h"
+
+namespace mooncake::fabric {
+
+namespace {
+
+struct Side {
+    std::unique_ptr<Domain> domain;
+    std::unique_ptr<Endpoint> endpoint;
+    std::vector<std::byte> memory = std::vector<std::byte>(1 << 20);
+    std::unique_ptr<MemoryKey> key;
+    bool virtual_addresses = false;
+
+    uint64_t remote(uint64_t offset) const { return virtual_addresses ? reinterpret_cast<uint64_t>(memory.data()) + offset : offset; }
+};
+
+class LibraryMoves : public ::testing::TestWithParam<OfferQuery> {
+protected:
+    void SetUp() override {
+        auto loaded = load_library("");
+        if (!loaded) GTEST_SKIP() << loaded.error().to_string();
+        api = *loaded;
+        const auto offers = api->offers(GetParam());
+        ASSERT_TRUE(offers) << offers.error().to_string();
+        if (offers->empty()) GTEST_SKIP() << api->description() << " has no provider " << GetParam().provider;
+        offer = offers->front();
+        for (Side* side : {&left, &right}) ASSERT_NO_FATAL_FAILURE(open(*side));
+    }
+
+    void open(Side& side) {
+        auto domain = api->open(offer, {.addresses_max = 64});
+        ASSERT_TRUE(domain) << domain.error().to_string();
+        side.domain = std::move(*domain);
+        auto endpoint = side.domain->open_endpoint();
+        ASSERT_TRUE(endpoint) << endpoint.error().to_string();
+        side.endpoint = std::move(*endpoint);
+        auto key = side.domain->register_memory({.address = side.memory.data(), .length = side.memory.size(), .key = 0xfeed'0000'0001});
+        ASSERT_TRUE(key) << key.error().to_string();
+        side.key = std::move(*key);
+        side.virtual_addresses = offer.virtual_addresses;
+    }
+
+    /// Moves `length` bytes from the start of one memory to an offset in the other, polling both.
+    Finished move(Direction direction, Side& from, Side& to, AddressHandle peer, uint64_t offset, uint64_t length) {
+        OperationContext context;
+        const Operation operation{.direction = direction,
+                                  .local = from.memory.data(),
+                                  .length = length,
+                                  .local_descriptor = from.key->descriptor(),
+                                  .peer = peer,
+                                  .remote = to.remote(offset),
+                                  .key = to.key->key(),
+                                  .context = &context};
+        const Deadline deadline = Deadline::after(30s);
+        bool posted = false;
+        Finished finished[4];
+        while (!deadline.passed()) {
+            if (!posted) {
+                const auto result = from.endpoint->post(operation);
+                if (!result) return {.error = result.error().system_errno()};
+                posted = *result;
+            }
+            to.domain->poll(finished);
+            if (from.domain->poll(finished) == 0) continue;
+            EXPECT_EQ(finished[0].context, &context);
+            return finished[0];
+        }
+        return {.error = ETIMEDOUT};
+    }
+
+    std::shared_ptr<FabricApi> api;
+    Offer offer;
+    Side left, right;
+};
+
+TEST_P(LibraryMoves, VerifiedBytesBothWaysFromBothSides) {
+    for (const bool swapped : {false, true}) {
+        Side& from = swapped ? right : left;
+        Side& to = swapped ? left : right;
+        const auto peer = from.domain->insert_address(to.endpoint->name());
+        ASSERT_TRUE(peer) << peer.error().to_string();
+        for (const uint64_t length : {1u, 4096u, 700'001u}) {
+            for (size_t i = 0; i < from.memory.size(); ++i) from.memory[i] = static_cast<std::byte>(i * 7 + length);
+            std::fill(to.memory.begin(), to.memory.end(), std::byte{0xa5});
+            ASSERT_EQ(move(Direction::kWrite, from, to, *peer, 100, length).error, 0);
+            EXPECT_EQ(std::memcmp(to.memory.data() + 100, from.memory.data(), length), 0);
+            EXPECT_EQ(to.memory[99], std::byte{0xa5});
+            EXPECT_EQ(to.memory[100 + length], std::byte{0xa5});
+
+            std::fill(from.memory.begin(), from.memory.end(), std::byte{});
+            ASSERT_EQ(move(Direction::kRead, from, to, *peer, 100, length).error, 0);
+            EXPECT_EQ(std::memcmp(to.memory.data() + 100, from.memory.data(), length), 0);
+        }
+    }
+}
+
+TEST_P(LibraryMoves, AnEndpointOpenedAnewServesTheSameRegistrations) {
+    right.endpoint.reset();
+    auto endpoint = right.domain->open_endpoint();
+    ASSERT_TRUE(endpoint) << endpoint.error().to_string();
+    right.endpoint = std::move(*endpoint);
+    const auto peer = left.domain->insert_address(right.endpoint->name());
+    ASSERT_TRUE(peer) << peer.error().to_string();
+    left.memory[0] = std::byte{42};
+    ASSERT_EQ(move(Direction::kWrite, left, right, *peer, 7, 1).error, 0);
+    EXPECT_EQ(right.memory[7], std::byte{42});
+}
+
+TEST_P(LibraryMoves, NamesOfAnotherLengthAreRefused) {
+    std::vector<std::byte> name = right.endpoint->name();
+    EXPECT_FALSE(left.domain->insert_address({}));
+    EXPECT_FALSE(left.domain->insert_address(std::vector<std::byte>(257)));
+    if (GetParam().provider != "shm") {
+        name.pop_back();
+        EXPECT_FALSE(left.domain->insert_address(name));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Net, LibraryMoves,
+                         ::testing::Values(OfferQuery{.provider = "net", .node = "127.0.0.1", .style = MrStyle::kOffset},
+                                           OfferQuery{.provider = "net", .node = "127.0.0.1", .style = MrStyle::kBasic},
+                                           OfferQuery{.provider = "tcp", .node = "127.0.0.1", .style = MrStyle::kAuto},
+                                           OfferQuery{.provider = "shm", .delivery_complete = false}));
+
+TEST(Library, ChoosesKeysAndAddressesAsAsked) {
+    const auto api = load_library("");
+    if (!api) GTEST_SKIP() << api.error().to_string();
+    for (const MrStyle style : {MrStyle::kOffset, MrStyle::kBasic}) {
+        const auto offers = (*api)->offers({.provider = "net", .node = "127.0.0.1", .style = style});
+        ASSERT_TRUE(offers);
+        for (const Offer& offer : *offers) {
+            EXPECT_EQ(offer.virtual_addresses, style == MrStyle::kBasic);
+            EXPECT_EQ(offer.provider_keys, style == MrStyle::kBasic);
+            EXPECT_TRUE(offer.delivery_complete);
+            EXPECT_EQ(offer.nic, "127.0.0.1");
+        }
+    }
+}
+
+TEST(Library, AKeyThatIsTakenIsBusy) {
+    const auto api = load_library("");
+    if (!api) GTEST_SKIP() << api.error().to_string();
+    const auto offers = (*api)->offers({.provider = "net", .node = "127.0.0.1", .style = MrStyle::kOffset});
+    ASSERT_TRUE(offers);
+    if (offers->empty()) GTEST_SKIP() << "no provider net";
+    const auto domain = (*api)->open(offers->front(), {});
+    ASSERT_TRUE(domain);
+    std::vector<std::byte> memory(4096);
+    const auto first = (*domain)->register_memory({.address = memory.data(), .length = 100, .key = 5});
+    ASSERT_TRUE(first);
+    const auto second = (*domain)->register_memory({.address = memory.data(), .length = 100, .key = 5});
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code(), Code::kBusy) << second.error().to_string();
+}
+
+TEST(Library, SaysWhyThereIsNone) {
+    const auto api = load_library("/nowhere/libfabric.so.1");
+    ASSERT_FALSE(api);
+    EXPECT_EQ(api.error().code(), Code::kNotSupported);
+}
+
+TEST(Library, AnotherLibraryIsNotTakenForIt) {
+    const auto api = load_library("libdl.so.2");
+    ASSERT_FALSE(api);
+    EXPECT_EQ(api.error().code(), Code::kNotSupported);
+}
+
+TEST(Library, HasNothingForAProviderThatDoesNotExist) {
+    const auto api = load_library("");
+    if (!api) GTEST_SKIP() << api.error().to_string();
+    const auto offers = (*api)->offers({.provider = "no-such-provider"});
+    ASSERT_TRUE(offers) << offers.error().to_string();
+    EXPECT_TRUE(offers->empty());
+}
+
+}  // namespace
+
+}  // namespace mooncake::fabric
