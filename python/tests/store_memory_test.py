@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values from and into memory named by its address, whole and in parts."""
 
+import mmap
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,32 @@ def test_single_calls_have_their_codes(store, memory):
     assert memory.bytes(100, 8) == bytes(8)
     assert store.get_into("none", memory.address, 100) == -704
     assert store.get_into("k", 0, 100) == -600
+
+
+@pytest.mark.parametrize("length", [100, 200_000])
+def test_a_source_that_cannot_be_read_is_refused_and_takes_no_key(store, memory, length):
+    hole = mmap.mmap(-1, length, prot=0)
+    address = np.frombuffer(hole, np.uint8).ctypes.data
+    for bad in (0x1000, address):
+        assert store.put_from("k", bad, length) == store.upsert_from("k", bad, length) == -600
+        assert store.put_from_with_metadata("k", bad, memory.address, length, 5) < 0
+        assert store.batch_put_from(["good", "k"], [memory.fill(b"value"), bad], [5, length]) == [0, -600]
+        assert store.batch_put_from_multi_buffers(["k"], [[memory.address, bad]], [[5, length]]) == [-600]
+        assert store.is_exist("k") == 0
+    assert store.put("k", b"value") == 0 and store.get("k") == store.get("good") == b"value"
+
+
+@pytest.mark.parametrize("length", [100, 200_000])
+@pytest.mark.parametrize("protection", [0, mmap.PROT_READ], ids=["no access", "read only"])
+def test_a_destination_that_cannot_be_written_is_refused(store, memory, length, protection):
+    value = random_bytes(length)
+    assert store.put("k", value) == 0
+    hole = mmap.mmap(-1, length, prot=protection)
+    for bad in (0x1000, np.frombuffer(hole, np.uint8).ctypes.data):
+        assert store.get_into("k", bad, length) == -600
+        assert store.batch_get_into(["k", "k"], [bad, memory.address], [length] * 2) == [-600, length]
+        assert store.batch_get_into_multi_buffers(["k"], [[memory.address, bad]], [[length - 1, 1]]) == [-600]
+    assert memory.bytes(0, length) == value
 
 
 @pytest.mark.parametrize("kind", [list, tuple, lambda values: np.array(values, np.uint64), lambda values: np.array(values, np.int64)],

@@ -46,7 +46,8 @@ std::string text_or_empty(const char* text) { return text != nullptr ? text : ""
 int put(mooncake_store_t store, const char* key, void* value, size_t size, const mooncake_replicate_config_t* config) {
     const Client client = use(store);
     if (!client || key == nullptr || value == nullptr || size == 0 || !is_sound(config)) return kInvalid;
-    const store::Piece piece{static_cast<std::byte*>(value), size};
+    store::Piece piece{static_cast<std::byte*>(value), size};
+    client->drop_unreadable(std::span(&piece, 1));
     const store::ValueToWrite wanted{key, std::span(&piece, 1), {}};
     return static_cast<int>(client->write(std::span(&wanted, 1), config_from(config), false).front());
 }
@@ -129,8 +130,9 @@ int mooncake_store_batch_put_from(mooncake_store_t store, const char** keys, voi
                                   const mooncake_replicate_config_t* config, int* results) {
     const Client client = use(store);
     if (!client || keys == nullptr || buffers == nullptr || sizes == nullptr || results == nullptr || !is_sound(config)) return kInvalid;
-    const Batch batch(keys, buffers, sizes, count);
+    Batch batch(keys, buffers, sizes, count);
     if (!batch.sound) return kInvalid;
+    client->drop_unreadable(batch.pieces);
     std::vector<store::ValueToWrite> values;
     for (size_t i = 0; i < count; ++i) values.push_back({batch.keys[i], std::span(&batch.pieces[i], 1), {}});
     const std::vector<StoreCode> codes = client->write(values, config_from(config), false);
@@ -142,7 +144,7 @@ int64_t mooncake_store_get_into(mooncake_store_t store, const char* key, void* b
     const Client client = use(store);
     if (!client || key == nullptr || buffer == nullptr) return kInvalid;
     const store::Piece piece{static_cast<std::byte*>(buffer), size};
-    const store::ValueToRead wanted{key, std::span(&piece, 1)};
+    const store::ValueToRead wanted{key, std::span(&piece, 1), !client->all_registered(std::span(&piece, 1))};
     return client->read(std::span(&wanted, 1)).front();
 }
 
@@ -152,8 +154,9 @@ int mooncake_store_batch_get_into(mooncake_store_t store, const char** keys, voi
     if (!client || keys == nullptr || buffers == nullptr || sizes == nullptr || results == nullptr) return kInvalid;
     const Batch batch(keys, buffers, sizes, count);
     if (!batch.sound) return kInvalid;
+    const bool unsure = !client->all_registered(batch.pieces);
     std::vector<store::ValueToRead> values;
-    for (size_t i = 0; i < count; ++i) values.push_back({batch.keys[i], std::span(&batch.pieces[i], 1)});
+    for (size_t i = 0; i < count; ++i) values.push_back({batch.keys[i], std::span(&batch.pieces[i], 1), unsure});
     const std::vector<int64_t> read = client->read(values);
     std::copy(read.begin(), read.end(), results);
     return 0;

@@ -63,6 +63,8 @@ public:
         return std::span(pieces_).subspan(first_[value], end - first_[value]);
     }
     std::span<const store::Piece> all() const noexcept { return pieces_; }
+    /// Addresses that cannot be read become null.
+    void drop_unreadable(const store::StoreClient& client) { client.drop_unreadable(pieces_); }
     /// Whether some address is null; such values must not reach the store.
     bool has_null(size_t value) const noexcept;
     bool has_null() const noexcept;

@@ -187,6 +187,8 @@ nb::list DistributedStore::write_open(nb::handle keys, nb::handle addresses, nb:
     const bool fits = fragments.parse(addresses, sizes, offsets, names.size());
     const StoreRef client = use("batch_put_from_multi_buffer_ranges");
     if (!client || !fits) return repeated(StoreCode::kInvalidParams, names.size());
+    fragments.pieces.drop_unreadable(*client);
+    if (fragments.pieces.has_null()) return repeated(StoreCode::kInvalidParams, names.size());
     std::vector<store::PartToWrite> parts;
     for (size_t key = 0; key < names.size(); ++key)
         for (const store::Piece& piece : fragments.pieces.pieces_of(key))

@@ -33,9 +33,10 @@ int DistributedStore::unregister_buffer(nb::handle address) {
 
 int DistributedStore::put_from(nb::handle key, nb::handle address, nb::handle size, const ReplicateConfig* config, bool replace) {
     const std::string_view name = key_from(key);
-    const store::Piece piece{address_from(address, "buffer_ptr"), number_from(size, "size")};
+    store::Piece piece{address_from(address, "buffer_ptr"), number_from(size, "size")};
     const StoreRef client = use(replace ? "upsert_from" : "put_from");
     if (!client) return kInvalid;
+    client->drop_unreadable(std::span(&piece, 1));
     const auto options = write_options(config, 1, SameNode::kRefused, {});
     if (!options) return kInvalid;
     if (piece.length == 0) return 0;
@@ -48,10 +49,11 @@ int DistributedStore::put_with_metadata(nb::handle key, nb::handle address, nb::
                                         nb::handle metadata_size, const ReplicateConfig* config) {
     constexpr int kMisuse = -1;
     const std::string_view name = key_from(key);
-    const store::Piece pieces[] = {{address_from(metadata_address, "metadata_buffer_ptr"), number_from(metadata_size, "metadata_size")},
-                                   {address_from(address, "buffer_ptr"), number_from(size, "size")}};
+    store::Piece pieces[] = {{address_from(metadata_address, "metadata_buffer_ptr"), number_from(metadata_size, "metadata_size")},
+                             {address_from(address, "buffer_ptr"), number_from(size, "size")}};
     const StoreRef client = use("put_from_with_metadata");
     if (!client) return kMisuse;
+    client->drop_unreadable(pieces);
     for (const store::Piece& piece : pieces)
         if (piece.data == nullptr || piece.length == 0) return kMisuse;
     const auto options = write_options(config, 1, SameNode::kRefused, {});
@@ -67,6 +69,7 @@ nb::list DistributedStore::batch_put_from(nb::handle keys, nb::handle addresses,
     const bool fits = pieces.parse(addresses, sizes, names.size());
     const StoreRef client = use(replace ? "batch_upsert_from" : "batch_put_from");
     if (!client || !fits) return repeated(StoreCode::kInvalidParams, names.size());
+    pieces.drop_unreadable(*client);
     const auto options = write_options(config, names.size(), SameNode::kRefused, {});
     if (!options) return repeated(StoreCode::kInvalidParams, names.size());
     return int_list(write(client, names, pieces, *options, replace));
@@ -81,12 +84,14 @@ nb::list DistributedStore::batch_put_multi(nb::handle keys, nb::handle addresses
     if (!client) return nb::list();
     const auto options = write_options(config, names.size(), SameNode::kAllowed, host_of(client->name()));
     if (!fits || !options) return repeated(StoreCode::kInvalidParams, names.size());
+    pieces.drop_unreadable(*client);
     return int_list(write(client, names, pieces, *options, replace));
 }
 
 nb::list DistributedStore::read(const StoreRef& client, const KeyList& keys, const PieceLists& pieces) {
+    const bool unsure = !client->all_registered(pieces.all());
     std::vector<store::ValueToRead> values(keys.size());
-    for (size_t i = 0; i < values.size(); ++i) values[i] = {keys[i], pieces.pieces_of(i)};
+    for (size_t i = 0; i < values.size(); ++i) values[i] = {keys[i], pieces.pieces_of(i), unsure};
     if (!pieces.has_null()) [[likely]]
         return int_list(without_gil([&] { return client->read(values); }));
 
@@ -109,7 +114,7 @@ int64_t DistributedStore::get_into(nb::handle key, nb::handle address, nb::handl
     const store::Piece piece{address_from(address, "buffer_ptr"), number_from(size, "size")};
     const StoreRef client = use("get_into");
     if (!client || piece.data == nullptr) return kInvalid;
-    const store::ValueToRead wanted{name, std::span(&piece, 1)};
+    const store::ValueToRead wanted{name, std::span(&piece, 1), !client->all_registered(std::span(&piece, 1))};
     return without_gil([&] { return client->read(std::span(&wanted, 1)).front(); });
 }
 

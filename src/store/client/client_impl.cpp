@@ -5,6 +5,7 @@
 
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "base/memory_probe.h"
 #include "base/thread.h"
 #include "net/http_server.h"
 #include "store/client/http_status.h"
@@ -184,6 +185,28 @@ std::optional<Piece> ClientImpl::registered_range(const void* address) const {
     const auto& [start, length] = *std::prev(next);
     if (at >= start + length) return std::nullopt;
     return Piece{const_cast<std::byte*>(start), length};
+}
+
+void ClientImpl::drop_unreadable(std::span<Piece> sources) const {
+    Piece known;
+    for (Piece& source : sources)
+        if (source.data != nullptr && !is_registered(source, known) && !is_readable(source.data, source.length)) source.data = nullptr;
+}
+
+bool ClientImpl::all_registered(std::span<const Piece> pieces) const {
+    Piece known;
+    return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) { return is_registered(piece, known); });
+}
+
+bool ClientImpl::is_registered(const Piece& piece, Piece& known) const {
+    const auto inside = [&] {
+        return piece.data >= known.data && piece.data < known.data + known.length &&
+               piece.length <= known.length - static_cast<uint64_t>(piece.data - known.data);
+    };
+    if (inside()) return true;
+    const auto range = registered_range(piece.data);
+    if (range) known = *range;
+    return range && inside();
 }
 
 StagingBuffer ClientImpl::stage(uint64_t length) {

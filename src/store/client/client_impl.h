@@ -62,6 +62,8 @@ public:
     StoreCode register_buffer(void* address, uint64_t length) override;
     StoreCode unregister_buffer(void* address) override;
     std::optional<Piece> registered_range(const void* address) const override;
+    void drop_unreadable(std::span<Piece> sources) const override;
+    bool all_registered(std::span<const Piece> pieces) const override;
     StagingBuffer stage(uint64_t length) override;
 
     MountedSegments mount_file(const FileToMount& file) override;
@@ -72,6 +74,8 @@ public:
     tl::expected<TaskInfo, StoreCode> query_task(const TaskId& task) override;
 
 private:
+    /// `known` is the last range found: the blocks of a batch mostly share one.
+    bool is_registered(const Piece& piece, Piece& known) const;
     /// Memory that is given back only when its grace is over.
     struct Leaving {
         Time at{};

@@ -6,6 +6,7 @@
 #include <limits>
 #include <unordered_map>
 
+#include "base/memory_probe.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -40,7 +41,16 @@ public:
 private:
     StoreCode plan(size_t item, const Place& place) override {
         const auto room = room_in(values_[item].pieces);
-        return room && *room >= place.length ? StoreCode::kOk : StoreCode::kInvalidParams;
+        if (!room || *room < place.length || (values_[item].unsure && !can_be_filled(item, place.length))) return StoreCode::kInvalidParams;
+        return StoreCode::kOk;
+    }
+    bool can_be_filled(size_t item, uint64_t left) const {
+        for (const Piece& piece : values_[item].pieces) {
+            const uint64_t length = std::min(piece.length, left);
+            if (!is_writable(piece.data, length)) return false;
+            left -= length;
+        }
+        return true;
     }
     uint64_t bytes(size_t item) const override { return place(item).length; }
     void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const override {

@@ -43,6 +43,7 @@ struct ValueToWrite {
 struct ValueToRead {
     std::string_view key;
     std::span<const Piece> pieces;
+    bool unsure = false;  // bare addresses, not registered: the kernel is asked whether they can be written before we try
 };
 struct PartToRead {
     std::string_view key;
@@ -157,6 +158,11 @@ public:
     virtual StoreCode unregister_buffer(void* address) = 0;
     /// The registered range around this address; nothing: none.
     virtual std::optional<Piece> registered_range(const void* address) const = 0;
+    /// For sources that a caller gave as bare addresses: makes those null, which write() refuses, that are not registered and
+    /// cannot be read. Asks the kernel; never faults.
+    virtual void drop_unreadable(std::span<Piece> sources) const = 0;
+    /// Whether each lies in one registered range.
+    virtual bool all_registered(std::span<const Piece> pieces) const = 0;
     /// From the staging buffer of config().buffer_bytes; empty when there is not enough left.
     virtual StagingBuffer stage(uint64_t length) = 0;
 

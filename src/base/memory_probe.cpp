@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/memory_probe.h"
+
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <limits>
+
+namespace mooncake {
+
+namespace {
+
+constexpr size_t kPagesAtOnce = 1024;  // IOV_MAX
+constexpr int kPopulateWrite = 23;     // MADV_POPULATE_WRITE, since Linux 5.14
+
+uint64_t page_bytes() noexcept {
+    static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+    return bytes;
+}
+
+bool wraps(uint64_t start, uint64_t length) noexcept { return length - 1 > std::numeric_limits<uint64_t>::max() - start; }
+
+bool populate(uint64_t start, uint64_t length) noexcept {
+    const uint64_t before = start % page_bytes();
+    return ::madvise(reinterpret_cast<void*>(start - before), before + length, kPopulateWrite) == 0;
+}
+
+bool kernel_populates() noexcept {
+    static const bool does = [] {
+        std::byte byte{};
+        return populate(reinterpret_cast<uint64_t>(&byte), 1);
+    }();
+    return does;
+}
+
+}  // namespace
+
+bool is_readable(const std::byte* address, uint64_t length) noexcept {
+    const auto start = reinterpret_cast<uint64_t>(address);
+    if (length == 0) return true;
+    if (wraps(start, length)) return false;
+    // One byte of each page, by the call that reports a bad address.
+    std::array<std::byte, kPagesAtOnce> bytes;
+    std::array<iovec, kPagesAtOnce> pages;
+    const uint64_t last = start + length - 1;
+    for (uint64_t at = start;;) {
+        size_t count = 0;
+        bool end = false;
+        for (; count < pages.size() && !end; ++count) {
+            const uint64_t to_next = page_bytes() - at % page_bytes();
+            pages[count] = {.iov_base = reinterpret_cast<void*>(at), .iov_len = 1};
+            end = last - at < to_next;
+            at += to_next;
+        }
+        const iovec here{.iov_base = bytes.data(), .iov_len = count};
+        const ssize_t read = ::process_vm_readv(::getpid(), &here, 1, pages.data(), count, 0);
+        if (read < 0 && errno != EFAULT) return true;
+        if (read != static_cast<ssize_t>(count)) return false;
+        if (end) return true;
+    }
+}
+
+bool is_writable(std::byte* address, uint64_t length) noexcept {
+    const auto start = reinterpret_cast<uint64_t>(address);
+    if (length == 0) return true;
+    if (wraps(start, length)) return false;
+    if (!kernel_populates()) return true;
+    while (!populate(start, length))
+        if (errno != EAGAIN && errno != EINTR) return false;
+    return true;
+}
+
+}  // namespace mooncake

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// Whether memory that somebody named by address can be touched, told by the kernel without touching it ourselves. Changes no byte.
+// The answer may be out of date at once; it is meant to catch mistakes. True where the kernel does not let us ask.
+namespace mooncake {
+
+bool is_readable(const std::byte* address, uint64_t length) noexcept;
+/// Makes the pages present, as writing them would.
+bool is_writable(std::byte* address, uint64_t length) noexcept;
+
+}  // namespace mooncake
