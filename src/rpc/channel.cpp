@@ -182,6 +182,12 @@ void Channel::cancel(uint64_t call) {
     finish_soon(std::move(*taken), in_context(error(Code::kCancelled, "call: cancelled by the caller")));
 }
 
+void Channel::linger(Duration time) {
+    if (!setup_.loop->on_loop()) return;
+    Lock lock(mutex_);
+    if (connection_) connection_->linger(time);
+}
+
 void Channel::finish_soon(PendingCall call, Error error) {
     // Callbacks run on the loop, but after it was stopped there is only the caller's thread left.
     const auto shared = std::make_shared<PendingCall>(std::move(call));

@@ -61,6 +61,8 @@ public:
     /// As Client::call_stream(), likewise.
     std::optional<uint64_t> call_stream(Method method, Bytes& body, PartCallback& on_part, Callback& on_end);
     void cancel(uint64_t call);
+    /// As Client::linger().
+    void linger(Duration time);
     Result<PeerInfo> peer() const;
     uint64_t number() const noexcept { return setup_.number; }
     const std::string& address() const noexcept { return setup_.address; }

@@ -167,6 +167,11 @@ public:
         if (const auto channel = core_->existing(CallTable::number_of(call))) channel->cancel(call);
     }
 
+    void linger(const std::string& address, Duration time) override {
+        if (forked()) return;
+        if (const auto channel = core_->existing(address)) channel->linger(time);
+    }
+
     Result<PeerInfo> peer(const std::string& address) override {
         if (forked()) return in_child();
         if (const auto channel = core_->existing(address)) return channel->peer();

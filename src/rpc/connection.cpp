@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace mooncake::rpc {
 
@@ -16,6 +17,8 @@ constexpr int kLastReceivesMax = 1024;  // of one that broke
 
 // Without traffic: 4 s, then a question each second. With traffic that nobody confirms: 8 s in all.
 constexpr int kProbeAfterSeconds = 4, kProbeEverySeconds = 1, kProbes = 4, kUnconfirmedMs = 8000;
+
+constexpr int kLingerBytes = 32 << 10;  // far from what would keep the other side from sending
 
 void set_tcp(int fd, int option, int value) noexcept { ::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value); }
 
@@ -35,6 +38,7 @@ void Connection::close(const Error& why) {
     closed_ = true;
     const auto self = shared_from_this();
     watch_.reset();
+    linger_timer_.reset();
     outbox_.close();
     on_closed(why);
 }
@@ -90,6 +94,10 @@ bool Connection::stalled(Time before) const {
 void Connection::on_readable() {
     if (closed_) return;
     reading_ = false;
+    take_what_came();
+}
+
+void Connection::take_what_came() {
     outbox_.cork();
     Received received = Received::kMore;
     for (int i = 0; i < kReceivesMax && received == Received::kMore; ++i) received = receive();
@@ -97,7 +105,27 @@ void Connection::on_readable() {
     follow(outbox_.uncork());
     if (received == Received::kClosed || closed_) return;
     on_sent();
+    settle_lingering();
     read_or_pause();
+}
+
+void Connection::settle_lingering() {
+    const Duration time = std::exchange(linger_, Duration::zero());
+    const bool linger = time > Duration::zero();
+    if (linger != lingering_) {
+        lingering_ = linger;
+        const int least = linger ? kLingerBytes : 1;
+        ::setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
+    }
+    if (!linger) {
+        if (linger_timer_) linger_timer_->cancel();
+        return;
+    }
+    if (!linger_timer_) linger_timer_ = std::make_unique<IoLoop::Timer>(*loop_);
+    linger_timer_->set(Clock::now() + time, [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (self && !self->closed_) self->take_what_came();
+    });
 }
 
 Connection::Received Connection::receive() {

@@ -33,6 +33,9 @@ public:
     void send_now(const FrameHeader& header, Bytes body);
     /// Has a host that vanished noticed soon.
     void watch_closely();
+    /// Nobody is in a hurry for what comes next: it is left in the kernel's buffer until this much later, or until there is much of it. Counts
+    /// once, from the frame that is just being handled.
+    void linger(Duration time) noexcept { linger_ = time; }
     /// From any thread: takes back a frame that has not left yet.
     bool take_back(uint64_t call) { return outbox_.discard(call); }
 
@@ -68,13 +71,18 @@ private:
     void follow(Outbox::Next next);
     void close_broken();
     void read_or_pause();
+    void take_what_came();
+    void settle_lingering();
 
     const std::shared_ptr<IoLoop> loop_;
     const int fd_;
     Outbox outbox_;
     FrameReader reader_;
     std::unique_ptr<IoLoop::Watch> watch_;
-    Time received_at_{};  // when we began to wait for the rest of a partial frame
+    std::unique_ptr<IoLoop::Timer> linger_timer_;  // made when first needed
+    Duration linger_{0};                           // asked for
+    bool lingering_ = false;                       // the kernel tells us only of much
+    Time received_at_{};                           // when we began to wait for the rest of a partial frame
     bool closed_ = false;
     bool reading_ = false;
     bool broken_ = false;  // cannot send any more

@@ -152,6 +152,9 @@ public:
     virtual uint64_t call_stream(const std::string& address, Method method, Bytes body, PartCallback on_part, Callback on_end) = 0;
     /// The callback (kCancelled, unless it already ran or is about to) fires soon. Unknown ids are ignored.
     virtual void cancel(uint64_t call) = 0;
+    /// Only from a part's callback: nobody is in a hurry for what comes next on its connection, replies to other calls included. It is left in
+    /// the kernel's buffer until this much later, or until there is much of it, so that one wake-up serves for many parts.
+    virtual void linger(const std::string& address, Duration time) = 0;
     /// What the server said at connect; kNotFound while there is no connection.
     virtual Result<PeerInfo> peer(const std::string& address) = 0;
     /// Fails everything outstanding with kCancelled and joins. Not from a callback. Idempotent. Later calls fail at once, their

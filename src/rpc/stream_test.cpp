@@ -74,6 +74,92 @@ TEST(RpcStream, APartArrivesWhileTheCallGoesOn) {
     EXPECT_EQ(listener.end().error().code(), Code::kStale);
 }
 
+/// As Listener, and in no hurry.
+class PatientListener {
+public:
+    PatientListener(Client& client, std::string address, Duration patience)
+        : client_(client), address_(std::move(address)), patience_(patience) {}
+
+    void start() {
+        client_.call_stream(
+            address_, kHold, {},
+            [this](std::span<const std::byte> part) {
+                {
+                    Lock lock(mutex_);
+                    parts_.push_back(text_of(part));
+                }
+                client_.linger(address_, patience_);
+            },
+            end_.callback());
+    }
+    std::vector<std::string> parts() {
+        Lock lock(mutex_);
+        return parts_;
+    }
+    Result<Bytes> end() { return end_.get(); }
+
+private:
+    Client& client_;
+    const std::string address_;
+    const Duration patience_;
+    Mutex mutex_;
+    std::vector<std::string> parts_ MC_GUARDED_BY(mutex_);
+    Caught end_;
+};
+
+TEST(RpcStream, WhoLingersStillGetsEverythingInOrder) {
+    TestServer server;
+    const auto client = Client::create({});
+    PatientListener listener(*client, server.address(), 1ms);
+    listener.start();
+    const auto responder = server.take_held();
+    std::vector<std::string> sent;
+    for (int i = 0; i < 200; ++i) {
+        sent.push_back(format_text("{}{}", i, std::string(static_cast<size_t>(i) * 31, 'x')));
+        ASSERT_TRUE(responder->part(bytes_of(sent.back())));
+        if (i % 50 != 0) continue;
+        EXPECT_TRUE(eventually([&] { return listener.parts().size() == sent.size(); }));
+    }
+    EXPECT_TRUE(client->call(server.address(), kEcho, {}, soon()));
+    responder->reply({});
+    ASSERT_TRUE(listener.end());
+    EXPECT_EQ(listener.parts(), sent);
+}
+
+TEST(RpcStream, LingeringEndsWhenMuchHasCome) {
+    TestServer server;
+    const auto client = Client::create({});
+    PatientListener listener(*client, server.address(), 1h);
+    listener.start();
+    const auto responder = server.take_held();
+    ASSERT_TRUE(responder->part(bytes_of("first")));
+    ASSERT_TRUE(eventually([&] { return listener.parts().size() == 1; }));
+    ASSERT_TRUE(responder->part(bytes_of("second")));
+    // Not even the answer to a call on the same connection is read.
+    EXPECT_EQ(client->call(server.address(), kEcho, {}, Deadline::after(50ms)).error().code(), Code::kTimedOut);
+    EXPECT_EQ(listener.parts().size(), 1u);
+    const std::string much(100'000, 'm');
+    ASSERT_TRUE(responder->part(bytes_of(much)));
+    ASSERT_TRUE(eventually([&] { return listener.parts().size() == 3; }));
+    EXPECT_THAT(listener.parts(), ElementsAre("first", "second", much));
+}
+
+TEST(RpcStream, WhoLingersHearsTheLastWordsAndTheEndAtOnce) {
+    auto server = std::make_unique<TestServer>();
+    const auto client = Client::create({});
+    PatientListener listener(*client, server->address(), 1h);
+    listener.start();
+    auto responder = server->take_held();
+    ASSERT_TRUE(responder->part(bytes_of("first")));
+    ASSERT_TRUE(eventually([&] { return listener.parts().size() == 1; }));
+    ASSERT_TRUE(responder->part(bytes_of("last")));
+    server.reset();
+    const auto end = listener.end();
+    ASSERT_FALSE(end);
+    EXPECT_TRUE(peer_closed(end.error())) << end.error().to_string();
+    EXPECT_THAT(listener.parts(), ElementsAre("first", "last"));
+}
+
 TEST(RpcStream, APlainCallGetsNoParts) {
     TestServer server;
     const auto client = Client::create({});

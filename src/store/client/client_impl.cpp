@@ -254,7 +254,8 @@ MountedSegments ClientImpl::mount_memory(uint64_t bytes, std::string_view protoc
     const auto pass = enter();
     if (!pass) return {.code = StoreCode::kUnavailableInCurrentStatus};
     if (bytes == 0) return {.code = StoreCode::kInvalidParams};
-    return mount(LentMemory::allocate(core_->engine, bytes, std::string(location), core_->config.options.huge_pages), protocol);
+    const LentMemory::Pages pages{.huge = core_->config.options.huge_pages, .early = core_->config.options.early_pages};
+    return mount(LentMemory::allocate(core_->engine, bytes, std::string(location), pages), protocol);
 }
 
 StoreCode ClientImpl::unmount(std::span<const SegmentId> segments, Duration grace) {

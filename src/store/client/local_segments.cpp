@@ -14,12 +14,13 @@
 namespace mooncake::store {
 
 Result<std::shared_ptr<LentMemory>> LentMemory::allocate(std::shared_ptr<Engine> engine, uint64_t size, const std::string& location,
-                                                         bool huge_pages) {
+                                                         Pages pages) {
     MC_ASSIGN_OR_RETURN(void* const address, engine->allocate_memory(size, location.empty() ? "*" : location));
-    // Pages appear when they are first written; nothing waits for that here.
-    if (huge_pages && ::madvise(address, size, MADV_HUGEPAGE) != 0)
+    if (pages.huge && ::madvise(address, size, MADV_HUGEPAGE) != 0)
         MC_LOG_WARNING("the system gives no huge pages for shared memory; the segment gets ordinary ones");
-    return std::shared_ptr<LentMemory>(new LentMemory(std::move(engine), static_cast<std::byte*>(address), size, Mapping()));
+    std::shared_ptr<LentMemory> memory(new LentMemory(std::move(engine), static_cast<std::byte*>(address), size, Mapping()));
+    if (pages.early) memory->warmer_.emplace(memory->base_, size);
+    return memory;
 }
 
 Result<std::shared_ptr<LentMemory>> LentMemory::map_file(std::shared_ptr<Engine> engine, const std::string& path, uint64_t offset,
@@ -42,6 +43,7 @@ Result<std::shared_ptr<LentMemory>> LentMemory::map_file(std::shared_ptr<Engine>
 }
 
 LentMemory::~LentMemory() {
+    warmer_.reset();
     // A fence: returns when no peer touches it any more. A closed engine has done that for all its memory.
     const auto given_back = file_ ? engine_->unregister_memory(base_) : engine_->free_memory(base_);
     if (!given_back && given_back.error().code() != Code::kUnavailable)

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "base/thread_annotations.h"
 #include "engine/engine.h"
+#include "store/client/page_warmer.h"
 #include "store/protocol/segments.h"
 #include "transport/shm/shared_memory.h"
 
@@ -20,9 +22,13 @@ namespace mooncake::store {
 /// copies and then for those of all peers. Thread-safe.
 class LentMemory {
 public:
-    /// Shared memory that peers on this host map. `huge_pages`: as far as the system has them.
+    struct Pages {
+        bool huge = false;  // as far as the system has them
+        bool early = true;  // they are made to exist in the background; otherwise each when it is first used
+    };
+    /// Shared memory that peers on this host map.
     static Result<std::shared_ptr<LentMemory>> allocate(std::shared_ptr<Engine> engine, uint64_t size, const std::string& location,
-                                                        bool huge_pages);
+                                                        Pages pages);
     /// Pages of a file. kInvalidArgument: offset not page-aligned, or the range not inside the file.
     static Result<std::shared_ptr<LentMemory>> map_file(std::shared_ptr<Engine> engine, const std::string& path, uint64_t offset,
                                                         uint64_t size, const std::string& location);
@@ -41,6 +47,7 @@ private:
     std::byte* const base_;
     const uint64_t size_;
     const Mapping file_;  // empty: the engine's own allocation
+    std::optional<PageWarmer> warmer_;
 };
 
 /// Our segments by id. Thread-safe.

@@ -112,6 +112,7 @@ StoreOptions load_store_options(const Environment& environment) {
         if (size && (*size == 2 << 20 || *size == 1 << 30)) options.huge_page_bytes = *size;
         else MC_LOG_WARNING("MC_STORE_HUGEPAGE_SIZE='{}' ignored: 2MB or 1GB is expected", *text);
     }
+    flag("MC_STORE_EARLY_PAGES", options.early_pages);
     flag("MOONCAKE_STORE_CHECKSUM", options.checksum);
     flag("MC_STORE_CLIENT_METRIC", options.metrics);
     numbers.read("MC_STORE_CLIENT_METRIC_INTERVAL", 0, 86'400,

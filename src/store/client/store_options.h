@@ -23,6 +23,7 @@ struct StoreOptions {
     uint16_t port_min = 12300, port_max = 14300;            // MC_STORE_CLIENT_MIN_PORT, MC_STORE_CLIENT_MAX_PORT
     bool huge_pages = false;                                // MC_STORE_USE_HUGEPAGE
     uint64_t huge_page_bytes = 2 << 20;                     // MC_STORE_HUGEPAGE_SIZE: 2MB or 1GB
+    bool early_pages = true;                                // MC_STORE_EARLY_PAGES: "0" leaves pages of segments to their first use
     bool checksum = true;                                   // MOONCAKE_STORE_CHECKSUM: "0" switches it off
     bool metrics = true;                                    // MC_STORE_CLIENT_METRIC
     Duration metrics_interval = 0s;                         // MC_STORE_CLIENT_METRIC_INTERVAL (s); 0: no log lines

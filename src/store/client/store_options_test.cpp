@@ -22,6 +22,7 @@ TEST(StoreOptions, AreTheDefaultsInAnEmptyEnvironment) {
     EXPECT_EQ(options.port_min, 12300);
     EXPECT_EQ(options.port_max, 14300);
     EXPECT_FALSE(options.huge_pages);
+    EXPECT_TRUE(options.early_pages);
     EXPECT_TRUE(options.checksum);
     EXPECT_EQ(options.rpc_timeout, 30s);
 }
@@ -32,6 +33,7 @@ TEST(StoreOptions, ComeFromTheEnvironment) {
                                        {"MC_STORE_CLIENT_MAX_PORT", "62000"},
                                        {"MC_STORE_USE_HUGEPAGE", "0"},
                                        {"MC_STORE_HUGEPAGE_SIZE", "1GB"},
+                                       {"MC_STORE_EARLY_PAGES", "0"},
                                        {"MOONCAKE_STORE_CHECKSUM", "0"},
                                        {"MC_STORE_CLIENT_METRIC", "false"},
                                        {"MC_STORE_CLIENT_METRIC_INTERVAL", "7"},
@@ -44,6 +46,7 @@ TEST(StoreOptions, ComeFromTheEnvironment) {
     EXPECT_EQ(options.port_max, 62000);
     EXPECT_TRUE(options.huge_pages);  // set, to whatever
     EXPECT_EQ(options.huge_page_bytes, uint64_t{1} << 30);
+    EXPECT_FALSE(options.early_pages);
     EXPECT_FALSE(options.checksum);
     EXPECT_FALSE(options.metrics);
     EXPECT_EQ(options.metrics_interval, 7s);

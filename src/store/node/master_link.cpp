@@ -18,6 +18,9 @@ namespace {
 using rpc::Method;
 
 constexpr Duration kAcknowledgeTimeout = 5s;
+// What a master tells a node about its memory is safe in the kernel's buffer: nobody waits until the node has read it, so one wake-up serves for
+// all that comes within this time. Where words must be acknowledged somebody waits, and they rarely come alone.
+constexpr Duration kFeedLinger = 2ms, kFeedHurry = 100ms;
 // A lost network must not keep the next try waiting: the handshake of a dial that was begun too early repeats ever more slowly.
 constexpr Duration kLivenessConnectTimeout = 1s;
 
@@ -159,6 +162,7 @@ uint64_t MasterLink::follow(const ClientId& client, Feed feed) {
         Feed feed;
         std::atomic<bool> broken{false};  // an update made no sense
         std::atomic<uint64_t> call{0};    // not known yet when the first update comes
+        Time hurry_until{};               // only the feed's thread
     };
     const auto follower = std::make_shared<Follower>();
     follower->feed = std::move(feed);
@@ -167,7 +171,13 @@ uint64_t MasterLink::follow(const ClientId& client, Feed feed) {
         [this, follower](std::span<const std::byte> part) {
             if (follower->broken) return;
             const auto update = decode_feed_update(part);
-            if (update) return follower->feed.on_update(*update);
+            if (update) {
+                follower->feed.on_update(*update);
+                const Time now = Clock::now();
+                if (update->acknowledge || update->reset || !update->orders.empty()) follower->hurry_until = now + kFeedHurry;
+                if (now >= follower->hurry_until) feed_->linger(*address_, kFeedLinger);
+                return;
+            }
             MC_LOG_WARNING("the master's feed makes no sense: {}", update.error().to_string());
             follower->broken = true;
             unfollow(follower->call);
