@@ -115,4 +115,23 @@ Result<Notification> decode_notification(std::span<const std::byte> body) {
     return notification;
 }
 
+std::vector<std::byte> encode_control_request(const ControlRequest& request) {
+    flatbuffers::FlatBufferBuilder builder(128 + request.body.size());
+    const auto transport = builder.CreateString(request.transport);
+    const auto bytes = builder.CreateVector(reinterpret_cast<const uint8_t*>(request.body.data()), request.body.size());
+    return finish(builder, wire::CreateControlRequest(builder, transport, request.target.value, bytes));
+}
+
+Result<ControlRequest> decode_control_request(std::span<const std::byte> body) {
+    MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::ControlRequest>::parse(body, "control message"));
+    ControlRequest request{.transport = {}, .target = {message->target()}, .body = {}};
+    MC_ASSIGN_OR_RETURN(request.transport, bounded_text(message->transport(), kSegmentNameBytesMax, "transport name"));
+    if (request.transport.empty() || !request.target) return fail(Code::kCorrupt, "a control message for nobody");
+    if (message->body() == nullptr) return request;
+    if (message->body()->size() > kControlBytesMax) return fail(Code::kCorrupt, "a control message of {} bytes", message->body()->size());
+    const auto* data = reinterpret_cast<const std::byte*>(message->body()->data());
+    request.body.assign(data, data + message->body()->size());
+    return request;
+}
+
 }  // namespace mooncake

@@ -21,6 +21,7 @@ constexpr size_t kBootIdBytesMax = 128;
 constexpr size_t kEndpointsMax = 32;
 constexpr size_t kEndpointBytesMax = 64 << 10;
 constexpr size_t kLocationBytesMax = 128;
+constexpr size_t kControlBytesMax = 64 << 10;
 
 struct DescribeRequest {
     std::string segment_name;
@@ -37,5 +38,16 @@ Result<SegmentDescriptor> decode_descriptor(std::span<const std::byte> body);
 std::vector<std::byte> encode_notification(const Notification& notification);
 /// The only limit is that of the RPC message.
 Result<Notification> decode_notification(std::span<const std::byte> body);
+
+/// What one side of a transport says to the other; the answer is the handler's bytes as they are.
+struct ControlRequest {
+    std::string transport;
+    Incarnation target;  // whom it is for
+    std::vector<std::byte> body;
+};
+
+std::vector<std::byte> encode_control_request(const ControlRequest& request);
+/// Names a transport and a target.
+Result<ControlRequest> decode_control_request(std::span<const std::byte> body);
 
 }  // namespace mooncake

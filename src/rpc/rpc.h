@@ -25,6 +25,7 @@ enum class Method : uint16_t {
     kProbe = 1,     // empty -> empty
     kDescribe = 2,  // engine.fbs DescribeRequest -> DescribeReply
     kNotify = 3,    // engine.fbs NotifyRequest -> empty
+    kControl = 4,   // engine.fbs ControlRequest -> what the transport says
 
     // the store's master (store.fbs)
     kStoreExist = 32,

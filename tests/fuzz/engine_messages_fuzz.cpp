@@ -24,6 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     (void)decode_describe_request(bytes);
     (void)decode_notification(bytes);
+    (void)decode_control_request(bytes);
     (void)rpc_meta_from_json(text);
     // What is understood can be said again.
     if (const auto descriptor = decode_descriptor(bytes)) check_same(*descriptor, decode_descriptor(encode_descriptor(*descriptor)));
