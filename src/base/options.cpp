@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <initializer_list>
 
 namespace mooncake {
 
@@ -31,6 +32,21 @@ public:
     }
     void seconds(const char* name, Duration& value, int64_t low, int64_t high) const {
         if (auto found = integer(name, low, high)) value = std::chrono::seconds(*found);
+    }
+    void milliseconds(const char* name, Duration& value, int64_t low, int64_t high) const {
+        if (auto found = integer(name, low, high)) value = std::chrono::milliseconds(*found);
+    }
+    /// One of a few words.
+    void word(const char* name, std::string& value, std::initializer_list<std::string_view> words) const {
+        auto found = environment_(name);
+        if (!found || found->empty()) return;
+        if (std::find(words.begin(), words.end(), *found) != words.end()) {
+            value = std::move(*found);
+            return;
+        }
+        std::string expected;
+        for (const std::string_view known : words) expected += format_text("{}{}", expected.empty() ? "" : ", ", known);
+        MC_LOG_WARNING("{}='{}' ignored: one of {} is expected", name, *found, expected);
     }
     std::optional<int64_t> integer(const char* name, int64_t low, int64_t high) const {
         const auto found = environment_(name);
@@ -81,13 +97,38 @@ void read_transports(const Reader& reader, EngineOptions& options) {
     reader.flag("MC_FORCE_TCP", force_tcp);
     if (force_tcp) options.transports = {"tcp"};
     reader.flag("MC_FORCE_HCA", options.require_network_device);
+    reader.list("MC_MS_FILTERS", options.device_allow);
     reader.list("MC_TE_FILTERS", options.device_allow);
+    reader.flag("MC_MS_AUTO_DISC", options.discover_topology);
     reader.list("MC_TE_FILTERS_EXCLUDE", options.device_deny);
     reader.text("MC_CUSTOM_TOPO_JSON", options.topology_file);
     reader.number("MC_TCP_MAX_CONNECTIONS_PER_PEER", options.tcp_lanes, 1, 16);
     reader.number("MC_TCP_LANES_PER_PEER", options.tcp_lanes, 1, 16);
     reader.number("MC_TCP_IO_THREADS", options.tcp_io_threads, 0, 64);
     reader.flag("MC_TCP_CHECKSUM", options.tcp_checksum);
+}
+
+void read_fabric(const Reader& reader, FabricOptions& options) {
+    constexpr int64_t kBytesMax = int64_t{1} << 50;
+    reader.text("MC_FABRIC_PROVIDER", options.provider);
+    reader.list("MC_FABRIC_NODES", options.nodes);
+    reader.text("MC_FABRIC_LIBRARY", options.library);
+    reader.word("MC_FABRIC_MR_STYLE", options.mr_style, {"auto", "offset", "basic"});
+    reader.number("MC_FABRIC_STRIPE", options.stripe_bytes, 4096, kBytesMax);
+    reader.number("MC_FABRIC_RUN", options.run, 1, 1024);
+    if (const auto spin_us = reader.integer("MC_FABRIC_SPIN_US", 0, 1'000'000)) options.spin = std::chrono::microseconds(*spin_us);
+    reader.milliseconds("MC_FABRIC_STALL_MS", options.stall_timeout, 10, 3'600'000);
+    reader.milliseconds("MC_FABRIC_CONNECT_MS", options.connect_timeout, 10, 3'600'000);
+    reader.number("MC_FABRIC_ATTEMPTS", options.attempts, 1, 100);
+    reader.number("MC_FABRIC_PAGE_BUDGET", options.page_budget, 1, kBytesMax);
+    reader.flag("MC_FABRIC_FALLBACK", options.fallback);
+    reader.number("MC_MAX_WR", options.operations_max, 1, 1 << 20);
+    reader.number("MC_EFA_CQ_THREADS", options.poll_threads, 0, 256);
+    std::string selection;
+    reader.word("MC_EFA_NIC_SELECTION", selection, {"all", "local"});
+    options.near_nics_only = selection == "local";
+    reader.number("MC_MAX_CONCURRENT_REG_MR", options.registrations_parallel, 0, 1024);
+    reader.number("MC_MAX_MR_SIZE", options.registration_bytes_max, 1 << 20, kBytesMax);
 }
 
 }  // namespace
@@ -100,6 +141,7 @@ EngineOptions load_options(const Environment& environment) {
     if (auto seconds = reader.integer("MC_TRANSFER_TIMEOUT", 0, 1'000'000'000))
         options.transfer_timeout = std::max<Duration>(std::chrono::seconds(*seconds), 5s);
     read_transports(reader, options);
+    read_fabric(reader, options.fabric);
     read_ports(reader, options);
     reader.text("MC_METADATA_CLUSTER_ID", options.cluster_id);
     reader.text("MC_TCP_BIND_ADDRESS", options.bind_address);

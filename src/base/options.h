@@ -44,9 +44,10 @@ struct EngineOptions {
     std::string protocol;                   // MOONCAKE_PROTOCOL overrides the argument of initialize()
     std::vector<std::string> transports;    // MC_TRANSPORTS: only these; empty = all; MC_FORCE_TCP = {"tcp"}
     bool require_network_device = false;    // MC_FORCE_HCA
-    std::vector<std::string> device_allow;  // MC_TE_FILTERS
+    std::vector<std::string> device_allow;  // MC_TE_FILTERS, MC_MS_FILTERS
     std::vector<std::string> device_deny;   // MC_TE_FILTERS_EXCLUDE
     std::string topology_file;              // MC_CUSTOM_TOPO_JSON
+    bool discover_topology = true;          // MC_MS_AUTO_DISC: which NICs are near which memory
     // names and ports
     std::string cluster_id;            // MC_METADATA_CLUSTER_ID
     std::string bind_address;          // MC_TCP_BIND_ADDRESS: advertised in directory modes

@@ -156,6 +156,71 @@ TEST(Options, ForceTcpOverridesTheListOfTransports) {
 
 TEST(Options, TheOlderNameForLanesWorks) { EXPECT_EQ(load({{"MC_TCP_MAX_CONNECTIONS_PER_PEER", "2"}}).options.tcp_lanes, 2); }
 
+TEST(Options, ReadsWhatTheFabricIsTold) {
+    const auto [options, warnings] = load({
+        {"MOONCAKE_PROTOCOL", "fabric:tcp"},
+        {"MC_FABRIC_PROVIDER", "sockets"},
+        {"MC_FABRIC_NODES", "127.0.0.2, 127.0.0.3"},
+        {"MC_FABRIC_LIBRARY", "/opt/libfabric.so"},
+        {"MC_FABRIC_MR_STYLE", "basic"},
+        {"MC_FABRIC_STRIPE", "65536"},
+        {"MC_FABRIC_RUN", "8"},
+        {"MC_FABRIC_SPIN_US", "0"},
+        {"MC_FABRIC_STALL_MS", "250"},
+        {"MC_FABRIC_CONNECT_MS", "1500"},
+        {"MC_FABRIC_ATTEMPTS", "5"},
+        {"MC_FABRIC_PAGE_BUDGET", "1000"},
+        {"MC_FABRIC_FALLBACK", "0"},
+        {"MC_MAX_WR", "77"},
+        {"MC_EFA_CQ_THREADS", "0"},
+        {"MC_EFA_NIC_SELECTION", "local"},
+        {"MC_MAX_CONCURRENT_REG_MR", "3"},
+        {"MC_MAX_MR_SIZE", "1099511627776"},
+        {"MC_MS_AUTO_DISC", "0"},
+        {"MC_MS_FILTERS", "rdmap0,rdmap1"},
+    });
+    EXPECT_EQ(warnings, "");
+    const FabricOptions& fabric = options.fabric;
+    EXPECT_EQ(options.protocol, "fabric:tcp");
+    EXPECT_EQ(fabric.provider, "sockets");
+    EXPECT_EQ(fabric.nodes, (std::vector<std::string>{"127.0.0.2", "127.0.0.3"}));
+    EXPECT_EQ(fabric.library, "/opt/libfabric.so");
+    EXPECT_EQ(fabric.mr_style, "basic");
+    EXPECT_EQ(fabric.stripe_bytes, 65536u);
+    EXPECT_EQ(fabric.run, 8);
+    EXPECT_EQ(fabric.spin, Duration(0s));
+    EXPECT_EQ(fabric.stall_timeout, Duration(250ms));
+    EXPECT_EQ(fabric.connect_timeout, Duration(1500ms));
+    EXPECT_EQ(fabric.attempts, 5);
+    EXPECT_EQ(fabric.page_budget, 1000u);
+    EXPECT_FALSE(fabric.fallback);
+    EXPECT_EQ(fabric.operations_max, 77u);
+    EXPECT_EQ(fabric.poll_threads, 0);
+    EXPECT_TRUE(fabric.near_nics_only);
+    EXPECT_EQ(fabric.registrations_parallel, 3);
+    EXPECT_EQ(fabric.registration_bytes_max, uint64_t{1} << 40);
+    EXPECT_FALSE(options.discover_topology);
+    EXPECT_EQ(options.device_allow, (std::vector<std::string>{"rdmap0", "rdmap1"}));
+}
+
+TEST(Options, ReportsWordsTheFabricDoesNotKnow) {
+    const auto [options,
+                warnings] = load({{"MC_FABRIC_MR_STYLE", "sideways"}, {"MC_EFA_NIC_SELECTION", "some"}, {"MC_FABRIC_STRIPE", "1"}});
+    EXPECT_NE(warnings.find("MC_FABRIC_MR_STYLE='sideways'"), std::string::npos);
+    EXPECT_NE(warnings.find("auto, offset, basic"), std::string::npos);
+    EXPECT_NE(warnings.find("MC_EFA_NIC_SELECTION='some'"), std::string::npos);
+    EXPECT_NE(warnings.find("MC_FABRIC_STRIPE='1'"), std::string::npos);
+    EXPECT_EQ(options.fabric.mr_style, "");
+    EXPECT_FALSE(options.fabric.near_nics_only);
+    EXPECT_EQ(options.fabric.stripe_bytes, 0u);
+}
+
+TEST(Options, TheNameOfTheEngineWinsForFilters) {
+    const auto options = load({{"MC_MS_FILTERS", "a"}, {"MC_TE_FILTERS", "b"}}).options;
+    EXPECT_EQ(options.device_allow, (std::vector<std::string>{"b"}));
+    EXPECT_TRUE(options.discover_topology);
+}
+
 TEST(Options, ReadTheProcessEnvironment) {
     ::setenv("MC_METADATA_CLUSTER_ID", "from the process", 1);
     EXPECT_EQ(load_options().cluster_id, "from the process");

@@ -38,9 +38,7 @@ Result<Gate::Pass> EngineImpl::enter() const {
 
 std::string EngineImpl::topology_json() const {
     const EngineOptions& options = parts_->config.options;
-    TopologyOptions topology{.nic_allow = parts_->config.devices, .nic_deny = options.device_deny, .file = options.topology_file};
-    topology.nic_allow.insert(topology.nic_allow.end(), options.device_allow.begin(), options.device_allow.end());
-    auto found = discover_topology(topology);
+    auto found = discover_topology({.nic_allow = options.device_allow, .nic_deny = options.device_deny, .file = options.topology_file});
     return found ? to_json(*found) : "{}";
 }
 

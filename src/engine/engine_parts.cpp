@@ -24,15 +24,6 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Nobody answers yet.
-class NoControl final : public ControlPlane {
-public:
-    void serve(std::string, Handler) override {}
-    Result<Bytes> call(const SegmentDescriptor& peer, const std::string&, Bytes, Deadline) override {
-        return fail(Code::kNotSupported, "no control plane to {}", peer.name);
-    }
-};
-
 /// True for the addresses of this machine: a name made of one says plainly where its owner wants to be reached.
 bool is_own_address(const std::string& host) {
     const auto addresses = net::resolve(host, 0);
@@ -45,11 +36,20 @@ bool is_own_address(const std::string& host) {
     return own;
 }
 
+/// What was asked for by argument and by environment, in one place.
+void settle_options(EngineConfig& config) {
+    EngineOptions& options = config.options;
+    if (options.protocol.empty()) options.protocol = config.protocol;
+    options.device_allow.insert(options.device_allow.end(), config.devices.begin(), config.devices.end());
+    config.devices.clear();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     auto parts = std::make_unique<EngineParts>();
     parts->config = std::move(config);
+    settle_options(parts->config);
     const EngineOptions& options = parts->config.options;
     raise_descriptor_limit();
     MC_RETURN_IF_ERROR(net::HostPort::parse(parts->config.local_name));
@@ -59,12 +59,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     MC_RETURN_IF_ERROR(parts->listen());
     MC_RETURN_IF_ERROR(parts->choose_names());
 
-    parts->control = std::make_unique<NoControl>();
+    parts->control = std::make_unique<RpcControl>(*parts->client, parts->incarnation);
     // NOLINTNEXTLINE(modernize-make-unique): an aggregate with references, which make_unique cannot name the members of
     parts->context.reset(
         new TransportContext{.incarnation = parts->incarnation, .options = options, .access = parts->access, .control = *parts->control});
-    const std::string& protocol = options.protocol.empty() ? parts->config.protocol : options.protocol;
-    MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, protocol, parts->metrics, parts->service));
+    MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, parts->metrics, parts->service));
     parts->registry = std::make_unique<MemoryRegistry>(parts->access, parts->router->transports());
     auto own = [self = parts.get()](uint32_t buffers_max) { return self->describe(buffers_max); };
     parts->locator = std::make_unique<Locator>(Locator::Options{.directory = parts->directory.get(),
@@ -140,6 +139,9 @@ void EngineParts::install_handlers() {
         if (!request->segment_name.empty() && request->segment_name != name)
             return responder->fail(error(Code::kStale, "this is segment {}, not {}", name, request->segment_name));
         responder->reply(encode_descriptor(describe(request->buffers_max)));
+    });
+    server->handle(rpc::Method::kControl, [this](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> responder) {
+        control->answer(body, std::move(responder));
     });
     server->handle(rpc::Method::kNotify, [this](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> responder) {
         auto notification = decode_notification(body);

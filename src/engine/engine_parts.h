@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "coordination/directory.h"
 #include "engine/batch.h"
+#include "engine/control_plane.h"
 #include "engine/core.h"
 #include "engine/inbox.h"
 #include "engine/locator.h"
@@ -32,7 +33,7 @@ struct EngineParts final : Notifier {
     std::string host;  // where peers reach us
     metrics::Registry metrics;
     AccessTable access;
-    std::unique_ptr<ControlPlane> control;
+    std::unique_ptr<RpcControl> control;
     std::unique_ptr<TransportContext> context;
     std::unique_ptr<Directory> directory;  // null: peer to peer
     std::unique_ptr<rpc::Server> server;

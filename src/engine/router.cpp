@@ -8,17 +8,10 @@
 
 namespace mooncake {
 
-Result<std::unique_ptr<Router>> Router::create(const TransportContext& context, const std::string& protocol, metrics::Registry& metrics,
-                                               Service& service) {
-    if (context.options.require_network_device)
-        return fail(Code::kNotSupported, "MC_FORCE_HCA is set, but no RDMA device can be used here");
+Result<std::unique_ptr<Router>> Router::create(const TransportContext& context, metrics::Registry& metrics, Service& service) {
     MC_ASSIGN_OR_RETURN(auto transports, make_transports(context));
     if (transports.empty()) return fail(Code::kNotSupported, "none of the allowed transports is available");
-    auto router = with(std::move(transports), context, metrics, service);
-    const auto same = [&](const Path& path) { return path.transport->capabilities().name == protocol; };
-    if (!protocol.empty() && protocol != "tcp" && std::none_of(router->paths_.begin(), router->paths_.end(), same))
-        MC_LOG_WARNING("protocol {}: no such device can be used here, tcp carries what leaves this host", protocol);
-    return router;
+    return with(std::move(transports), context, metrics, service);
 }
 
 std::unique_ptr<Router> Router::with(std::vector<std::unique_ptr<Transport>> transports, const TransportContext& context,
@@ -92,9 +85,10 @@ Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std:
             return link;
         }
         last = std::move(peer).error().with_context(format_text("{}: connect", name));
-        // A stale descriptor must be fetched anew; whatever else keeps a short cut from working, the network may still do.
-        if (last.code() == Code::kStale || capabilities.reach == Reach::kNetwork) break;
-        MC_LOG_WARNING_EVERY(1min, "{} is on this host, but {}; trying the next transport", descriptor.name, last.to_string());
+        // A stale descriptor must be fetched anew; whatever else keeps one way from working, the next may still do: the peer has just
+        // told us its descriptor.
+        if (last.code() == Code::kStale || deadline.passed()) break;
+        if (&path != &paths_.back()) MC_LOG_WARNING_EVERY(1min, "{} to {}; trying the next transport", last.to_string(), descriptor.name);
     }
     return Unexpected(std::move(last));
 }

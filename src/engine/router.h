@@ -20,8 +20,7 @@ class Router {
 public:
     /// Makes the transports that the options allow. kInvalidArgument when MC_TRANSPORTS names an unknown one, kNotSupported when
     /// none of the allowed ones works here or a network device is required and absent.
-    static Result<std::unique_ptr<Router>> create(const TransportContext& context, const std::string& protocol, metrics::Registry& metrics,
-                                                  Service& service);
+    static Result<std::unique_ptr<Router>> create(const TransportContext& context, metrics::Registry& metrics, Service& service);
 
     /// With given transports instead of those of this build: for tests.
     static std::unique_ptr<Router> with(std::vector<std::unique_ptr<Transport>> transports, const TransportContext& context,
@@ -33,8 +32,8 @@ public:
     /// For the metrics log.
     std::vector<MetricsLog::Source> metrics_sources();
 
-    /// Connects over the best transport both sides have, leaving out those in `excluded`; falls back to the next best when a
-    /// transport says it cannot (said once), not when the peer is dead.
+    /// Connects over the best transport both sides have, leaving out those in `excluded`; falls back to the next best when one
+    /// cannot (said now and then), not when the descriptor turns out to be stale.
     Result<std::shared_ptr<Link>> connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
                                           Deadline deadline);
 

@@ -37,6 +37,7 @@ struct ProviderProfile {
     std::string_view name;                    // "efa"
     std::span<const ProviderName> providers;  // in the order to try
     uint32_t delivery_complete_from = 0;      // library version from which writes ask for delivery; kNoVersion: never needed
+    bool has_devices = true;                  // stands for RDMA NICs; false: any machine has it
     bool named_by_address = false;            // rails are source addresses (MC_FABRIC_NODES), not devices
     bool announces = false;                   // a target must know an initiator's address before it is written to
     bool sleeps = true;                       // its completion queue can be slept on; otherwise it is polled now and then
