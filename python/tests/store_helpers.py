@@ -29,10 +29,10 @@ class Master:
             [str(Path(mooncake.__file__).parent / "bin" / "mooncake_master"), f"--port={port}", "--metrics_port=0", "--rpc_address=127.0.0.1",
              "--metrics_host=127.0.0.1", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.port = self._read_port()
+        self.port, self.admin_port = self._read_ports()
         self.address = f"127.0.0.1:{self.port}"
 
-    def _read_port(self) -> int:
+    def _read_ports(self) -> tuple[int, int]:
         text, end = b"", time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             ready, _, _ = select.select([self.process.stdout], [], [], 1)
@@ -42,8 +42,9 @@ class Master:
             assert chunk, f"the master ended with {self.process.wait(PATIENCE_S)}:\n{text.decode()}"
             text += chunk
             found = re.search(rb"Master service started on port (\d+)", text)
-            if found:
-                return int(found[1])
+            admin = re.search(rb"dashboard on http://\S*:(\d+)/", text)
+            if found and admin:
+                return int(found[1]), int(admin[1])
         raise AssertionError(f"the master did not start:\n{text.decode()}")
 
     def stop(self) -> None:

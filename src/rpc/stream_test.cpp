@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "rpc/rpc.h"
+#include "rpc/testing/other_process.h"
 #include "rpc/testing/test_server.h"
 
 namespace mooncake::rpc {
@@ -287,51 +288,17 @@ TEST(RpcStream, AStoppedServerEndsItWithoutAWordMissing) {
     EXPECT_FALSE(responder->part(bytes_of("into the void")));
 }
 
-constexpr int kPortFd = 100;  // where a server in a process of its own tells its port
-
 /// Not a test: what OtherProcess runs. Tells the first one who listens a hundred parts, then stops itself (SIGSTOP).
 TEST(RpcStreamPeer, DISABLED_ServesInAProcessOfItsOwn) {
     TestServer server;
-    const uint16_t port = server.port();
-    ASSERT_EQ(::write(kPortFd, &port, sizeof port), static_cast<ssize_t>(sizeof port));
+    OtherProcess::tell_port(server.port());
     const auto responder = server.take_held();
     for (int i = 0; i < 100; ++i) ASSERT_TRUE(responder->part(Bytes(1000)));
     ::raise(SIGSTOP);
 }
 
-/// A server in a process of its own: this program once more, since threads cannot be started after a fork under all sanitizers.
-struct OtherProcess {
-    pid_t pid = -1;
-    uint16_t port = 0;
-
-    OtherProcess() {
-        int fds[2];
-        MC_CHECK(::pipe(fds) == 0);
-        pid = ::fork();
-        MC_CHECK(pid >= 0);
-        if (pid == 0) {
-            ::dup2(fds[1], kPortFd);
-            ::execl("/proc/self/exe", "rpc_test", "--gtest_also_run_disabled_tests", "--gtest_filter=RpcStreamPeer.*", nullptr);
-            ::_exit(127);
-        }
-        ::close(fds[1]);
-        MC_CHECK(::read(fds[0], &port, sizeof port) == sizeof port);
-        ::close(fds[0]);
-    }
-    ~OtherProcess() {
-        ::kill(pid, SIGKILL);
-        ::waitpid(pid, nullptr, 0);
-    }
-    std::string address() const { return format_text("127.0.0.1:{}", port); }
-    bool wait_stopped() const {
-        int status = 0;
-        return ::waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status);
-    }
-    void kill() const { ::kill(pid, SIGKILL); }
-};
-
 TEST(RpcStream, AKilledServerEndsItWithoutAWordMissing) {
-    const OtherProcess server;
+    OtherProcess server("RpcStreamPeer.*");
     const auto client = Client::create({});
     Listener listener;
     listener.start(*client, server.address());
@@ -344,7 +311,7 @@ TEST(RpcStream, AKilledServerEndsItWithoutAWordMissing) {
 }
 
 TEST(RpcStream, AServerKilledWithRequestsUnreadMayHaveSaidMore) {
-    const OtherProcess server;
+    OtherProcess server("RpcStreamPeer.*");
     const auto client = Client::create({});
     Listener listener;
     listener.start(*client, server.address());

@@ -3,6 +3,9 @@
 //     store_role master PORT CLIENT_TTL_MS LEASE_MS   prints "PORT EPOCH"
 //     store_role node MASTER SEGMENT_ID BYTES         prints "ready", and "lost" and "found EPOCH" as its master comes and goes
 //     store_role client MASTER BYTES [tcp]            lends memory for real, by TCP alone if asked to; prints its name
+//     store_role writer MASTER KEY BYTES [tcp]        writes the first half of a value, prints "half"; when it is continued after a stop,
+//                                                     writes the rest and prints "ended CODE"
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -85,6 +88,33 @@ int be_client(char** arguments) {
     return 0;
 }
 
+int be_writer(char** arguments) {
+    sigset_t continued;
+    ::sigemptyset(&continued);
+    ::sigaddset(&continued, SIGCONT);
+    ::pthread_sigmask(SIG_BLOCK, &continued, nullptr);  // before there are other threads
+    StoreConfig config{.local_hostname = "127.0.0.1", .segment_bytes = 0, .buffer_bytes = 0};
+    config.master = arguments[0];
+    if (arguments[3] != nullptr && std::string(arguments[3]) == "tcp") config.options.engine.transports = {"tcp"};
+    auto client = StoreClient::create(std::move(config));
+    if (!client) return 1;
+    const std::string_view key = arguments[1];
+    std::vector<std::byte> value(std::strtoull(arguments[2], nullptr, 10), std::byte{0x5a});
+    const uint64_t half = value.size() / 2;
+    const StoreClient::Reservation place{.key = key, .length = value.size(), .group = {}};
+    if ((*client)->open_writes({&place, 1}, {}).at(0) != StoreCode::kOk) return 2;
+    const PartToWrite first{.key = key, .offset = 0, .from = {value.data(), half}};
+    const PartToWrite second{.key = key, .offset = half, .from = {value.data() + half, value.size() - half}};
+    if ((*client)->write_open({&first, 1}).at(0) < 0) return 3;
+    say("half");
+    int number = 0;
+    ::sigwait(&continued, &number);
+    (*client)->write_open({&second, 1});
+    say(format_text("ended {}", static_cast<int>((*client)->close_writes({&key, 1}, false).at(0))));
+    wait_for_the_end();
+    return 0;
+}
+
 }  // namespace
 }  // namespace mooncake::store
 
@@ -94,5 +124,6 @@ int main(int count, char** arguments) {
     if (role == "master" && count == 5) return mooncake::store::be_master(arguments + 2);
     if (role == "node" && count == 5) return mooncake::store::be_node(arguments + 2);
     if (role == "client" && count >= 4) return mooncake::store::be_client(arguments + 2);
+    if (role == "writer" && count >= 5) return mooncake::store::be_writer(arguments + 2);
     return 64;
 }

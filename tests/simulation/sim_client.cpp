@@ -130,11 +130,15 @@ void SimClient::send_start(const std::shared_ptr<Put>& put) {
     ++put->tries;
     const uint32_t replicas = world_.chance(0.3) ? 2 : 1;
     const bool pin = world_.chance(0.1);
+    std::vector<SegmentNumber> unreachable;
+    if (world_.chance(0.05)) unreachable.push_back(static_cast<SegmentNumber>(1 + world_.random.below(8)));
     call<Started>(
-        [this, put, replicas, pin, id = id_](Transaction& t) {
+        [this, put, replicas, pin, unreachable, id = id_](Transaction& t) {
             std::vector<PutItem> items{{.key = put->key, .length = put->length, .group = put->group}};
             PutStartRequest request{.client = id, .request_id = put->request_id, .config = {.replica_num = replicas}, .items = items};
             if (pin) request.config.soft_pin = SoftPinAction::kEnable, request.config.soft_pin_ttl = 3s;
+            request.unreachable = unreachable;
+            master_.writer_limited = !unreachable.empty();
             const PutStartReply reply = put->upsert ? upsert_start(t, request, world_.now()) : put_start(t, request, world_.now());
             return Started{
                 .item = reply.items[0], .retry_after = reply.retry_after, .copies = resolve(reply.replicas), .view = master_.view()};
@@ -150,6 +154,10 @@ void SimClient::started(const std::shared_ptr<Put>& put, std::optional<Started> 
     }
     if (reply->item.code != StoreCode::kOk) {
         refused += reply->item.code == StoreCode::kNoAvailableHandle;
+        if (reply->item.code == StoreCode::kReplicaIsNotReady && put->tries < 3)  // by another: it ends, or not
+            world_.after(world_.between(1ms, 300ms), [this, put, life = endpoint.life] {
+                if (life == endpoint.life && endpoint.up && !stopped_) send_start(put);
+            });
         if (reply->item.code == StoreCode::kNoAvailableHandle && reply->retry_after > Duration::zero() && put->tries == 1)
             world_.after(reply->retry_after, [this, put, life = endpoint.life] {
                 if (life == endpoint.life && endpoint.up && !stopped_) send_start(put);
@@ -162,7 +170,7 @@ void SimClient::started(const std::shared_ptr<Put>& put, std::optional<Started> 
     put->copies_left = put->copies.size();
     writing_.push_back(put);
     world_.after(kWriteTimeout, [this, put, life = endpoint.life] {  // the deadline: stop, then say so
-        if (life == endpoint.life && put->copies_left != 0 && !put->stopped) give_up(put);
+        if (life == endpoint.life && put->copies_left != 0 && !put->stopped && !put->abandoned) give_up(put);
     });
     for (size_t i = 0; i < put->copies.size(); ++i) land_chunk(put, i, 0);
 }
@@ -173,7 +181,9 @@ void SimClient::land_chunk(const std::shared_ptr<Put>& put, size_t i, uint64_t a
     world_.after(delay, [this, put, i, at, life = endpoint.life] {
         const Copy& target = put->copies[i];
         const bool gone = target.node == nullptr || !target.node->endpoint.up || target.node->endpoint.life != target.node_life;
+        if (gone && life == endpoint.life) report(target.segment);
         if (put->stopped || gone) return;
+        if (put->abandoned && world_.now() >= put->sent + master_.state().options().put_release_timeout) return;
         if (endpoint.cut_until > world_.now() || target.node->endpoint.cut_until > world_.now()) {
             if (life == endpoint.life) land_chunk(put, i, at);  // tries again
             return;
@@ -190,6 +200,7 @@ void SimClient::land_chunk(const std::shared_ptr<Put>& put, size_t i, uint64_t a
 void SimClient::copy_written(const std::shared_ptr<Put>& put) {
     if (--put->copies_left != 0) return;
     std::erase(writing_, put);
+    if (put->abandoned) return;
     put->tries = 0;
     send_end(put);
 }
@@ -211,12 +222,26 @@ void SimClient::send_end(const std::shared_ptr<Put>& put) {
 }
 
 void SimClient::give_up(const std::shared_ptr<Put>& put) {
-    put->stopped = true;
-    std::erase(writing_, put);
+    // At a node that cannot be asked nobody knows what becomes of the last bytes.
+    put->abandoned = put->copies_left != 0 && world_.chance(0.5);
+    put->stopped = !put->abandoned;
+    if (put->stopped) std::erase(writing_, put);
     call<StoreCode>(
         [this, put, id = id_](Transaction& t) {
             const PutEndItem item{.key = put->key, .generation = put->generation};
-            return put_revoke(t, {.client = id, .request_id = put->request_id, .items = {&item, 1}}, world_.now()).codes[0];
+            std::vector<SegmentNumber> in_doubt;
+            for (const Copy& copy : put->copies)
+                if (put->abandoned) in_doubt.push_back(t.state().segments().find(copy.segment));
+            return put_revoke(t, {.client = id, .request_id = put->request_id, .items = {&item, 1}, .in_doubt = in_doubt}, world_.now())
+                .codes[0];
+        },
+        [](std::optional<StoreCode>) {});
+}
+
+void SimClient::report(const SegmentId& segment) {
+    call<StoreCode>(
+        [this, segment, id = id_](Transaction& t) {
+            return report_failures(t, {.client = id, .segments = {&segment, 1}}, world_.now());
         },
         [](std::optional<StoreCode>) {});
 }
@@ -308,7 +333,9 @@ void SimClient::begin_remove() {
     call<StoreCode>(
         [this, name, force](Transaction& t) {
             const std::string_view key = name;
-            return remove(t, {.keys = {&key, 1}, .force = force}, world_.now()).codes[0];
+            const StoreCode code = remove(t, {.keys = {&key, 1}, .force = force}, world_.now()).codes[0];
+            if (code == StoreCode::kOk) master_.removed(name);
+            return code;
         },
         [](std::optional<StoreCode>) {});
 }

@@ -40,6 +40,7 @@ private:
         std::string key, group;
         uint64_t length = 0, request_id = 0, generation = 0;
         bool upsert = false, stopped = false;
+        bool abandoned = false;  // given up, but its bytes may still land
         int tries = 0;
         size_t copies_left = 0;
         Time sent{};
@@ -78,6 +79,7 @@ private:
     void copy_written(const std::shared_ptr<Put>& put);
     void send_end(const std::shared_ptr<Put>& put);
     void give_up(const std::shared_ptr<Put>& put);
+    void report(const SegmentId& segment);
 
     void begin_get();
     void read_chunk(const std::shared_ptr<Get>& get, size_t chunk);

@@ -20,13 +20,23 @@ void SimMaster::follow(const ClientId& client, std::shared_ptr<SimFeed> feed) {
     tell_orders(*state_, client, first);
     stream.feed->write(std::move(first));
     tell_more(client, stream.number);
+    set_follows(client, true);
+}
+
+void SimMaster::set_follows(const ClientId& client, bool follows) {
+    run([&](Transaction& t) {
+        t.apply(ClientFollows{.client = client, .follows = follows, .now = world_.now()});
+        return true;
+    });
 }
 
 void SimMaster::cut_off_somebody() {
     if (streams_.empty()) return;
     const auto one = std::next(streams_.begin(), static_cast<std::ptrdiff_t>(world_.random.below(streams_.size())));
     one->second.feed->cut_off();
+    const ClientId client = one->first;
     streams_.erase(one);
+    if (endpoint.up) set_follows(client, false);
 }
 
 void SimMaster::tell_more(const ClientId& client, uint64_t number) {
@@ -97,6 +107,8 @@ void SimMaster::crash_cold() {
     state_ = std::make_unique<MasterState>(options_, this);
     rebuilding_ = true;
     dropped_.clear();
+    removed_.clear();
+    all_removed_ = 0;
 }
 
 void SimMaster::crash_warm() {
@@ -160,6 +172,7 @@ void SimMaster::after_step(size_t before) {
     for (size_t i = before; world_.loud && i < log_.size(); ++i) note_change(log_[i]);
     if (const Result<> agreed = check_state(*state_); !agreed) world_.violated(agreed.error().to_string());
     bool excused = rebuilding_;
+    for (size_t i = before; i < log_.size(); ++i) check_change(log_[i]);
     for (size_t i = before; i < log_.size(); ++i)
         excused |= std::holds_alternative<ObjectsRemoved>(log_[i]) || std::holds_alternative<SegmentRemoved>(log_[i]);
     std::erase_if(acknowledged_, [&](const auto& entry) {
@@ -167,6 +180,40 @@ void SimMaster::after_step(size_t before) {
         if (!excused) world_.violated(format_text("{} of generation {} vanished", entry.first, entry.second));
         return !rebuilding_;
     });
+}
+
+/// What no change may do.
+void SimMaster::check_change(const Change& change) {
+    if (const auto* write = std::get_if<WriteStarted>(&change)) check_placement(*write);
+    if (const auto* buried = std::get_if<KeyBuried>(&change)) {
+        removed_[buried->key] = state_->next_generation();
+        std::erase_if(expected_, [&](const Expected& one) { return one.key == buried->key; });
+    }
+    if (std::holds_alternative<AllBuried>(change)) {
+        all_removed_ = state_->next_generation();
+        expected_.clear();
+    }
+    const auto* adopted = std::get_if<ValueAdopted>(&change);
+    if (adopted == nullptr) return;
+    const auto removed = removed_.find(adopted->key);
+    if (adopted->generation < all_removed_ || (removed != removed_.end() && adopted->generation < removed->second))
+        world_.violated(format_text("{} of generation {} was removed and came back", adopted->key, adopted->generation));
+}
+
+/// A suspect gets a value only where nothing else has room, and never as a second replica.
+void SimMaster::check_placement(const WriteStarted& write) {
+    const SegmentTable& segments = state_->segments();
+    const auto suspect = [&](SegmentNumber number) {
+        return segments.exists(number) && (segments[number].deaf || segments[number].suspect_until > world_.now());
+    };
+    for (size_t i = 0; i < write.replicas.size(); ++i) {
+        if (!suspect(write.replicas[i].segment)) continue;
+        const auto view = segments.view().segments;
+        const bool room = std::any_of(view.begin(), view.end(), [&](const SegmentView& one) {
+            return !one.suspect && segments[one.segment].allocator.find(state_->rounded(write.length)).has_value();
+        });
+        if (i > 0 || (room && !writer_limited)) world_.violated(format_text("generation {} went to a suspect", write.generation));
+    }
 }
 
 void SimMaster::note_change(const Change& change) const {

@@ -65,12 +65,15 @@ public:
     /// Told by a node that may not have heard the last of it: its bytes may be another's, as the checksum shows.
     void doubt(uint64_t generation) { doubtful_.insert(generation); }
     bool doubtful(uint64_t generation) const { return doubtful_.contains(generation); }
+    /// A client was told that this key is removed.
+    void removed(const std::string& key) { removed_[key] = state_->next_generation(); }
     bool rebuilding() const { return rebuilding_; }
     const MasterState& state() const { return *state_; }
     uint64_t view() const { return endpoint.life; }
 
     Endpoint endpoint;
     uint64_t steps = 0;
+    bool writer_limited = false;  // whoever starts a write now says that there are segments it cannot reach
 
 private:
     struct Stream {
@@ -102,6 +105,9 @@ private:
     void expect_return();
     void after_step(size_t before);
     void note_change(const Change& change) const;
+    void check_change(const Change& change);
+    void check_placement(const WriteStarted& write);
+    void set_follows(const ClientId& client, bool follows);
     void tick() {
         world_.after(100ms, [this] {
             if (endpoint.up) run([this](Transaction& t) { return run_jobs(t, world_.now()); });
@@ -120,6 +126,9 @@ private:
     std::vector<Expected> expected_;                // then
     std::set<uint64_t> doubtful_;
     std::set<uint64_t> dropped_;  // generations, since the cold start
+    // The same: values of a key, or of any, below that generation were removed.
+    std::map<std::string, uint64_t> removed_;
+    uint64_t all_removed_ = 0;
 };
 
 }  // namespace mooncake::store::simulation

@@ -268,6 +268,7 @@ void SimNode::renew_segment() {
 }
 
 void SimNode::unmount() {
+    unmounting_ = spec_.id;
     world_.send(endpoint, master_.endpoint, [this, id = id_, old = spec_.id, view = view_] {
         if (view != master_.view()) return;
         master_.run([&](Transaction& t) { return unmount_segment(t, {.client = id, .segment = old}, world_.now()); });
@@ -287,7 +288,8 @@ void SimNode::mount() {
         if (view != master_.view()) return;
         const StoreCode code = master_.run([&](Transaction& t) { return mount_segment(t, {.client = id, .segment = spec}, world_.now()); });
         world_.send(master_.endpoint, endpoint, [this, code, spec, view] {
-            if (code == StoreCode::kOk && spec.id == spec_.id && view == view_) renewing_ = false;
+            // Where we have become impatient meanwhile, it may be unmounted again by now.
+            if (code == StoreCode::kOk && spec.id == spec_.id && view == view_ && unmounting_ != spec.id) renewing_ = false;
         });
     });
 }

@@ -108,6 +108,7 @@ private:
     std::map<TaskId, std::shared_ptr<Work>> works_;
     Time answered_{};        // when the last ping that was answered had been sent
     bool renewing_ = false;  // the master has not let go of the segment yet
+    SegmentId unmounting_;   // the last one that we asked to be unmounted
 };
 
 }  // namespace mooncake::store::simulation

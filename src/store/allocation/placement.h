@@ -24,7 +24,7 @@ struct SegmentView {
     uint32_t segment = 0;  // what the owner of the view calls it
     uint32_t name = 0;     // replicas of one object go to different names
     uint32_t host = 0;
-    bool suspect = false;  // its data path was reported failing: only when nothing else will do
+    bool suspect = false;  // its data path was reported failing
     uint64_t capacity = 0, free = 0;
 };
 
@@ -37,11 +37,18 @@ struct PlacementView {
 struct PlacementWish {
     PlacementStrategy strategy = PlacementStrategy::kRandom;
     uint64_t length = 0;
-    std::span<const uint32_t> preferred;     // positions in the view, tried in this order before anything else
-    std::span<const uint32_t> names_in_use;  // by the other replicas of the object
-    uint32_t host = UINT32_MAX;              // of the writer, if known
+    std::span<const uint32_t> preferred;      // positions in the view, tried in this order before anything else
+    std::span<const uint32_t> names_in_use;   // by the other replicas of the object
+    std::span<const uint32_t> unreachable{};  // segments that are as good as suspect, for this writer
+    uint32_t host = UINT32_MAX;               // of the writer, if known
     uint64_t key_hash = 0;
+    bool suspects = false;  // only suspects, instead of only others
 };
+
+/// In general, or to a writer who could not reach these segments.
+inline bool is_suspect(const SegmentView& segment, std::span<const uint32_t> unreachable) {
+    return segment.suspect || std::find(unreachable.begin(), unreachable.end(), segment.segment) != unreachable.end();
+}
 
 namespace placement_detail {
 
@@ -86,7 +93,8 @@ std::optional<uint32_t> walk_hosts(const PlacementView& view, const PlacementWis
 }  // namespace placement_detail
 
 /// The position of a segment for one more replica, or nothing. `fits(view)` tells whether the segment has room; it is asked only for
-/// segments with enough free bytes. Preferred segments come first, then the strategy's, then any, suspects last.
+/// segments with enough free bytes. Preferred segments come first, then the strategy's, then any. Suspects are taken only on demand: who
+/// writes to one probably waits for nothing.
 ///
 /// Share of an empty newcomer among N equal, full-ish segments: a draw of two meets it with probability below 2/N, so it gets at most
 /// twice its fair share of the writes however empty it is, and fills up faster than the others all the same.
@@ -95,29 +103,24 @@ std::optional<uint32_t> choose_segment(const PlacementView& view, const Placemen
     using namespace placement_detail;
     const auto count = static_cast<uint32_t>(view.segments.size());
     if (count == 0) return std::nullopt;
-    const auto accepts = [&](uint32_t position, bool suspect) {
+    const auto accepts = [&](uint32_t position) {
         const SegmentView& segment = view.segments[position];
-        if (segment.suspect != suspect || segment.free < wish.length) return false;
+        if (segment.free < wish.length || is_suspect(segment, wish.unreachable) != wish.suspects) return false;
         if (std::find(wish.names_in_use.begin(), wish.names_in_use.end(), segment.name) != wish.names_in_use.end()) return false;
         return static_cast<bool>(fits(segment));
     };
-    const auto healthy = [&](uint32_t position) { return accepts(position, false); };
 
     for (const uint32_t position : wish.preferred)
-        if (healthy(position)) return position;
-    if (wish.strategy == PlacementStrategy::kLocalFirst && wish.host != UINT32_MAX) {
-        if (const auto found = walk_hosts(view, wish, healthy)) return found;
-    } else {
-        std::array<uint32_t, 6> drawn{};
-        const size_t draws = wish.strategy == PlacementStrategy::kFreeRatioFirst ? drawn.size() : 2;
-        for (size_t i = 0; i < draws; ++i) drawn[i] = draw(view, random);
-        std::sort(drawn.begin(), drawn.begin() + static_cast<std::ptrdiff_t>(draws),
-                  [&](uint32_t a, uint32_t b) { return emptier(view.segments[a], view.segments[b]); });
-        for (size_t i = 0; i < draws; ++i)
-            if (healthy(drawn[i])) return drawn[i];
-        if (const auto found = walk(0, count, random.below(count), healthy)) return found;
-    }
-    return walk(0, count, random.below(count), [&](uint32_t position) { return accepts(position, true); });
+        if (accepts(position)) return position;
+    if (wish.strategy == PlacementStrategy::kLocalFirst && wish.host != UINT32_MAX) return walk_hosts(view, wish, accepts);
+    std::array<uint32_t, 6> drawn{};
+    const size_t draws = wish.strategy == PlacementStrategy::kFreeRatioFirst ? drawn.size() : 2;
+    for (size_t i = 0; i < draws; ++i) drawn[i] = draw(view, random);
+    std::sort(drawn.begin(), drawn.begin() + static_cast<std::ptrdiff_t>(draws),
+              [&](uint32_t a, uint32_t b) { return emptier(view.segments[a], view.segments[b]); });
+    for (size_t i = 0; i < draws; ++i)
+        if (accepts(drawn[i])) return drawn[i];
+    return walk(0, count, random.below(count), accepts);
 }
 
 /// "10.0.0.1:12345" -> "10.0.0.1", "[::1]:5" -> "[::1]"; the whole text if it has no port.

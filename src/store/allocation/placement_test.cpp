@@ -92,15 +92,19 @@ TEST(Placement, PutsReplicasOnDifferentNames) {
     EXPECT_FALSE(pool.choose({.length = 64, .names_in_use = all}, random));
 }
 
-TEST(Placement, AvoidsSuspectsUnlessNothingElseHasRoom) {
+TEST(Placement, TakesSuspectsOnlyOnDemand) {
     Random random(1);
     Pool pool;
     for (int i = 0; i < 4; ++i) pool.add(kGiB, kGiB);
     for (size_t i : {0, 1, 2}) pool.segments[i].suspect = true;
     const std::vector<uint32_t> preferred{0};
     for (int i = 0; i < 50; ++i) EXPECT_EQ(pool.choose({.length = 64, .preferred = preferred}, random), 3u);
-    pool.segments[3].free = 0;
-    EXPECT_TRUE(pool.choose({.length = 64}, random));
+    const std::vector<uint32_t> unreachable{3};
+    EXPECT_FALSE(pool.choose({.length = 64, .unreachable = unreachable}, random));
+    for (int i = 0; i < 50; ++i) EXPECT_LT(pool.choose({.length = 64, .suspects = true}, random).value(), 3u);
+    for (size_t i : {0, 1, 2}) pool.segments[i].free = 0;
+    EXPECT_FALSE(pool.choose({.length = 64, .suspects = true}, random));
+    EXPECT_EQ(pool.choose({.length = 64, .unreachable = unreachable, .suspects = true}, random), 3u);
 }
 
 TEST(Placement, LocalFirstStaysOnTheHostThenGoesRoundTheHosts) {

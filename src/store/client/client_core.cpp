@@ -32,6 +32,18 @@ ClientCore::ClientCore(StoreConfig client_config, std::shared_ptr<Engine> client
       engine(std::move(client_engine)), master(std::move(client_master)), metrics(config.options.cluster_id), directory(*master),
       mover(*engine, host) {}
 
+void ClientCore::begin_closing() {
+    fence.stop();
+    Lock lock(pause_mutex_);
+    closing.store(true, std::memory_order_release);
+    closing_changed_.notify_all();
+}
+
+bool ClientCore::pause(Duration time) {
+    std::unique_lock lock(pause_mutex_);
+    return !closing_changed_.wait_for(lock, time, [this] { return closing.load(std::memory_order_acquire); });
+}
+
 StoreCode ClientCore::code_of(const Error& error) const {
     if (closing.load(std::memory_order_acquire)) return StoreCode::kUnavailableInCurrentStatus;
     return error.code() == Code::kTimedOut ? StoreCode::kRpcTimeout : StoreCode::kRpcFail;

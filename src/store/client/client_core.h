@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread_annotations.h"
 #include "base/time.h"
 #include "engine/engine.h"
 #include "store/client/client_metrics.h"
@@ -45,6 +47,7 @@ struct ClientCore {
     WriteFence fence;
     std::atomic<bool> closing{false};
     std::atomic<uint64_t> next_request{1};  // names put_start requests; 0 would mean none
+    std::atomic<Time> settles_at{};         // after a change of master: until then other nodes may not have come back yet
 
     Deadline rpc_deadline() const { return Deadline::after(config.options.rpc_timeout); }
 
@@ -65,12 +68,20 @@ struct ClientCore {
         if (!answer && answer.error().code() == Code::kUnavailable && !closing.load(std::memory_order_acquire)) answer = ask(which, call);
         return answer;
     }
+    /// Ends all waiting; calls are about to be refused.
+    void begin_closing();
+    /// Waits; false: the client is closing.
+    bool pause(Duration time);
     /// What a call answers whose question to the master failed.
     StoreCode code_of(const Error& error) const;
 
     /// The segment could not be read or written: others are preferred for a while, and nothing that relies on it is promised any more.
     /// Errors that are not the segment's (memory that is not there, here or any more over there; stopped by us) change nothing.
     void segment_failed(const SegmentHandle& segment, const Error& error);
+
+private:
+    Mutex pause_mutex_;
+    std::condition_variable_any closing_changed_;
 };
 
 /// The segments one call meets, found once each. Not thread-safe.

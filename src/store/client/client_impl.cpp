@@ -12,6 +12,12 @@
 
 namespace mooncake::store {
 
+namespace {
+
+constexpr Duration kSettling = 2s;  // within which clients find a master that returned
+
+}  // namespace
+
 ClientImpl::ClientImpl(std::unique_ptr<ClientCore> core, bool own_engine, MembershipOptions membership)
     : own_engine_(own_engine), core_(std::move(core)), reads_(std::make_unique<ReadSessions>(*core_)),
       writes_(std::make_unique<WriteSessions>(*core_)), copies_(std::make_unique<CopyWorker>(*core_)),
@@ -85,7 +91,7 @@ void ClientImpl::close() {
     if (closed_) return;
     closed_ = true;
     if (http_) http_->stop();
-    core_->closing.store(true, std::memory_order_release);
+    core_->begin_closing();
     core_->master->stop_calls();
     core_->mover.stop_all();
     gate_.close();  // soon: what cannot be stopped is short, or has little patience
@@ -141,6 +147,9 @@ void ClientImpl::master_lost() {
 
 void ClientImpl::master_found(uint64_t epoch) {
     core_->mover.allow_writes();
+    // The first one is met by everybody at leisure.
+    if (known_master_) core_->settles_at.store(Clock::now() + kSettling, std::memory_order_release);
+    known_master_ = true;
     core_->fence.open(epoch);
 }
 

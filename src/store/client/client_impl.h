@@ -110,8 +110,9 @@ private:
     std::unique_ptr<CopyWorker> copies_;
     std::unique_ptr<Membership> membership_;
     std::unique_ptr<net::HttpServer> http_;
-    mutable Gate gate_;  // every call is inside
-    Mutex close_mutex_;  // held while close() runs
+    bool known_master_ = false;  // only master_found()
+    mutable Gate gate_;          // every call is inside
+    Mutex close_mutex_;          // held while close() runs
     bool closed_ MC_GUARDED_BY(close_mutex_) = false;
     mutable Mutex buffers_mutex_;
     std::map<const std::byte*, uint64_t> buffers_ MC_GUARDED_BY(buffers_mutex_);  // register_buffer(): start, length

@@ -19,7 +19,14 @@ void CopyWorker::add(CopyOrder order) {
             MC_LOG_WARNING_EVERY(1s, "{} copies are waiting; another is left to time out", queue_.size());
             return;
         }
-        queue_.push_back({std::move(order), epoch});
+        const auto [seen, fresh] = seen_.try_emplace(order.task);
+        if (!fresh && !seen->second) return;  // it is at it
+        if (fresh) seen_order_.push_back(order.task);
+        if (seen_order_.size() > kRememberedMax) {
+            seen_.erase(seen_order_.front());
+            seen_order_.pop_front();
+        }
+        queue_.push_back({.order = std::move(order), .epoch = epoch, .again = !fresh});
     }
     changed_.notify_one();
 }
@@ -43,14 +50,30 @@ void CopyWorker::run(const std::stop_token& stop) {
 }
 
 void CopyWorker::carry_out(const Job& job) {
-    TaskEnd end{.client = core_.id, .task = job.order.task};
-    end.code = copy(job, end.message);
+    std::optional<Outcome> outcome;
+    if (job.again) {
+        Lock lock(mutex_);
+        const auto seen = seen_.find(job.order.task);
+        if (seen == seen_.end() || !seen->second) return;
+        outcome = seen->second;
+    } else {
+        outcome.emplace();
+        outcome->code = copy(job, outcome->message);
+        Lock lock(mutex_);
+        if (const auto seen = seen_.find(job.order.task); seen != seen_.end()) seen->second = outcome;
+    }
+    report(job.order.task, *outcome);
+}
+
+void CopyWorker::report(const TaskId& task, const Outcome& outcome) {
+    const TaskEnd end{.client = core_.id, .task = task, .code = outcome.code, .message = outcome.message};
     const auto told = core_.ask_twice(MasterCall::kEndTask, [&] { return core_.master->end_task(end, core_.rpc_deadline()); });
     if (!told) MC_LOG_WARNING_EVERY(1s, "the master does not hear of a finished copy: {}", told.error().to_string());
 }
 
 StoreCode CopyWorker::copy(const Job& job, std::string& message) {
-    const auto& [order, epoch] = job;
+    const CopyOrder& order = job.order;
+    const uint64_t epoch = job.epoch;
     const auto pass = core_.fence.enter(epoch);
     if (!pass) {
         message = "the master was lost";

@@ -75,20 +75,105 @@ TEST_F(Faults, ADeadNodesValuesAreAMissAndItsNeighboursAreNot) {
     EXPECT_TRUE(eventually([&] { return exists(*reader, "lost") == 0; }));
 }
 
-TEST_F(Faults, AFailedReplicaMeansThatNothingWasStored) {
+TEST_F(Faults, APutWhoseNodeFailsIsStoredElsewhere) {
     const auto a = client(far);
     auto b = client(far);
     const auto writer = requester(far);
     auto value = pattern(50'000, 1);
     ASSERT_EQ(put(*writer, "warm", value, {.replica_num = 2}), StoreCode::kOk);
     kill(b);
-    EXPECT_EQ(put(*writer, "k", value, {.replica_num = 2}), StoreCode::kTransferFail);
-    EXPECT_EQ(exists(*a, "k"), 0);
-    EXPECT_GE(master().calls("put_revoke"), 1);
-    // The master has been told, so the next goes where it can.
+    EXPECT_EQ(put(*writer, "k", value, {.replica_num = 2}), StoreCode::kOk);
+    EXPECT_EQ(master().calls("put_revoke"), 1) << "what was planned there is given up as a whole";
+    for (int i = 0; i < 40; ++i) {
+        ASSERT_EQ(put(*writer, "one" + std::to_string(i), value), StoreCode::kOk) << i;
+        ASSERT_EQ(put(*writer, "two" + std::to_string(i), value, {.replica_num = 2}), StoreCode::kOk) << i;
+    }
     EXPECT_TRUE(eventually([&] { return master().calls("report_failures") >= 1; }));
-    EXPECT_TRUE(eventually([&] { return put(*writer, "k", value) == StoreCode::kOk; }));
     EXPECT_TRUE(holds(*a, "k", value));
+    EXPECT_TRUE(holds(*a, "two39", value));
+}
+
+TEST_F(Faults, APutThatNoNodeTakesIsRefusedAndItsKeyIsFree) {
+    auto only = client(far);
+    const auto writer = requester(far);
+    auto value = pattern(50'000, 1);
+    ASSERT_EQ(put(*writer, "warm", value), StoreCode::kOk);
+    kill(only);
+    EXPECT_EQ(put(*writer, "k", value), StoreCode::kTransferFail);
+    const auto other = client(far);
+    EXPECT_TRUE(eventually([&] { return put(*writer, "k", value) == StoreCode::kOk; }));
+    EXPECT_TRUE(holds(*other, "k", value));
+}
+
+TEST_F(Faults, APutOfAKeyBeingWrittenIsAnsweredWhenThatHasEnded) {
+    const auto node = client(), a = requester(), b = requester();
+    auto first = pattern(10'000, 1), second = pattern(12'000, 2);
+    for (const bool revoked : {false, true}) {
+        const std::string key = revoked ? "revoked" : "written";
+        const StoreClient::Reservation reserved{.key = key, .length = first.size(), .group = {}};
+        ASSERT_EQ(a->open_writes({&reserved, 1}, {}).at(0), StoreCode::kOk);
+        EXPECT_EQ(b->open_writes({&reserved, 1}, {}).at(0), StoreCode::kObjectAlreadyExists);
+        const int asked = master().calls("put_start");
+        std::atomic<bool> answered{false};
+        std::jthread other([&] {
+            EXPECT_EQ(put(*b, key, second), StoreCode::kOk);
+            answered = true;
+        });
+        EXPECT_TRUE(eventually([&] { return master().calls("put_start") >= asked + 2; }));
+        EXPECT_FALSE(answered);
+        const PartToWrite part{.key = key, .offset = 0, .from = {first.data(), first.size()}};
+        ASSERT_EQ(a->write_open({&part, 1}).at(0), static_cast<int64_t>(first.size()));
+        const std::string_view name = key;
+        EXPECT_EQ(a->close_writes({&name, 1}, revoked).at(0), StoreCode::kOk);
+        other.join();
+        EXPECT_TRUE(holds(*node, key, revoked ? second : first));
+    }
+}
+
+TEST_F(Faults, APutOfAKeyThatIsBeingWrittenForLongIsNotAnsweredAsStored) {
+    const auto node = client(), a = requester();
+    auto value = pattern(10'000, 1);
+    const StoreClient::Reservation reserved{.key = "k", .length = value.size(), .group = {}};
+    ASSERT_EQ(a->open_writes({&reserved, 1}, {}).at(0), StoreCode::kOk);
+    EXPECT_EQ(put(*node, "k", value), StoreCode::kReplicaIsNotReady);
+    EXPECT_EQ(exists(*node, "k"), 0);
+}
+
+TEST_F(Faults, APutWhoseStartWasNotAnsweredKeepsNoKey) {
+    const auto node = client([](StoreConfig& config) { config.options.rpc_timeout = 200ms; });
+    const auto other = requester();
+    auto value = pattern(500, 1);
+    master().lose_answers("put_start", 2);
+    EXPECT_EQ(put(*node, "k", value), StoreCode::kRpcFail);
+    EXPECT_EQ(put(*other, "k", value), StoreCode::kOk);
+    EXPECT_TRUE(holds(*node, "k", value));
+}
+
+TEST_F(Faults, APutWaitsUntilItsClientKnowsTheReturnedMaster) {
+    const auto node = client(), writer = requester();
+    auto value = pattern(20'000, 1);
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_EQ(put(*writer, "before" + std::to_string(i), value), StoreCode::kOk);
+        master().restart();
+        const StoreCode code = put(*writer, "after" + std::to_string(i), value);
+        ASSERT_EQ(code, StoreCode::kOk) << i;
+    }
+    EXPECT_TRUE(holds(*node, "after19", value));
+}
+
+TEST_F(Faults, AWriteThatWaitsForAMasterEndsWithItsClient) {
+    const auto node = client();
+    auto writer = requester();
+    auto value = pattern(10'000, 1);
+    const StoreClient::Reservation reserved{.key = "k", .length = value.size(), .group = {}};
+    ASSERT_EQ(node->open_writes({&reserved, 1}, {}).at(0), StoreCode::kOk);
+    const int asked = master().calls("put_start");
+    StoreCode code = StoreCode::kOk;
+    std::jthread waiting([&] { code = put(*writer, "k", value); });
+    EXPECT_TRUE(eventually([&] { return master().calls("put_start") >= asked + 2; }));
+    writer->close();
+    waiting.join();
+    EXPECT_NE(code, StoreCode::kOk);
 }
 
 TEST_F(Faults, LostMessagesAreSentAgain) {

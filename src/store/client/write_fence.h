@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/thread_annotations.h"
+#include "base/time.h"
 
 namespace mooncake::store {
 
@@ -39,13 +40,31 @@ public:
         ++inside_;
         return Pass(this);
     }
+    /// As enter(), but waits for a master that we are just getting to know.
+    Pass enter(uint64_t epoch, Deadline deadline) {
+        mutex_.lock();
+        const bool may_come = epoch != 0 && epoch != last_;
+        while (may_come && epoch_ != epoch && !stopped_ && !deadline.passed()) changed_.wait_until(mutex_, deadline.at());
+        const bool inside = epoch != 0 && epoch_ == epoch;
+        if (inside) ++inside_;
+        mutex_.unlock();
+        return inside ? Pass(this) : Pass();
+    }
+    /// Nobody waits for a master any more.
+    void stop() {
+        Lock lock(mutex_);
+        stopped_ = true;
+        changed_.notify_all();
+    }
     void open(uint64_t epoch) {
         Lock lock(mutex_);
         epoch_ = epoch;
+        changed_.notify_all();
     }
     /// Refuses whoever comes from now on.
     void shut() {
         Lock lock(mutex_);
+        if (epoch_ != 0) last_ = epoch_;
         epoch_ = 0;
     }
     /// Waits until nobody is inside; after shut().
@@ -66,8 +85,10 @@ private:
     }
 
     mutable Mutex mutex_;
-    std::condition_variable_any empty_;
+    std::condition_variable_any empty_, changed_;
     uint64_t epoch_ MC_GUARDED_BY(mutex_) = 0;
+    uint64_t last_ MC_GUARDED_BY(mutex_) = 0;  // before it
+    bool stopped_ MC_GUARDED_BY(mutex_) = false;
     uint64_t inside_ MC_GUARDED_BY(mutex_) = 0;
 };
 

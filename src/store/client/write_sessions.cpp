@@ -45,11 +45,12 @@ std::vector<StoreCode> WriteSessions::open(std::span<const StoreClient::Reservat
     }
     if (items.empty()) return codes;
     const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
-    const auto reply = start_writes(core_, items, config, false, request_id);
+    const auto reply = start_writes(core_, items, config, false, request_id, core_.directory.unreachable(Clock::now()));
     Lock lock(mutex_);
     for (size_t n = 0; n < items.size(); ++n) {
         StoreCode& code = codes[where[n]];
         code = reply ? reply->items[n].code : core_.code_of(reply.error());
+        if (code == StoreCode::kReplicaIsNotReady) code = StoreCode::kObjectAlreadyExists;  // somebody else is at it
         if (code != StoreCode::kOk) continue;
         auto session = std::make_shared<Session>();
         session->key = items[n].key;
@@ -75,7 +76,7 @@ WriteSessions::Handle WriteSessions::begin(const PartToWrite& part) {
     return found->second;
 }
 
-void WriteSessions::finish(Session& session, const PartToWrite& part, bool written, bool in_doubt) {
+void WriteSessions::finish(Session& session, const PartToWrite& part, bool written, std::span<const uint32_t> in_doubt) {
     const uint64_t end = part.offset + part.from.length;
     std::vector<std::pair<uint64_t, uint64_t>> hashes;  // chunk, hash; computed before the lock
     if (written && core_.config.options.checksum && part.from.length > 0) {
@@ -89,7 +90,7 @@ void WriteSessions::finish(Session& session, const PartToWrite& part, bool writt
     if (written) session.coverage.add(part.offset, end);
     else session.failed = true;
     for (const auto& [chunk, hash] : hashes) session.hashes[chunk] = hash;
-    session.in_doubt |= in_doubt;
+    session.in_doubt.insert(session.in_doubt.end(), in_doubt.begin(), in_doubt.end());
     if (--session.parts_in_flight == 0) quiet_.notify_all();
 }
 
@@ -110,11 +111,11 @@ std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
             if (!added) results[i] = static_cast<int64_t>(StoreCode::kTransferFail);
         }
     }
-    std::vector<bool> in_doubt(parts.size());
+    std::vector<std::vector<uint32_t>> in_doubt(parts.size());
     for (const WriteMoves::Failure& failure : moves.run()) {
         results[failure.item] = static_cast<int64_t>(core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                                    : StoreCode::kTransferFail);
-        in_doubt[failure.item] = in_doubt[failure.item] || failure.in_doubt;
+        if (failure.in_doubt) in_doubt[failure.item].push_back(failure.segment);
     }
     for (size_t i = 0; i < parts.size(); ++i)
         if (sessions[i]) finish(*sessions[i], parts[i], results[i] >= 0, in_doubt[i]);
@@ -209,7 +210,7 @@ void WriteSessions::write_tables(std::span<Closing> closing) {
     }
     for (const WriteMoves::Failure& failure : moves.run()) {
         closing[failure.item].code = StoreCode::kTransferFail;
-        closing[failure.item].session->in_doubt |= failure.in_doubt;
+        if (failure.in_doubt) closing[failure.item].session->in_doubt.push_back(failure.segment);
     }
 }
 

@@ -45,7 +45,8 @@ private:
         Coverage coverage;
         std::vector<uint64_t> hashes;  // one per chunk; 0: written in pieces, so not known yet
         uint32_t parts_in_flight = 0;
-        bool sealed = false, failed = false, in_doubt = false;
+        bool sealed = false, failed = false;
+        std::vector<uint32_t> in_doubt;  // as WriteEnd::in_doubt
     };
     using Handle = std::shared_ptr<Session>;
     struct Closing {
@@ -57,7 +58,7 @@ private:
 
     /// Begins a part: null if there is no such session, or it is closing.
     Handle begin(const PartToWrite& part);
-    void finish(Session& session, const PartToWrite& part, bool written, bool in_doubt);
+    void finish(Session& session, const PartToWrite& part, bool written, std::span<const uint32_t> in_doubt);
     /// Seals the session and waits for its parts.
     Handle seal(std::string_view key);
     /// Hashes, from what lies in the segments, the chunks that were written in pieces.

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/log.h"
+#include "store/client/write_again.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -16,7 +17,9 @@ namespace {
 
 constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
 constexpr Duration kFencePatience = 500ms;
-constexpr uint64_t kNearStep = 1 << 20;  // about what fits the second-level cache
+constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
+constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
+constexpr uint64_t kNearStep = 1 << 20;      // about what fits the second-level cache
 
 /// The length of a value to write; nothing: null pointers, no bytes, or more than can be.
 std::optional<uint64_t> length_of(std::span<const Piece> pieces) {
@@ -32,13 +35,16 @@ std::optional<uint64_t> length_of(std::span<const Piece> pieces) {
 /// One write() from its arguments to its codes.
 class Writer {
 public:
-    Writer(ClientCore& core, std::span<const ValueToWrite> values, const WriteConfig& config, bool replace)
-        : core_(core), values_(values), config_(config), replace_(replace), codes_(values.size(), StoreCode::kOk) {}
+    /// `unreachable`: segments to avoid; those that fail are added.
+    Writer(ClientCore& core, std::span<const ValueToWrite> values, const WriteConfig& config, bool replace,
+           std::vector<uint32_t>& unreachable)
+        : core_(core), values_(values), config_(config), replace_(replace), unreachable_(unreachable),
+          codes_(values.size(), StoreCode::kOk) {}
 
     std::vector<StoreCode> run() {
         if (!check()) return std::move(codes_);
         const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
-        auto reply = start_writes(core_, put_items_, config_, replace_, request_id);
+        auto reply = start_writes(core_, put_items_, config_, replace_, request_id, unreachable_);
         if (!reply) {
             for (const Item& item : items_) codes_[item.value] = core_.code_of(reply.error());
         } else {
@@ -99,7 +105,7 @@ private:
 
     void move(const PutStartReply& reply) {
         ends_.resize(items_.size());
-        const auto pass = core_.fence.enter(reply.epoch);
+        const auto pass = core_.fence.enter(reply.epoch, Deadline::after(std::min(kJoinPatience, core_.config.options.rpc_timeout)));
         WriteMoves moves(core_);
         for (uint32_t i = 0; i < items_.size(); ++i) {
             const PutStartItem& started = reply.items[i];
@@ -123,7 +129,8 @@ private:
         for (const WriteMoves::Failure& failure : moves.run()) {
             ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
-            ends_[failure.item].in_doubt |= failure.in_doubt;
+            if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.segment);
+            unreachable_.push_back(failure.segment);
         }
     }
 
@@ -132,6 +139,8 @@ private:
         const PutStartItem& started = reply.items[i];
         for (uint32_t r = 0; r < started.replica_count; ++r) {
             const ReplicaLocation& replica = reply.replicas[started.first_replica + r];
+            // Planned for want of anything better, but it has just failed: not worth waiting for.
+            if (std::find(unreachable_.begin(), unreachable_.end(), replica.segment) != unreachable_.end()) return false;
             uint64_t offset = 0;
             for (const Piece& piece : values_[item.value].pieces) {
                 if (piece.length == 0) continue;
@@ -162,6 +171,7 @@ private:
     const std::span<const ValueToWrite> values_;
     const WriteConfig& config_;
     const bool replace_;
+    std::vector<uint32_t>& unreachable_;
     std::vector<StoreCode> codes_;
     std::vector<Item> items_;
     std::vector<PutItem> put_items_;
@@ -183,32 +193,60 @@ bool makes_sense(const PutStartReply& reply, size_t items) {
 
 std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWrite> values, const WriteConfig& config, bool replace) {
     const Time started = Clock::now();
-    Writer writer(core, values, config, replace);
+    std::vector<uint32_t> unreachable = core.directory.unreachable(started);
+    Writer writer(core, values, config, replace, unreachable);
     std::vector<StoreCode> codes = writer.run();
-    core.metrics.observe_write(values.size(), writer.bytes_written(), started);
+    uint64_t bytes = writer.bytes_written();
+    WriteAgain again(core);
+    std::vector<ValueToWrite> rest;
+    for (std::vector<size_t> which = again.wait(codes); !which.empty(); which = again.wait(codes)) {
+        rest.clear();
+        for (const size_t i : which) rest.push_back(values[i]);
+        Writer once_more(core, rest, config, replace, unreachable);
+        const std::vector<StoreCode> then = once_more.run();
+        for (size_t i = 0; i < which.size(); ++i) codes[which[i]] = then[i];
+        bytes += once_more.bytes_written();
+    }
+    core.metrics.observe_write(values.size(), bytes, started);
     return codes;
 }
 
 Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
-                                   uint64_t request_id) {
-    PutStartRequest request{.client = core.id, .request_id = request_id, .tenant = core.config.tenant, .config = config, .items = items};
+                                   uint64_t request_id, std::span<const uint32_t> unreachable) {
+    PutStartRequest request{.client = core.id,
+                            .request_id = request_id,
+                            .tenant = core.config.tenant,
+                            .config = config,
+                            .items = items,
+                            .unreachable = unreachable};
     if (request.config.writer_host.empty()) request.config.writer_host = core.host;
     auto reply = core.ask_twice(MasterCall::kPutStart, [&] { return core.master->put_start(request, replace, core.rpc_deadline()); });
     if (reply && !makes_sense(*reply, items.size())) return fail(Code::kCorrupt, "the master's answer makes no sense");
+    if (!reply && !core.closing.load(std::memory_order_acquire)) {
+        // It may have heard us all the same, and would keep the keys for a writer that never comes.
+        std::vector<PutEndItem> started;
+        for (const PutItem& item : items) started.push_back({.key = item.key});
+        (void)core.ask(MasterCall::kPutRevoke, [&] {
+            return core.master->put_revoke({.client = core.id, .request_id = request_id, .tenant = core.config.tenant, .items = started},
+                                           core.rpc_deadline().earlier(Deadline::after(kRevokePatience)));
+        });
+    }
     return reply;
 }
 
 void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id) {
     std::vector<PutEndItem> good, bad;
     std::vector<WriteEnd*> good_ends;
+    std::vector<uint32_t> in_doubt;
     for (WriteEnd& end : ends) {
         if (end.generation == 0) continue;  // never started
         const PutEndItem item{.key = end.key, .generation = end.generation, .checksum = end.checksum};
         if (end.code == StoreCode::kOk) {
             good.push_back(item);
             good_ends.push_back(&end);
-        } else if (!end.in_doubt) {
+        } else {
             bad.push_back(item);
+            in_doubt.insert(in_doubt.end(), end.in_doubt.begin(), end.in_doubt.end());
         }
     }
     if (!good.empty()) {
@@ -219,7 +257,10 @@ void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id)
         for (size_t i = 0; i < good.size(); ++i) good_ends[i]->code = sensible ? reply->codes[i] : lost;
     }
     if (bad.empty() || core.closing.load(std::memory_order_acquire)) return;  // goodbye gives up all the rest
-    const PutRevokeRequest request{.client = core.id, .request_id = request_id, .tenant = core.config.tenant, .items = bad};
+    std::sort(in_doubt.begin(), in_doubt.end());
+    in_doubt.erase(std::unique(in_doubt.begin(), in_doubt.end()), in_doubt.end());
+    const PutRevokeRequest request{
+        .client = core.id, .request_id = request_id, .tenant = core.config.tenant, .items = bad, .in_doubt = in_doubt};
     const auto reply = core.ask_twice(MasterCall::kPutRevoke, [&] { return core.master->put_revoke(request, core.rpc_deadline()); });
     if (!reply) MC_LOG_WARNING_EVERY(1s, "{} writes are left to time out: {}", bad.size(), reply.error().to_string());
 }
@@ -278,7 +319,8 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
         }
         core_.segment_failed(moves[i].segment, moves[i].outcome.error());
         const bool in_doubt = may_still_land(moves[i]);
-        for (const uint32_t item : moved[i]->items) failures.push_back({.item = item, .in_doubt = in_doubt});
+        for (const uint32_t item : moved[i]->items)
+            failures.push_back({.item = item, .segment = moves[i].segment->number, .in_doubt = in_doubt});
     }
     targets_.clear();
     bytes_ = 0;

@@ -16,15 +16,16 @@ std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWri
 
 // The steps of it that writes in parts share.
 
-/// put_start, repeated once under the same number if the connection broke. The answer has as many items as the question.
+/// put_start, repeated once under the same number if the connection broke. The answer has as many items as the question. Where there is
+/// none, whatever may have been started is given up.
 Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
-                                   uint64_t request_id);
+                                   uint64_t request_id, std::span<const uint32_t> unreachable);
 /// What of the items failed, moved to the targets, is the caller's to say; ends or gives up, and sets codes[i] where that fails.
 struct WriteEnd {
     std::string_view key;
     uint64_t generation = 0, checksum = 0;
-    StoreCode code = StoreCode::kOk;  // other than kOk: to be given up
-    bool in_doubt = false;            // its bytes may still land: left to the master's own time-out
+    StoreCode code = StoreCode::kOk;   // other than kOk: to be given up
+    std::vector<uint32_t> in_doubt{};  // segments where its bytes may still land
 };
 void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id);
 
@@ -41,7 +42,8 @@ public:
     /// Moves everything and says what became of each item: nothing, or why it failed. Afterwards more can be added.
     struct Failure {
         uint32_t item = 0;
-        bool in_doubt = false;
+        uint32_t segment = 0;
+        bool in_doubt = false;  // its bytes may still land there
     };
     std::vector<Failure> run();
 

@@ -42,6 +42,7 @@ void MasterState::apply(const WriteCommitted& change) {
     Object& object = objects_[id];
     if (object.has_value()) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
+        buried_.bury(objects_.hash(object.tenant, object.key()), write.generation);
         drop_ranges_of(object, change.now);
     } else {
         value_arrived(id);
@@ -54,8 +55,8 @@ void MasterState::apply(const WriteCommitted& change) {
     object.lease_end = object.promise_end = {};
     object.data_type = write.data_type;
     object.hard_pin |= write.hard_pin;
-    if (write.soft_pin == SoftPinAction::kEnable) object.soft_pin_end = change.now + write.soft_pin_ttl;
-    if (write.soft_pin == SoftPinAction::kDisable) object.soft_pin_end = {};
+    if (write.soft_pin == SoftPinAction::kEnable) soft_pin(object, change.now + write.soft_pin_ttl);
+    if (write.soft_pin == SoftPinAction::kDisable) soft_pin(object, {});
     set_writer(object, write.client);
     object.write = 0;
     writes_by_age_.erase(change.write, [this](WriteId other) -> Links& { return writes_[other].age; });
@@ -65,7 +66,7 @@ void MasterState::apply(const WriteCommitted& change) {
         observer_->range_filled(*this, object.replicas[i].segment, object.generation, object.checksum);
 }
 
-void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.rest_until, change.now); }
+void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.rest_until, change.now, change.in_doubt); }
 
 void MasterState::apply(const LeasesGranted& change) {
     constexpr size_t kAhead = 8;  // the neighbours in the eviction order are far apart in memory
@@ -100,8 +101,17 @@ void MasterState::apply(const ObjectsRemoved& change) {
         }
         totals_.evicted_objects += change.objects.size();
     }
-    for (const ObjectId id : change.objects) drop_value(id, change.now);
+    for (const ObjectId id : change.objects) {
+        // What was evicted may come back: it is the value of its key all the same.
+        if (change.cause == RemovalCause::kAsked)
+            buried_.bury(objects_.hash(objects_[id].tenant, objects_[id].key()), objects_[id].generation + 1);
+        drop_value(id, change.now);
+    }
 }
+
+void MasterState::apply(const KeyBuried& change) { buried_.bury(objects_.hash(change.tenant, change.key), next_generation_); }
+
+void MasterState::apply(const AllBuried& change) { buried_.bury_all(change.tenant, next_generation_); }
 
 void MasterState::apply(const ReplicaRemoved& change) { drop_replica(objects_[change.object], change.segment, change.now); }
 

@@ -37,6 +37,7 @@ void MasterState::apply(const ClientGone& change) {
     Client& client = clients_[number];
     client.alive = client.attached = false;
     client.expires = {};
+    client.deaf_since = Time::max();
     client.closed_requests.clear();
     clients_.drop_if_unused(number);
 }
@@ -62,6 +63,14 @@ void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, b
     clients_[writer].rests -= static_cast<uint32_t>(rests.size());
 }
 
+void MasterState::apply(const ClientFollows& change) {
+    const ClientNumber number = clients_.find(change.client);
+    MC_CHECK(number != 0);
+    clients_[number].deaf_since = change.follows ? Time::max() : change.now;
+    for (const SegmentNumber segment : clients_[number].segments) segments_[segment].deaf = !change.follows;
+    segments_.rebuild_view(change.now);
+}
+
 void MasterState::apply(const RequestClosed& change) {
     std::vector<uint64_t>& closed = clients_[clients_.find(change.client)].closed_requests;
     if (closed.size() == Client::kClosedRequests) closed.erase(closed.begin());
@@ -73,6 +82,7 @@ void MasterState::apply(const SegmentMounted& change) {
     MC_CHECK(client != 0);
     const SegmentNumber number = segments_.insert(change.segment, client, options_.alignment);
     clients_[client].segments.push_back(number);
+    segments_[number].deaf = clients_[client].deaf_since != Time::max();
     meet_departed(number, change.client, change.now);
     segments_.rebuild_view(change.now);
     tenants_.share_out(segments_.capacity());
@@ -261,7 +271,7 @@ void MasterState::apply(const ValueAdopted& change) {
         object.checksum = change.checksum;
         object.data_type = change.data_type;
         object.hard_pin = change.hard_pin;
-        object.soft_pin_end = change.soft_pin_end;
+        soft_pin(object, change.soft_pin_end);
         object.lease_end = object.promise_end = {};
         set_writer(object, change.writer ? clients_.find_or_insert(change.writer) : 0);
     }

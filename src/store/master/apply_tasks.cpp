@@ -69,6 +69,7 @@ void MasterState::apply(const CopyStarted& change) {
             .source = change.source,
             .client = segments_[change.source].client,
             .move = task.type == TaskType::kMove};
+    ++(copy.move ? totals_.moves : totals_.copies).started;
     copy.targets = take_ranges(change.targets, object.length, owner_word(OwnerKind::kCopy, id));
     charge(object.tenant, object.length, change.targets.size());
     object.copy = id;
@@ -90,6 +91,7 @@ void MasterState::apply(const CopyEnded& change) {
     }
     const Copy copy = std::move(copies_[change.copy]);
     copies_.give_back(change.copy);
+    ++(copy.move ? totals_.moves : totals_.copies).ended;
     Object& object = objects_[copy.object];
     give_ranges(copy.targets, owner_word(OwnerKind::kObject, copy.object));
     for (size_t i = 0; i < copy.targets.size(); ++i) {
@@ -105,6 +107,7 @@ void MasterState::apply(const CopyEnded& change) {
 void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Time rest_until, Time now) {
     const Copy copy = std::move(copies_[id]);
     copies_.give_back(id);
+    ++(copy.move ? totals_.moves : totals_.copies).revoked;
     Object& object = objects_[copy.object];
     refund(object.tenant, object.length, copy.targets.size());
     for (size_t i = 0; i < copy.targets.size(); ++i)

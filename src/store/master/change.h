@@ -63,6 +63,12 @@ struct WriterQuiet {
     ClientId client;
     Time now{};
 };
+/// Its feed broke, or it follows again. As long as it is not told what it holds, others are preferred for new values.
+struct ClientFollows {
+    ClientId client;
+    bool follows = false;
+    Time now{};
+};
 struct RequestClosed {
     ClientId client;
     uint64_t request_id = 0;
@@ -155,6 +161,7 @@ struct WriteDropped {
     WriteId write = 0;
     Time rest_until{};  // of its ranges; not above now: free at once
     Time now{};
+    std::vector<SegmentNumber> in_doubt{};  // what it has there rests longer: until put_release_timeout is over
 };
 struct LeasesGranted {
     Time until{};     // their bytes stay where they are
@@ -170,6 +177,15 @@ struct ObjectsRemoved {
     std::vector<ObjectId> objects;
     RemovalCause cause = RemovalCause::kAsked;
     Time now{};
+};
+/// Somebody wants this key gone, which we do not know: whoever reports it later is late.
+struct KeyBuried {
+    TenantNumber tenant = 0;
+    std::string key;
+};
+/// The same for all keys of a tenant, or (0) of all.
+struct AllBuried {
+    TenantNumber tenant = 0;
 };
 /// Not the last one.
 struct ReplicaRemoved {
@@ -256,9 +272,9 @@ struct ClockAdvanced {
 };
 
 using Change =
-    std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy, SegmentRemoved,
-                 SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted, WriteDropped, LeasesGranted,
-                 PromisesGranted, ObjectsRemoved, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded,
-                 DrainStarted, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+    std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
+                 SegmentRemoved, SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted,
+                 WriteDropped, LeasesGranted, PromisesGranted, ObjectsRemoved, KeyBuried, AllBuried, ReplicaRemoved, QuotaSet, TaskCreated,
+                 TaskDelayed, TaskFinished, CopyStarted, CopyEnded, DrainStarted, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -285,8 +285,8 @@ std::string dump_state(const MasterState& state) {
     for (ClientNumber number = 1; number < state.clients().limit(); ++number) {
         const Client& client = state.clients()[number];
         if (client.id)
-            text += format_text("client {} {} {} {} expires {} objects {} rests {}\n", number, client.id.to_string(), client.alive,
-                                client.attached, ticks(client.expires), client.objects, client.rests);
+            text += format_text("client {} {} {} {} expires {} deaf {} objects {} rests {}\n", number, client.id.to_string(), client.alive,
+                                client.attached, ticks(client.expires), ticks(client.deaf_since), client.objects, client.rests);
     }
     for (const SegmentNumber number : state.segments().numbers()) {
         const Segment& segment = state.segments()[number];
@@ -301,7 +301,8 @@ std::string dump_state(const MasterState& state) {
             text += format_text("rest {} {} {}+{} {} generation {} writer {}\n", id, ticks(until), rest.segment,
                                 state.segments()[rest.segment].allocator.offset(rest.block), rest.length, rest.generation, rest.writer);
         }
-    return text + format_text("next generation {} event {}\n", state.next_generation(), ticks(state.next_event()));
+    return text + format_text("next generation {} event {} buried {}\n", state.next_generation(), ticks(state.next_event()),
+                              state.buried().size());
 }
 
 }  // namespace mooncake::store

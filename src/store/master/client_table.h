@@ -20,8 +20,9 @@ struct Client {
     bool alive = false;
     bool attached = false;  // it told us what it holds since we came up; others are asked to
     Time expires{};
-    uint32_t objects = 0;  // whose writer it is
-    uint32_t rests = 0;    // ranges in quarantine for fear of its late bytes
+    Time deaf_since = Time::max();  // when its feed broke; Time::max(): it follows, or never did
+    uint32_t objects = 0;           // whose writer it is
+    uint32_t rests = 0;             // ranges in quarantine for fear of its late bytes
     std::vector<SegmentNumber> segments;
     std::vector<uint64_t> closed_requests;  // the latest revoked ones: a late start of them is refused
 

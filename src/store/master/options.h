@@ -27,6 +27,7 @@ struct MasterOptions {
     Duration put_discard_timeout = 30s;   // an unfinished write may be pre-empted from then on
     Duration put_release_timeout = 600s;  // and its memory reused from then on, whatever its writer does
     Duration silent_writer_rest = 30s;    // the same for a writer that stopped pinging, from its end
+    Duration deaf_writer_timeout = 1s;    // who has not followed for so long is probably dead: its writes may be pre-empted
     // placement
     PlacementStrategy placement = PlacementStrategy::kRandom;
     uint64_t alignment = RangeAllocator::kDefaultAlignment;

@@ -84,7 +84,7 @@ void SegmentTable::rebuild_view(Time now) {
         view_.push_back({.segment = number,
                          .name = segment.name_number,
                          .host = static_cast<uint32_t>(hosts_.size() - 1),
-                         .suspect = segment.suspect_until > now,
+                         .suspect = segment.deaf || segment.suspect_until > now,
                          .capacity = segment.allocator.capacity(),
                          .free = segment.allocator.free_bytes()});
         capacity_sums_.push_back(sum += segment.allocator.capacity());

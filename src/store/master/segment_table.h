@@ -38,6 +38,7 @@ struct Segment {
     bool adopting = true;   // and what we do not know is news to us
     Time suspect_until{};   // its data path was reported failing
     Duration suspect_for{0};
+    bool deaf = false;  // its owner is not told of new ranges now
     uint32_t name_number = 0;
     uint32_t view_position = UINT32_MAX;  // UINT32_MAX: not in the view
     uint64_t resting_bytes = 0;

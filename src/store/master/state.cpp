@@ -96,6 +96,11 @@ void MasterState::promise(Object& object, Time until) {
     object.promise_end = until;
 }
 
+void MasterState::soft_pin(Object& object, Time until) {
+    soft_pins_.move(object.soft_pin_end, until);
+    object.soft_pin_end = until;
+}
+
 Duration MasterState::rationed(const HoldLedger& ledger, Duration shortest, Time now) const {
     const Duration full = options_.lease_ttl;
     if (options_.held_share == 0) return full;
@@ -199,7 +204,8 @@ void MasterState::drop_value(ObjectId id, Time now) {
     drop_ranges_of(object, now);
     object.replicas = {};
     object.generation = object.length = object.checksum = 0;
-    object.lease_end = object.promise_end = object.soft_pin_end = {};
+    object.lease_end = object.promise_end = {};
+    soft_pin(object, {});
     if (object.group != 0) ++groups_[object.group].writing;
     set_writer(object, 0);
     erase_if_empty(id);
@@ -219,15 +225,18 @@ void MasterState::erase_if_empty(ObjectId id) {
     tenants_.drop_if_unused(tenant);
 }
 
-void MasterState::drop_write(WriteId id, Time rest_until, Time now) {
+void MasterState::drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt) {
     Write& write = writes_[id];
     const ObjectId object_id = write.object;
     Object& object = objects_[object_id];
     if (rest_until > now) ++totals_.discarded_writes;
     if (write.started + options_.put_release_timeout <= now) ++totals_.expired_writes;
     refund(object.tenant, write.length, write.replicas.size());
-    for (size_t i = 0; i < write.replicas.size(); ++i)
-        drop_range(write.replicas[i], write.length, write.generation, rest_until, now, write.client);
+    const Time doubt_until = std::max(rest_until, write.started + options_.put_release_timeout);
+    for (size_t i = 0; i < write.replicas.size(); ++i) {
+        const bool doubtful = std::find(in_doubt.begin(), in_doubt.end(), write.replicas[i].segment) != in_doubt.end();
+        drop_range(write.replicas[i], write.length, write.generation, doubtful ? doubt_until : rest_until, now, write.client);
+    }
     object.write = 0;
     writes_by_age_.erase(id, [this](WriteId other) -> Links& { return writes_[other].age; });
     writes_.give_back(id);

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <queue>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/time.h"
 #include "store/allocation/slab.h"
+#include "store/master/buried_keys.h"
 #include "store/master/change.h"
 #include "store/master/client_table.h"
 #include "store/master/group_table.h"
@@ -16,6 +18,7 @@
 #include "store/master/object_table.h"
 #include "store/master/observer.h"
 #include "store/master/options.h"
+#include "store/master/pin_counter.h"
 #include "store/master/quarantine.h"
 #include "store/master/segment_table.h"
 #include "store/master/task_table.h"
@@ -29,6 +32,10 @@ struct StateTotals {
     uint64_t evicted_objects = 0, evicted_bytes = 0;
     uint64_t discarded_writes = 0;  // their writers were not asked
     uint64_t expired_writes = 0;    // after put_release_timeout
+    struct Copies {
+        uint64_t started = 0, ended = 0, revoked = 0;
+    };
+    Copies copies, moves;
 };
 
 /// Everything the master knows. Deterministic: no I/O, no clock, no threads; equal after equal changes. Only apply() alters it; a
@@ -45,6 +52,7 @@ public:
     void apply(const ClientSeen& change);
     void apply(const ClientGone& change);
     void apply(const WriterQuiet& change);
+    void apply(const ClientFollows& change);
     void apply(const RequestClosed& change);
     void apply(const SegmentMounted& change);
     void apply(const SegmentOpened& change);
@@ -60,6 +68,8 @@ public:
     void apply(const LeasesGranted& change);
     void apply(const PromisesGranted& change);
     void apply(const ObjectsRemoved& change);
+    void apply(const KeyBuried& change);
+    void apply(const AllBuried& change);
     void apply(const ReplicaRemoved& change);
     void apply(const QuotaSet& change);
     void apply(const TaskCreated& change);
@@ -80,6 +90,7 @@ public:
     const GroupTable& groups() const noexcept { return groups_; }
     const ObjectTable& objects() const noexcept { return objects_; }
     const Quarantine& quarantine() const noexcept { return quarantine_; }
+    const BuriedKeys& buried() const noexcept { return buried_; }
     const Write& write(WriteId id) const { return writes_[id]; }
     const Copy& copy(CopyId id) const { return copies_[id]; }
     const TaskTable& tasks() const noexcept { return tasks_; }
@@ -112,6 +123,8 @@ public:
     /// Whether ClockAdvanced{now} would do anything.
     bool due(Time now) const { return now >= next_event(); }
     Time next_event() const;
+    /// Values whose soft pin has not ended.
+    uint64_t soft_pinned(Time now) const { return soft_pins_.count(now); }
     /// When the first entry that was set aside comes back; Time::max(): none.
     Time next_return() const { return returns_.empty() ? Time::max() : returns_.top().at; }
 
@@ -155,10 +168,11 @@ private:
     void join_group(ObjectId id, std::string_view name);
     void leave_group(ObjectId id);
     void set_writer(Object& object, ClientNumber writer);
+    void soft_pin(Object& object, Time until);
     void value_arrived(ObjectId id);
     /// The value goes, its ranges rest as long as they are leased; the object goes too unless it is being written.
     void drop_value(ObjectId id, Time now);
-    void drop_write(WriteId id, Time rest_until, Time now);
+    void drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt = {});
     void erase_if_empty(ObjectId id);
     /// Puts the object's unit into the eviction order, or takes it out, as its members now allow.
     void update_order(ObjectId id);
@@ -179,8 +193,10 @@ private:
     IndexList writes_by_age_;
     Quarantine quarantine_;
     HoldLedger leased_, promised_;
+    PinCounter soft_pins_;
     std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;
     std::vector<Departed> departed_;
+    BuriedKeys buried_;
     uint64_t next_generation_;
     StateTotals totals_;
 };

@@ -41,6 +41,11 @@ Result<std::vector<std::string_view>> keys_from_wire(const Numbers* key_bytes, c
     return keys;
 }
 
+/// Nothing where there are none.
+flatbuffers::Offset<Numbers> numbers_to_wire(FlatBufferBuilder& builder, std::span<const uint32_t> numbers) {
+    return numbers.empty() ? flatbuffers::Offset<Numbers>() : builder.CreateVector(numbers.data(), numbers.size());
+}
+
 flatbuffers::Offset<wire::WriteConfig> config_to_wire(FlatBufferBuilder& builder, const WriteConfig& config) {
     flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>> preferred;
     if (!config.preferred_segments.empty()) preferred = builder.CreateVectorOfStrings(config.preferred_segments);
@@ -78,8 +83,8 @@ Result<WriteConfig> config_from_wire(const wire::WriteConfig* table) {
     return config;
 }
 
-std::vector<std::byte> encode_ends(const ClientId& client, uint64_t request_id, std::string_view tenant,
-                                   std::span<const PutEndItem> items) {
+std::vector<std::byte> encode_ends(const ClientId& client, uint64_t request_id, std::string_view tenant, std::span<const PutEndItem> items,
+                                   std::span<const uint32_t> in_doubt) {
     Builder builder;
     size_t bytes = 0;
     for (const PutEndItem& item : items) bytes += item.key.size();
@@ -89,8 +94,9 @@ std::vector<std::byte> encode_ends(const ClientId& client, uint64_t request_id, 
         return wire::PutEndItem(item.generation, item.checksum, static_cast<uint32_t>(item.key.size()));
     });
     const auto name = builder->CreateString(tenant);
+    const auto segments = numbers_to_wire(*builder, in_doubt);
     const wire::Id id = id_to_wire(client);
-    return builder.finish(wire::CreatePutEndRequest(*builder, &id, request_id, name, entries, texts.offset()));
+    return builder.finish(wire::CreatePutEndRequest(*builder, &id, request_id, name, entries, texts.offset(), segments));
 }
 
 Result<std::vector<PutEndItem>> ends_from_wire(const wire::PutEndRequest& message) {
@@ -113,8 +119,7 @@ std::vector<std::byte> encode_keys_request(const KeysRequest& request) {
     Builder builder;
     const auto keys = keys_to_wire(*builder, request.keys);
     const auto tenant = builder->CreateString(request.tenant);
-    flatbuffers::Offset<Numbers> unreachable;
-    if (!request.unreachable.empty()) unreachable = builder->CreateVector(request.unreachable.data(), request.unreachable.size());
+    const auto unreachable = numbers_to_wire(*builder, request.unreachable);
     return builder.finish(wire::CreateKeysRequest(*builder, tenant, keys.key_bytes, keys.texts, unreachable));
 }
 
@@ -189,9 +194,10 @@ std::vector<std::byte> encode_put_start_request(const PutStartRequest& request, 
     });
     const auto tenant = builder->CreateString(request.tenant);
     const auto config = config_to_wire(*builder, request.config);
+    const auto unreachable = numbers_to_wire(*builder, request.unreachable);
     const wire::Id client = id_to_wire(request.client);
     return builder.finish(
-        wire::CreatePutStartRequest(*builder, &client, request.request_id, tenant, config, items, texts.offset(), replace));
+        wire::CreatePutStartRequest(*builder, &client, request.request_id, tenant, config, items, texts.offset(), replace, unreachable));
 }
 
 Result<ReceivedPutStart> decode_put_start_request(std::span<const std::byte> body) {
@@ -212,6 +218,7 @@ Result<ReceivedPutStart> decode_put_start_request(std::span<const std::byte> bod
     MC_ASSIGN_OR_RETURN(received.request.tenant, bounded_view(message->tenant(), kNameBytesMax, "tenant name"));
     MC_ASSIGN_OR_RETURN(received.request.config, config_from_wire(message->config()));
     received.request.items = received.items;
+    received.request.unreachable = numbers_of(message->unreachable());
     received.copy = message.take_copy();
     return received;
 }
@@ -245,7 +252,7 @@ Result<PutStartReply> decode_put_start_reply(std::span<const std::byte> body) {
 }
 
 std::vector<std::byte> encode_put_end_request(const PutEndRequest& request) {
-    return encode_ends(request.client, 0, request.tenant, request.items);
+    return encode_ends(request.client, 0, request.tenant, request.items, {});
 }
 
 Result<ReceivedPutEnd> decode_put_end_request(std::span<const std::byte> body) {
@@ -259,7 +266,7 @@ Result<ReceivedPutEnd> decode_put_end_request(std::span<const std::byte> body) {
 }
 
 std::vector<std::byte> encode_put_revoke_request(const PutRevokeRequest& request) {
-    return encode_ends(request.client, request.request_id, request.tenant, request.items);
+    return encode_ends(request.client, request.request_id, request.tenant, request.items, request.in_doubt);
 }
 
 Result<ReceivedPutRevoke> decode_put_revoke_request(std::span<const std::byte> body) {
@@ -268,6 +275,7 @@ Result<ReceivedPutRevoke> decode_put_revoke_request(std::span<const std::byte> b
     MC_ASSIGN_OR_RETURN(received.items, ends_from_wire(*message));
     MC_ASSIGN_OR_RETURN(received.request.tenant, bounded_view(message->tenant(), kNameBytesMax, "tenant name"));
     received.request.items = received.items;
+    received.request.in_doubt = numbers_of(message->in_doubt());
     received.copy = message.take_copy();
     return received;
 }

@@ -61,6 +61,8 @@ struct PutStartRequest {
     std::string_view tenant;
     WriteConfig config;
     std::span<const PutItem> items;
+    /// Segments the caller cannot reach now: used only where nothing else will do.
+    std::span<const uint32_t> unreachable{};
 };
 struct PutStartItem {
     StoreCode code = StoreCode::kOk;
@@ -90,6 +92,8 @@ struct PutRevokeRequest {
     uint64_t request_id = 0;  // 0: unknown; else no late start of that request will be accepted any more
     std::string_view tenant;
     std::span<const PutEndItem> items;  // checksums are ignored
+    /// Segments where bytes of these writes may still land: what they have there rests.
+    std::span<const uint32_t> in_doubt{};
 };
 struct CodesReply {
     std::vector<StoreCode> codes;

@@ -67,7 +67,7 @@ tl::expected<TenantNumber, StoreCode> tenant_number(const LockedMaster& master, 
 }  // namespace
 
 PoolView view_pool(const LockedMaster& master) {
-    return master.look([](const MasterState& state, Time) {
+    return master.look([](const MasterState& state, Time now) {
         PoolView view{.capacity_bytes = state.segments().capacity(),
                       .used_bytes = state.segments().used_bytes(),
                       .resting_bytes = state.quarantine().bytes(),
@@ -75,6 +75,7 @@ PoolView view_pool(const LockedMaster& master) {
                       .writes = state.write_count(),
                       .clients = 0,
                       .segments = state.segments().size(),
+                      .soft_pinned = state.soft_pinned(now),
                       .totals = state.totals()};
         for (ClientNumber number = 1; number < state.clients().limit(); ++number)
             if (state.clients().alive(number)) ++view.clients;
@@ -93,7 +94,7 @@ std::vector<SegmentDetail> view_segments(const LockedMaster& master, std::option
                             .status = segment.status,
                             .used_bytes = segment.allocator.used_bytes(),
                             .capacity_bytes = segment.allocator.capacity(),
-                            .suspect = segment.suspect_until > now});
+                            .suspect = segment.deaf || segment.suspect_until > now});
         };
         for (const SegmentNumber number : name ? segments.find_name(*name) : segments.numbers()) add(number);
         return rows;
@@ -168,6 +169,11 @@ int64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> te
                         const std::function<bool(std::string_view key)>& matches, bool force) {
     const auto number = tenant_number(master, tenant);
     if (!number) return static_cast<int64_t>(number.error());
+    if (!matches && force)  // also what a node is yet to report
+        master.run([&](Transaction& transaction, Time) {
+            transaction.apply(AllBuried{.tenant = *number});
+            return true;
+        });
     int64_t removed = 0;
     for (ObjectId first = 1; first != 0;) {
         ObjectId next = 0;

@@ -21,6 +21,7 @@ struct PoolView {
     uint64_t capacity_bytes = 0, used_bytes = 0;  // used: with what rests
     uint64_t resting_bytes = 0;
     size_t keys = 0, writes = 0, clients = 0, segments = 0;
+    uint64_t soft_pinned = 0;  // keys
     StateTotals totals;
 };
 PoolView view_pool(const LockedMaster& master);
@@ -30,7 +31,7 @@ struct SegmentDetail {
     ClientId client;
     SegmentStatus status = SegmentStatus::kUndefined;
     uint64_t used_bytes = 0, capacity_bytes = 0;
-    bool suspect = false;  // its data path was reported failing
+    bool suspect = false;  // its data path was reported failing, or its owner does not listen
 };
 /// All mounted ones, or those of one name, oldest first.
 std::vector<SegmentDetail> view_segments(const LockedMaster& master, std::optional<std::string_view> name = {});

@@ -108,7 +108,15 @@ void FeedHub::follow(const MasterState& state, ClientNumber client, std::unique_
     Lock lock(mutex_);
     follower->acknowledged = changes_.load(std::memory_order_relaxed);
     FollowerPtr& slot = followers_[follower->client];
-    if (slot) end(std::exchange(slot, nullptr), Error(Code::kStale, "the client follows anew"));
+    // Numbers go on where the earlier feed ended, so that a late acknowledgement of it means nothing here.
+    if (const auto lost = lost_.find(follower->client); lost != lost_.end()) {
+        follower->sequence = lost->second.sequence;
+        lost_.erase(lost);
+    }
+    if (slot) {
+        follower->sequence = slot->sequence;
+        end(std::exchange(slot, nullptr), Error(Code::kStale, "the client follows anew"));
+    }
     slot = std::move(follower);
     by_segment_.clear();
     noted();
@@ -119,6 +127,25 @@ void FeedHub::end(FollowerPtr follower, Error why) {
     follower->items.clear();
     ended_.push_back({std::move(follower), std::move(why)});
     noted();
+}
+
+std::vector<ClientId> FeedHub::take_lost(const MasterState& state) {
+    std::vector<ClientId> clients;
+    Lock lock(mutex_);
+    for (auto at = followers_.begin(); at != followers_.end();) {
+        if (!at->second->responder->abandoned()) {
+            ++at;
+            continue;
+        }
+        lose(*at->second);
+        FollowerPtr follower = std::move(at->second);
+        at = followers_.erase(at);
+        end(std::move(follower), Error(Code::kUnavailable, "nobody listens"));
+    }
+    std::erase_if(lost_, [&](const auto& one) { return !state.clients().alive(state.clients().find(one.first)); });
+    for (auto& [client, lost] : lost_)
+        if (!std::exchange(lost.told, true)) clients.push_back(client);
+    return clients;
 }
 
 void FeedHub::drop_strangers(const MasterState& state) {
@@ -156,6 +183,7 @@ void FeedHub::report(const MasterState& state, const ClientId& client, Time now)
     if (follower.unreported.empty()) {
         item.complete = true;
         follower.reporting = false;
+        tell_orders(state, client, *item.report);  // whatever of them an earlier feed told may have been lost
     }
     ++follower.report_outstanding;
     noted();
@@ -198,7 +226,9 @@ void FeedHub::flush() {
         Lock lock(mutex_);
         for (const FollowerPtr& follower : cut_off) {
             const auto found = followers_.find(follower->client);
-            if (found != followers_.end() && found->second == follower) followers_.erase(found);
+            if (found == followers_.end() || found->second != follower) continue;
+            lose(*follower);
+            followers_.erase(found);
         }
         by_segment_.clear();
         settled = settle();
@@ -258,7 +288,7 @@ void FeedHub::acknowledge(const ClientId& client, uint64_t sequence) {
         const auto found = followers_.find(client);
         if (found == followers_.end()) return;
         Follower& follower = *found->second;
-        if (sequence > follower.sequence) return;  // of an earlier feed
+        if (sequence > follower.sequence) return;  // nothing of ours
         while (!follower.awaited.empty() && follower.awaited.front().sequence <= sequence) {
             const Awaited awaited = follower.awaited.front();
             follower.awaited.pop_front();

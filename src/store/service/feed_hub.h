@@ -48,6 +48,8 @@ public:
 
     /// Begins the feed of a member; an earlier one of the same client ends.
     void follow(const MasterState& state, ClientNumber client, std::unique_ptr<rpc::Responder> responder);
+    /// Members whose feed broke and who do not follow yet again, each told once.
+    std::vector<ClientId> take_lost(const MasterState& state);
     /// Ends the feeds of clients that are no members any more.
     void drop_strangers(const MasterState& state);
     /// Tells the client the next part of what its segments hold, if wants_report().
@@ -84,7 +86,7 @@ private:
     };
     struct Follower {
         ClientId client;
-        std::unique_ptr<rpc::Responder> responder;  // only under push_mutex_
+        std::unique_ptr<rpc::Responder> responder;  // used only under push_mutex_, but for abandoned()
         // the rest under mutex_
         std::deque<Item> items;
         uint64_t sequence = 0;  // of the last update sent
@@ -97,6 +99,11 @@ private:
         int report_outstanding = 0;
     };
     using FollowerPtr = std::shared_ptr<Follower>;
+    /// A member that does not follow now.
+    struct Lost {
+        uint64_t sequence = 0;  // of the last update sent to it
+        bool told = false;
+    };
     struct Ended {
         FollowerPtr follower;
         Error why;
@@ -118,6 +125,8 @@ private:
     FeedWriter& open_item(Follower& follower) MC_REQUIRES(mutex_);
     void noted() MC_REQUIRES(mutex_) { observed_.fetch_add(1, std::memory_order_release); }
     void end(FollowerPtr follower, Error why) MC_REQUIRES(mutex_);
+    /// The follower has gone, or must go; its client may come again.
+    void lose(const Follower& follower) MC_REQUIRES(mutex_) { lost_[follower.client] = {.sequence = follower.sequence}; }
     std::vector<Outgoing> take_outgoing() MC_REQUIRES(mutex_);
     void plan(Follower& follower, const RangePlanned& word) MC_REQUIRES(mutex_);
     static bool send(Outgoing& outgoing);
@@ -130,6 +139,7 @@ private:
     mutable Mutex mutex_;
     std::unordered_map<ClientId, FollowerPtr> followers_ MC_GUARDED_BY(mutex_);
     std::unordered_map<SegmentNumber, Follower*> by_segment_ MC_GUARDED_BY(mutex_);  // remembered; null: nobody
+    std::unordered_map<ClientId, Lost> lost_ MC_GUARDED_BY(mutex_);
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
     FeedWriter changed_ MC_GUARDED_BY(mutex_);  // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);

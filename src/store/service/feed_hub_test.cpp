@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <thread>
 
+#include "store/master/jobs/jobs.h"
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
+#include "store/master/ops/task_ops.h"
 #include "store/service/testing/feed_listener.h"
 
 namespace mooncake::store {
@@ -85,6 +88,13 @@ protected:
                 return remove(transaction, {.tenant = {}, .keys = {&key, 1}, .force = true}, now);
             })
             .codes[0];
+    }
+    TaskReply copy_to(uint64_t number, std::string_view key) {
+        return master_.run([&](Transaction& transaction, Time now) {
+            TaskReply reply = create_task(transaction, {.type = TaskType::kCopy, .key = key, .targets = {segment(number).name}}, now);
+            dispatch_tasks(transaction, now);
+            return reply;
+        });
     }
     /// A read value goes; tells the number of the change.
     uint64_t change(std::string_view key) {
@@ -386,6 +396,108 @@ TEST_F(FeedHubTest, AcknowledgementsOfNothingAreIgnored) {
     EXPECT_FALSE(writer.over());
     hub_.answer_all();
     EXPECT_TRUE(writer.reply());
+}
+
+TEST_F(FeedHubTest, LateAcknowledgementsOfAnEarlierFeedMeanNothingToTheNext) {
+    join(kNode, 1);
+    join(kReader, 0);
+    for (const bool cut_off : {false, true}) {
+        Told first, second;
+        follow(kReader, first);
+        change(cut_off ? "a" : "b");
+        const uint64_t late = first.updates().back().sequence;
+        if (cut_off) {
+            first.clog();
+            change("c");
+        }
+        follow(kReader, second, /*report=*/false);
+        const uint64_t made = change("d");
+        Told waiting;
+        hub_.answer_when_acknowledged(made, waiting.responder(), {}, Clock::now());
+        hub_.acknowledge(kReader, late);
+        EXPECT_FALSE(waiting.over());
+        hub_.acknowledge(kReader, second.updates().back().sequence);
+        EXPECT_TRUE(waiting.over());
+    }
+}
+
+TEST_F(FeedHubTest, ABrokenFeedIsNoticedOnceAndForgottenWithItsClient) {
+    join(kNode, 1);
+    join(kReader, 0);
+    Told node, reader, again;
+    follow(kNode, node);
+    follow(kReader, reader);
+    const auto lost = [&] { return master_.look([&](const MasterState& state, Time) { return hub_.take_lost(state); }); };
+    EXPECT_THAT(lost(), ElementsAre());
+    node.vanish();
+    EXPECT_THAT(lost(), ElementsAre(kNode));
+    EXPECT_THAT(lost(), ElementsAre());
+    EXPECT_EQ(hub_.followers(), 1u);
+    follow(kNode, again);
+    EXPECT_THAT(lost(), ElementsAre());
+    reader.clog();
+    change("k");
+    EXPECT_THAT(lost(), ElementsAre(kReader)) << "cut off";
+    again.vanish();
+    master_.run([&](Transaction& transaction, Time now) { return goodbye(transaction, kNode, now); });
+    EXPECT_THAT(lost(), ElementsAre());
+}
+
+TEST_F(FeedHubTest, OrdersThatHaveNotEndedAreToldAgain) {
+    join(kNode, 1);
+    put("k");
+    join(kOther, 2);
+    Told first, second, third;
+    follow(kNode, first);
+    first.take();
+    const TaskReply task = copy_to(2, "k");
+    auto updates = first.take();
+    ASSERT_EQ(updates.size(), 1u);
+    ASSERT_EQ(updates[0].orders.size(), 1u);
+    EXPECT_EQ(updates[0].orders[0].task, task.task);
+
+    follow(kNode, second);
+    updates = second.take();
+    ASSERT_EQ(updates.back().orders.size(), 1u);
+    EXPECT_TRUE(updates.back().complete);
+    EXPECT_EQ(updates.back().orders[0].task, task.task);
+    master_.run([&](Transaction& transaction, Time now) { return end_task(transaction, {.client = kNode, .task = task.task}, now); });
+    follow(kNode, third);
+    for (const FeedUpdate& update : third.take()) EXPECT_TRUE(update.orders.empty());
+}
+
+TEST_F(FeedHubTest, ADropAndALaterPlanOfTheSameGenerationAreTwoUpdates) {
+    join(kNode, 1);
+    put("k");
+    join(kOther, 2);
+    Told other;
+    follow(kOther, other);
+    other.take();
+    // Within one operation, so that nothing is sent in between.
+    master_.run([&](Transaction& transaction, Time now) {
+        for (int round = 0; round < 2; ++round) {
+            const TaskReply task = create_task(transaction, {.type = TaskType::kCopy, .key = "k", .targets = {"host:2"}}, now);
+            EXPECT_EQ(task.code, StoreCode::kOk);
+            dispatch_tasks(transaction, now);
+            end_task(transaction, {.client = kNode, .task = task.task, .code = StoreCode::kTransferFail, .message = {}}, now);
+        }
+        return true;
+    });
+    // As the catalogue reads an update: plans before drops.
+    std::set<uint64_t> planned;
+    int plans = 0, drops = 0;
+    for (const FeedUpdate& update : other.take()) {
+        for (const RangePlanned& word : update.planned) {
+            EXPECT_TRUE(planned.insert(word.generation).second) << "planned again before it was dropped";
+            ++plans;
+        }
+        for (const RangeDropped& word : update.dropped) {
+            EXPECT_EQ(planned.erase(word.generation), 1u) << "dropped before it was planned";
+            ++drops;
+        }
+    }
+    EXPECT_EQ(plans, 2);
+    EXPECT_EQ(drops, 2);
 }
 
 TEST_F(FeedHubTest, ManyThreadsTellOneStoryInOrder) {

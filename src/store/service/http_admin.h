@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,8 +18,9 @@
 namespace mooncake::store {
 
 struct AdminOptions {
-    std::string address;       // host:port of the master, for /leader
-    std::string quota_file{};  // where quotas are kept; empty: only in memory
+    std::string address;                    // host:port of the master, for /leader
+    std::string quota_file{};               // where quotas are kept; empty: only in memory
+    std::function<void()> changed = [] {};  // called when there may be something to do for the master's jobs
 };
 
 /// Everything on the master's HTTP port: metrics, dashboard, what there is and where, drain jobs, quotas (docs/guide/master.md). Borrows

@@ -10,8 +10,10 @@
 
 #include "net/http_client.h"
 #include "net/socket.h"
+#include "store/master/jobs/jobs.h"
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
+#include "store/master/ops/task_ops.h"
 #include "store/service/metrics_text.h"
 
 namespace mooncake::store {
@@ -224,6 +226,124 @@ TEST_F(AdminTest, ShowsCountersAndStateAsMetrics) {
         EXPECT_THAT(answer.body, HasSubstr(line));
     EXPECT_THAT(answer.body, Not(HasSubstr("mooncake_tenant")));
     EXPECT_THAT(ask("/metrics/summary").body, AllOf(HasSubstr("1.00 KB of 1.00 MB"), HasSubstr("1 keys")));
+}
+
+/// All that users of such masters know, but for parts that are not built: snapshots, promotion, heartbeats of NVMe-oF, high availability.
+constexpr const char* kSingleMetrics[] = {"master_allocated_bytes",
+                                          "master_total_capacity_bytes",
+                                          "segment_allocated_bytes",
+                                          "segment_total_capacity_bytes",
+                                          "master_nof_allocated_bytes",
+                                          "master_total_nof_capacity_bytes",
+                                          "master_allocated_file_size_bytes",
+                                          "master_total_file_capacity_bytes",
+                                          "master_key_count",
+                                          "master_soft_pin_key_count",
+                                          "master_active_clients",
+                                          "master_value_size_bytes",
+                                          "mem_cache_hit_nums_",
+                                          "file_cache_hit_nums_",
+                                          "mem_cache_hit_bytes_total",
+                                          "file_cache_hit_bytes_total",
+                                          "mem_cache_nums_",
+                                          "file_cache_nums_",
+                                          "master_put_start_discard_cnt",
+                                          "master_put_start_release_cnt",
+                                          "master_put_start_discarded_staging_size",
+                                          "master_put_start_alloc_failures_total",
+                                          "master_put_start_partial_allocations_total",
+                                          "mooncake_tenant_quota_requested_bytes",
+                                          "mooncake_tenant_quota_effective_bytes",
+                                          "mooncake_tenant_quota_charged_bytes",
+                                          "mooncake_tenant_quota_admission_closed",
+                                          "mooncake_tenant_quota_over_quota",
+                                          "mooncake_tenant_quota_explicit_policy",
+                                          "mooncake_tenant_quota_reject_total",
+                                          "mooncake_tenant_evict_bytes_total",
+                                          "mooncake_tenant_quota_allocatable_capacity_bytes",
+                                          "mooncake_tenant_quota_requested_bytes_sum",
+                                          "mooncake_tenant_quota_effective_bytes_sum"};
+
+std::vector<std::string> known_metrics() {
+    std::vector<std::string> names(std::begin(kSingleMetrics), std::end(kSingleMetrics));
+    for (const char* call : {"put_start",
+                             "put_end",
+                             "put_revoke",
+                             "get_replica_list",
+                             "get_replica_list_by_regex",
+                             "exist_key",
+                             "remove",
+                             "remove_by_regex",
+                             "remove_all",
+                             "mount_segment",
+                             "unmount_segment",
+                             "remount_segment",
+                             "ping",
+                             "copy_start",
+                             "copy_end",
+                             "copy_revoke",
+                             "move_start",
+                             "move_end",
+                             "move_revoke",
+                             "evict_disk_replica",
+                             "create_copy_task",
+                             "create_move_task",
+                             "query_task",
+                             "fetch_tasks",
+                             "update_task",
+                             "mount_nof_segment",
+                             "unmount_nof_segment",
+                             "remount_nof_segment"})
+        for (const char* what : {"requests", "failures"}) names.push_back(format_text("master_{}_{}_total", call, what));
+    for (const char* call : {"exist_key", "get_replica_list", "put_start", "put_end", "put_revoke", "query_ip", "replica_clear"})
+        for (const char* what : {"requests", "failures", "partial_successes", "items", "failed_items"})
+            names.push_back(format_text("master_batch_{}_{}_total", call, what));
+    for (const char* kind : {"total", "mem", "nof"})
+        for (const char* how : {"attempted", "successful"}) names.push_back(format_text("master_{}_evictions_{}", how, kind));
+    for (const char* suffix : {"", "_mem", "_nof"})
+        for (const char* what : {"key_count", "size_bytes"}) names.push_back(format_text("master_evicted_{}{}", what, suffix));
+    return names;
+}
+
+TEST_F(AdminTest, PrintsEveryMetricOnce) {
+    MasterOptions options;
+    options.tenants = true;
+    serve(options);
+    add_node(1);
+    EXPECT_EQ(ask("/api/v1/tenant_quotas?tenant_id=red", "PUT", R"({"requested_quota_bytes": 1000})").status, 200);
+    const PutItem wanted[] = {{.key = "a", .length = 1}};
+    metrics_.put_start({.tenant = "red", .items = wanted}, {.items = {{.code = StoreCode::kTenantQuotaExceeded}}});
+    const std::string text = "\n" + ask("/metrics").body;
+    for (const std::string& name : known_metrics()) {
+        const std::string type = format_text("\n# TYPE {} ", name);
+        const size_t first = text.find(type);
+        EXPECT_NE(first, std::string::npos) << name << " is missing";
+        EXPECT_EQ(first, text.rfind(type)) << name << " is there twice";
+    }
+}
+
+TEST_F(AdminTest, CountsSoftPinsAndCopies) {
+    add_node(1);
+    put("a");
+    add_node(2);
+    master_->run([&](Transaction& t, Time now) {
+        const PutItem item{.key = "pinned", .length = 10};
+        const WriteConfig config{.soft_pin = SoftPinAction::kEnable, .soft_pin_ttl = 60s};
+        put_start(t, {.client = {2, 1}, .config = config, .items = {&item, 1}}, now);
+        const PutEndItem done{.key = "pinned"};
+        put_end(t, {.client = {2, 1}, .items = {&done, 1}}, now);
+        const TaskReply task = create_task(t, {.type = TaskType::kCopy, .key = "a", .targets = {"node2:1"}}, now);
+        dispatch_tasks(t, now);
+        return end_task(t, {.client = {2, 1}, .task = task.task}, now);
+    });
+    std::string text = ask("/metrics").body;
+    EXPECT_THAT(text, HasSubstr("\nmaster_soft_pin_key_count 1\n"));
+    EXPECT_THAT(text, HasSubstr("\nmaster_copy_start_requests_total 1\n"));
+    EXPECT_THAT(text, HasSubstr("\nmaster_copy_end_requests_total 1\n"));
+    EXPECT_THAT(text, HasSubstr("\nmaster_fetch_tasks_requests_total 1\n"));
+    EXPECT_THAT(text, HasSubstr("\nmaster_move_start_requests_total 0\n"));
+    ask("/api/v1/remove_all?force=true", "POST");
+    EXPECT_THAT(ask("/metrics").body, HasSubstr("\nmaster_soft_pin_key_count 0\n"));
 }
 
 TEST_F(AdminTest, ForgetsTheMetricsOfASegmentThatIsGone) {

@@ -78,6 +78,7 @@ net::HttpResponse AdminService::post_drain(const Request& request) {
                             "the body must be {\"segments\": [names], \"target_segments\": [names], \"max_concurrency\": 1 to 1024}");
     const DrainReply reply = master_.run([&](Transaction& transaction, Time now) { return create_drain(transaction, *wanted, now); });
     if (reply.code != StoreCode::kOk) return error_answer(reply.code);
+    options_.changed();
     return json_answer({{"success", true}, {"job_id", reply.job.to_string()}, {"status", "CREATED"}});
 }
 
@@ -109,6 +110,7 @@ net::HttpResponse AdminService::post_cancel(const Request& request) {
     if (!id) return bad_job();
     const StoreCode code = master_.run([&](Transaction& transaction, Time now) { return cancel_drain(transaction, *id, now); });
     if (code != StoreCode::kOk) return error_answer(code);
+    options_.changed();
     return json_answer({{"success", true}, {"job_id", id->to_string()}, {"status", "CANCELED"}});
 }
 

@@ -63,6 +63,8 @@ Time JobRunner::run_once() {
         if (lost_ > Duration::zero()) forgive(transaction);
         const EvictionRun result = run_jobs(transaction, now);
         hub_.drop_strangers(transaction.state());
+        for (const ClientId& client : hub_.take_lost(transaction.state()))
+            transaction.apply(ClientFollows{.client = client, .follows = false, .now = now});
         const Duration idle = std::clamp(transaction.state().options().client_ttl / 4, kIdleMin, kIdleMax);
         next = result.more ? now : std::min(now + idle, transaction.state().next_event());
         return result;

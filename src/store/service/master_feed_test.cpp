@@ -2,8 +2,6 @@
 // Feeds over real connections: order, acknowledgements, readers that sleep, masters that are killed or stopped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "rpc/testing/other_process.h"
 #include "store/service/master_server.h"
 #include "store/service/testing/served_master.h"
 
@@ -18,6 +17,7 @@ namespace mooncake::store {
 namespace {
 
 using namespace store::testing;
+using rpc::testing::OtherProcess;
 using ::testing::ElementsAre;
 
 constexpr ClientId kNode{1, 1}, kReader{3, 3};
@@ -204,53 +204,20 @@ TEST(MasterFeedEnd, ANodeOfAStoppedMasterKnowsAtLeastWhatWritersWereTold) {
     }
 }
 
-constexpr int kPortFd = 100;  // where a master in a process of its own tells its port
 constexpr Duration kProcessTtl = 2s;
+constexpr const char* kMaster = "MasterFeedPeer.*";
 
-/// Not a test: what MasterProcess runs.
+/// Not a test: what kMaster runs.
 TEST(MasterFeedPeer, DISABLED_ServesInAProcessOfItsOwn) {
     auto server = MasterServer::create({.core = {.client_ttl = kProcessTtl}, .threads = 2});
     ASSERT_TRUE(server);
     (*server)->start();
-    const uint16_t port = (*server)->port();
-    ASSERT_EQ(::write(kPortFd, &port, sizeof port), static_cast<ssize_t>(sizeof port));
+    OtherProcess::tell_port((*server)->port());
     for (;;) ::pause();
 }
 
-/// A master in a process of its own: this program once more, since threads cannot be started after a fork under all sanitizers.
-struct MasterProcess {
-    pid_t pid = -1;
-    uint16_t port = 0;
-
-    MasterProcess() {
-        int fds[2];
-        MC_CHECK(::pipe(fds) == 0);
-        pid = ::fork();
-        MC_CHECK(pid >= 0);
-        if (pid == 0) {
-            ::dup2(fds[1], kPortFd);
-            ::execl("/proc/self/exe", "store_service_test", "--gtest_also_run_disabled_tests", "--gtest_filter=MasterFeedPeer.*", nullptr);
-            ::_exit(127);
-        }
-        ::close(fds[1]);
-        MC_CHECK(::read(fds[0], &port, sizeof port) == sizeof port);
-        ::close(fds[0]);
-    }
-    ~MasterProcess() { kill(); }
-    MasterProcess(const MasterProcess&) = delete;
-    MasterProcess& operator=(const MasterProcess&) = delete;
-
-    void kill() {
-        if (pid < 0) return;
-        ::kill(pid, SIGKILL);
-        ::waitpid(pid, nullptr, 0);
-        pid = -1;
-    }
-    std::string address() const { return format_text("127.0.0.1:{}", port); }
-};
-
 TEST(MasterProcessFeed, ANodeOfAKilledMasterKnowsAtLeastWhatWritersWereTold) {
-    MasterProcess master;
+    OtherProcess master(kMaster);
     Caller caller(master.address());
     caller.join(kNode, 1);
     Following following(master.address(), kNode);
@@ -266,15 +233,13 @@ TEST(MasterProcessFeed, ANodeOfAKilledMasterKnowsAtLeastWhatWritersWereTold) {
 }
 
 TEST(MasterProcessFeed, AMasterThatWasStoppedDoesNotHoldItAgainstItsClients) {
-    MasterProcess master;
+    OtherProcess master(kMaster);
     Caller caller(master.address());
     caller.join(kNode, 1);
     ASSERT_EQ(caller.ping(kNode).status, PingStatus::kOk);
-    ASSERT_EQ(::kill(master.pid, SIGSTOP), 0);
-    int status = 0;
-    ASSERT_EQ(::waitpid(master.pid, &status, WUNTRACED), master.pid);
+    ASSERT_TRUE(master.stop());
     std::this_thread::sleep_for(2 * kProcessTtl);  // twice the time after which a silent client is given up
-    ASSERT_EQ(::kill(master.pid, SIGCONT), 0);
+    ASSERT_TRUE(master.go_on());
     // Its jobs run before long; nothing but our pings keeps us known.
     for (int i = 0; i < 20; ++i) {
         ASSERT_EQ(caller.segments().segments.size(), 1u);

@@ -51,12 +51,16 @@ MasterMetrics::MasterMetrics()
       allocation_failures_(registry_.counter("master_put_start_alloc_failures_total", "values refused for lack of memory")),
       partial_allocations_(
           registry_.counter("master_put_start_partial_allocations_total", "values that got fewer replicas than asked for")),
-      evictions_attempted_(registry_.counter("master_attempted_evictions_total", "runs of the eviction job above the high watermark")),
-      evictions_successful_(registry_.counter("master_successful_evictions_total", "such runs that evicted something")),
       value_size_(registry_.histogram("master_value_size_bytes", "lengths of the values being written")) {
     const auto counter = [this](std::string_view prefix, std::string_view name, std::string_view what, std::string_view help) {
         return &registry_.counter(format_text("master_{}{}_{}_total", prefix, name, what), format_text("{} of {}{}", help, prefix, name));
     };
+    for (size_t i = 0; const char* kind : {"total", "mem"}) {
+        evictions_attempted_[i] = &registry_.counter(format_text("master_attempted_evictions_{}", kind),
+                                                     "runs of the eviction job above the high watermark");
+        evictions_successful_[i++] = &registry_.counter(format_text("master_successful_evictions_{}", kind),
+                                                        "such runs that evicted something");
+    }
     for (size_t i = 0; i < kCalls; ++i) {
         const auto [single, batch] = names_of(static_cast<CountedCall>(i));
         Counters& counters = calls_[i];
@@ -149,8 +153,10 @@ void MasterMetrics::remount(const RemountReply& reply) {
 }
 
 void MasterMetrics::evicted(const EvictionRun& run) {
-    if (run.over) evictions_attempted_.add();
-    if (run.entries != 0) evictions_successful_.add();
+    for (size_t i = 0; i < evictions_attempted_.size(); ++i) {
+        if (run.over) evictions_attempted_[i]->add();
+        if (run.entries != 0) evictions_successful_[i]->add();
+    }
 }
 
 uint64_t MasterMetrics::total(CountedCall call) const {

@@ -91,8 +91,7 @@ private:
     metrics::Counter& exist_found_;
     metrics::Counter& allocation_failures_;
     metrics::Counter& partial_allocations_;
-    metrics::Counter& evictions_attempted_;
-    metrics::Counter& evictions_successful_;
+    std::array<metrics::Counter*, 2> evictions_attempted_, evictions_successful_;  // of everything; of memory, which is the same
     metrics::Histogram& value_size_;
 };
 

@@ -56,6 +56,7 @@ public:
     uint16_t port() const noexcept override { return server_->port(); }
     uint64_t epoch() const noexcept override { return epoch_; }
     LockedMaster& master() noexcept override { return master_; }
+    void touch() override { jobs_.touch(); }
     MasterMetrics& metrics() noexcept override { return metrics_; }
     size_t followers() const override { return hub_.followers(); }
 

@@ -38,6 +38,8 @@ public:
 
     /// For administration; as long as the server lives. Nobody else may alter the state once stop() begins.
     virtual LockedMaster& master() noexcept = 0;
+    /// Something was done to it: the jobs look for what follows.
+    virtual void touch() = 0;
     virtual MasterMetrics& metrics() noexcept = 0;
     virtual size_t followers() const = 0;
 };

@@ -2,6 +2,7 @@
 #include "store/service/metrics_text.h"
 
 #include <map>
+#include <utility>
 
 #include "store/service/admin_views.h"
 
@@ -39,10 +40,41 @@ void add_pool(Snapshot& snapshot, const PoolView& pool) {
     snapshot.counter("master_put_start_release_cnt", "writes given up after the release time", pool.totals.expired_writes);
     snapshot.gauge("master_put_start_discarded_staging_size", "memory that waits for the end of leases and lost writers",
                    pool.resting_bytes);
+    snapshot.gauge("master_soft_pin_key_count", "keys whose soft pin has not ended", pool.soft_pinned);
     for (const char* suffix : {"", "_mem"}) {
         snapshot.counter(format_text("master_evicted_key_count{}", suffix), "keys evicted", pool.totals.evicted_objects);
         snapshot.counter(format_text("master_evicted_size_bytes{}", suffix), "bytes evicted", pool.totals.evicted_bytes);
     }
+}
+
+void add_copies(Snapshot& snapshot, const StateTotals& totals) {
+    // Nobody asks for these one by one: the master orders, and the owner of the source reports once.
+    const auto call = [&](const std::string& name, const std::string& what, uint64_t count) {
+        snapshot.counter(format_text("master_{}_requests_total", name), what, count);
+        snapshot.counter(format_text("master_{}_failures_total", name), format_text("{}, refused", what), 0);
+    };
+    for (const auto& [name, copies] : {std::pair{"copy", totals.copies}, std::pair{"move", totals.moves}}) {
+        call(format_text("{}_start", name), "orders given", copies.started);
+        call(format_text("{}_end", name), "orders carried out", copies.ended);
+        call(format_text("{}_revoke", name), "orders that came to nothing", copies.revoked);
+    }
+    call("fetch_tasks", "orders that nodes were told", totals.copies.started + totals.moves.started);
+}
+
+/// Of things that this master does not have: dashboards look for them all the same.
+void add_absent(Snapshot& snapshot) {
+    constexpr const char* kGauges[] = {"master_nof_allocated_bytes", "master_total_nof_capacity_bytes"};
+    constexpr const char* kCounters[] = {"master_attempted_evictions_nof", "master_successful_evictions_nof",
+                                         "master_evicted_key_count_nof", "master_evicted_size_bytes_nof"};
+    constexpr const char* kCalls[] = {"mount_nof_segment", "unmount_nof_segment", "remount_nof_segment", "evict_disk_replica"};
+    for (const char* name : kGauges) snapshot.gauge(name, "there is no such storage", 0);
+    for (const char* name : kCounters) snapshot.counter(name, "there is no such storage", 0);
+    for (const char* name : kCalls) {
+        snapshot.counter(format_text("master_{}_requests_total", name), "there is no such storage", 0);
+        snapshot.counter(format_text("master_{}_failures_total", name), "there is no such storage", 0);
+    }
+    for (const char* what : {"requests", "failures", "partial_successes", "items", "failed_items"})
+        snapshot.counter(format_text("master_batch_query_ip_{}_total", what), "clients name their hosts themselves", 0);
 }
 
 void add_segments(Snapshot& snapshot, const LockedMaster& master) {
@@ -93,6 +125,8 @@ std::string state_metrics(const LockedMaster& master) {
     Snapshot snapshot;
     const PoolView pool = view_pool(master);
     add_pool(snapshot, pool);
+    add_copies(snapshot, pool.totals);
+    add_absent(snapshot);
     add_segments(snapshot, master);
     if (master.look([](const MasterState& state, Time) { return state.options().tenants; }))
         add_tenants(snapshot, master, pool.capacity_bytes);

@@ -38,7 +38,8 @@ StoreCode report_failures(Transaction& transaction, const FailureReport& report,
         if (number == 0 || state.segments()[number].suspect_until > now) continue;
         // One client with a broken network must not make the whole pool look ill.
         const auto view = state.segments().view().segments;
-        const auto suspects = std::count_if(view.begin(), view.end(), [](const SegmentView& one) { return one.suspect; });
+        const auto suspects = std::count_if(view.begin(), view.end(),
+                                            [&](const SegmentView& one) { return state.segments()[one.segment].suspect_until > now; });
         if (view.size() > 1 && static_cast<size_t>(suspects + 1) * 2 > view.size()) continue;
         const Segment& segment = state.segments()[number];
         const bool again = segment.suspect_for > Duration::zero() && now - segment.suspect_until <= 2 * segment.suspect_for;

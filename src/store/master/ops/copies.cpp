@@ -69,7 +69,7 @@ private:
             return segments()[view.segment].allocator.find(bytes()).has_value();
         });
         if (found) return {segments().view().segments[*found].segment};
-        const auto made = evictor_.make_room(object().length, names_in_use_, Sacrifice::kSoftPinned);
+        const auto made = evictor_.make_room(object().length, {.names_in_use = names_in_use_}, Sacrifice::kSoftPinned);
         return made ? std::vector<SegmentNumber>{*made} : std::vector<SegmentNumber>{};
     }
     /// Both are there for a while, also in a move.

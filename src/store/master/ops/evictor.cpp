@@ -83,13 +83,21 @@ uint64_t Evictor::evict(ObjectId unit) {
     return bytes;
 }
 
-bool Evictor::usable(SegmentNumber segment, std::span<const uint32_t> names_in_use) const {
-    const Segment& one = state().segments()[segment];
-    return one.view_position != UINT32_MAX && std::find(names_in_use.begin(), names_in_use.end(), one.name_number) == names_in_use.end();
+bool Evictor::usable(SegmentNumber segment, const Wanted& wanted) const {
+    const SegmentTable& segments = state().segments();
+    if (segments[segment].view_position == UINT32_MAX) return false;
+    const SegmentView& view = segments.view().segments[segments[segment].view_position];
+    const auto& names = wanted.names_in_use;
+    return is_suspect(view, wanted.unreachable) == wanted.suspects && std::find(names.begin(), names.end(), view.name) == names.end();
 }
 
-std::optional<SegmentNumber> Evictor::make_room(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most) {
+std::optional<SegmentNumber> Evictor::make_room(uint64_t length, const Wanted& wanted, Sacrifice most) {
     const SegmentTable& segments = state().segments();
+    const auto view = segments.view().segments;
+    const bool possible = std::any_of(view.begin(), view.end(), [&](const SegmentView& one) {
+        return one.capacity >= state().rounded(length) && usable(one.segment, wanted);
+    });
+    if (!possible) return std::nullopt;
     std::vector<SegmentNumber> touched;
     for (uint64_t freed = 0; freed < state().rounded(length);) {
         const ObjectId unit = next(0, most);
@@ -101,9 +109,9 @@ std::optional<SegmentNumber> Evictor::make_room(uint64_t length, std::span<const
         }
         freed += evict(unit);
         for (const SegmentNumber segment : touched)
-            if (usable(segment, names_in_use) && segments[segment].allocator.find(state().rounded(length))) return segment;
+            if (usable(segment, wanted) && segments[segment].allocator.find(state().rounded(length))) return segment;
     }
-    return evict_hole(length, names_in_use, most);
+    return evict_hole(length, most, [&](SegmentNumber segment) { return usable(segment, wanted); });
 }
 
 bool Evictor::may_go(ObjectId unit, Sacrifice most) {
@@ -149,11 +157,11 @@ std::vector<ObjectId> Evictor::hole_around(const Replica& replica, uint64_t leng
 }
 
 bool Evictor::make_room_on(SegmentNumber segment, uint64_t length, Sacrifice most) {
-    return evict_hole(length, {}, most, segment).has_value();
+    const bool open = state().segments()[segment].view_position != UINT32_MAX;
+    return open && evict_hole(length, most, [segment](SegmentNumber other) { return other == segment; }).has_value();
 }
 
-std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most,
-                                                 SegmentNumber only) {
+std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, Sacrifice most, const std::function<bool(SegmentNumber)>& usable) {
     constexpr int kTries = 1024;
     const ObjectId coldest = next(0, most);
     if (coldest == 0) return std::nullopt;
@@ -166,7 +174,7 @@ std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, std::span<cons
             const ReplicaList& replicas = state().objects()[id].replicas;
             for (size_t i = 0; i < replicas.size(); ++i) {
                 const SegmentNumber segment = replicas[i].segment;
-                if (!usable(segment, names_in_use) || (only != 0 && segment != only)) continue;
+                if (!usable(segment)) continue;
                 const std::vector<ObjectId> victims = hole_around(replicas[i], state().rounded(length), most);
                 if (victims.empty()) continue;
                 for (const ObjectId victim : victims) evict(victim);

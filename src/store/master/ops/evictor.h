@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -33,9 +34,15 @@ public:
     ObjectId next(TenantNumber tenant, Sacrifice most);
     /// Returns the bytes of the entry.
     uint64_t evict(ObjectId unit);
-    /// Evicts at most about `length` bytes, then a planned hole, so that a range of that length fits somewhere outside the segment names
-    /// in use; tells where.
-    std::optional<SegmentNumber> make_room(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most);
+    /// Where memory is wanted: outside the segment names in use; and on suspects (also those `unreachable` to the writer), or not.
+    struct Wanted {
+        std::span<const uint32_t> names_in_use{};
+        std::span<const uint32_t> unreachable{};
+        bool suspects = false;
+    };
+    /// Evicts at most about `length` bytes, then a planned hole, so that a range of that length fits there; tells on which segment. Evicts
+    /// nothing where no segment is wanted that is large enough.
+    std::optional<SegmentNumber> make_room(uint64_t length, const Wanted& wanted, Sacrifice most);
     /// The same in this segment, by evicting one of the coldest there with its neighbours.
     bool make_room_on(SegmentNumber segment, uint64_t length, Sacrifice most);
     /// Nothing but leased entries are left: lets the coldest of them go, so that the memory is there when their leases are over, unless
@@ -58,10 +65,8 @@ private:
     template <typename Pick>
     ObjectId pick(TenantNumber tenant, Pick&& one);
     bool may_go(ObjectId unit, Sacrifice most);
-    bool usable(SegmentNumber segment, std::span<const uint32_t> names_in_use) const;
-    /// In that segment, or in any (0).
-    std::optional<SegmentNumber> evict_hole(uint64_t length, std::span<const uint32_t> names_in_use, Sacrifice most,
-                                            SegmentNumber only = 0);
+    bool usable(SegmentNumber segment, const Wanted& wanted) const;
+    std::optional<SegmentNumber> evict_hole(uint64_t length, Sacrifice most, const std::function<bool(SegmentNumber)>& usable);
     std::vector<ObjectId> hole_around(const Replica& replica, uint64_t length, Sacrifice most);
 
     Transaction& transaction_;

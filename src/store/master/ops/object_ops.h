@@ -12,8 +12,8 @@
 /// What clients ask about objects, one file each. They never fail as a whole: every item has its code. `now` never runs backwards.
 namespace mooncake::store {
 
-/// Per item: kInvalidParams (no key, no length, bad configuration), kTenantNotRegistered, kObjectAlreadyExists (a value, or a
-/// younger write), kInvalidWrite (the request was revoked before), kNoAvailableHandle, kTenantQuotaExceeded. Items of one group are
+/// Per item: kInvalidParams (no key, no length, bad configuration), kTenantNotRegistered, kObjectAlreadyExists (a value),
+/// kReplicaIsNotReady (somebody is writing it), kInvalidWrite (the request was revoked before), kNoAvailableHandle, kTenantQuotaExceeded. Items of one group are
 /// started all or none.
 PutStartReply put_start(Transaction& transaction, const PutStartRequest& request, Time now);
 /// As put_start, but a value is replaced at the end, and unfinished writes of others are pre-empted at once. Also per item:
@@ -21,7 +21,7 @@ PutStartReply put_start(Transaction& transaction, const PutStartRequest& request
 PutStartReply upsert_start(Transaction& transaction, const PutStartRequest& request, Time now);
 /// Ends a put or an upsert: kOk (also when repeated), kObjectNotFound, kIllegalClient, kInvalidWrite (not the current write).
 CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time now);
-/// Gives a write up; the client has stopped writing. Codes as put_end; kInvalidWrite also for a finished one.
+/// Gives a write up; the client has stopped writing, but for what is in doubt. Codes as put_end; kInvalidWrite also for a finished one.
 CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now);
 
 /// Grants leases. Per item: kInvalidParams (no key), kObjectNotFound (also where it, or one of its group, lies only where the caller cannot

@@ -5,8 +5,8 @@
 
 namespace mooncake::store {
 
-Placer::Placer(Transaction& transaction, const WriteConfig& config, Time now)
-    : transaction_(transaction), config_(config), now_(now), evictor_(transaction, now) {
+Placer::Placer(Transaction& transaction, const WriteConfig& config, std::span<const uint32_t> unreachable, Time now)
+    : transaction_(transaction), config_(config), unreachable_(unreachable), now_(now), evictor_(transaction, now) {
     const SegmentTable& segments = state().segments();
     for (const std::string& name : config.preferred_segments)
         for (const SegmentNumber number : segments.find_name(name))
@@ -29,21 +29,29 @@ uint32_t Placer::affordable(const Wanted& wanted) {
     return static_cast<uint32_t>(std::min<uint64_t>(config_.replica_num, room() / each));
 }
 
+/// A suspect is better than a refusal, but one replica less is better than a suspect.
 SegmentNumber Placer::choose(const Wanted& wanted, Random& random) {
+    const SegmentNumber segment = choose_among(wanted, random, /*suspects=*/false);
+    return segment != 0 || !names_in_use_.empty() ? segment : choose_among(wanted, random, /*suspects=*/true);
+}
+
+SegmentNumber Placer::choose_among(const Wanted& wanted, Random& random, bool suspects) {
     const SegmentTable& segments = state().segments();
     const PlacementWish wish{.strategy = config_.replica_num == 1 ? state().options().placement : PlacementStrategy::kRandom,
                              .length = state().rounded(wanted.length),
                              .preferred = preferred_,
                              .names_in_use = names_in_use_,
+                             .unreachable = unreachable_,
                              .host = host_,
-                             .key_hash = wanted.key_hash};
+                             .key_hash = wanted.key_hash,
+                             .suspects = suspects};
     const auto fits = [&](const SegmentView& view) {
         return segments[view.segment].allocator.find(state().rounded(wanted.length)).has_value();
     };
     if (const auto position = choose_segment(segments.view(), wish, random, fits)) return segments.view().segments[*position].segment;
     // Only the first replica is worth a broken promise.
     const Sacrifice most = names_in_use_.empty() ? Sacrifice::kPromised : Sacrifice::kSoftPinned;
-    return evictor_.make_room(wanted.length, names_in_use_, most).value_or(0);
+    return evictor_.make_room(wanted.length, {names_in_use_, unreachable_, suspects}, most).value_or(0);
 }
 
 Placer::Placed Placer::place(const Wanted& wanted) {

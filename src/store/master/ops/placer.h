@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "store/master/ops/evictor.h"
@@ -24,7 +25,8 @@ public:
         std::vector<ReplicaLocation> replicas;  // at least one if kOk; free now, not yet taken
     };
 
-    Placer(Transaction& transaction, const WriteConfig& config, Time now);
+    /// `unreachable`: segments that the writer cannot reach now.
+    Placer(Transaction& transaction, const WriteConfig& config, std::span<const uint32_t> unreachable, Time now);
 
     Placed place(const Wanted& wanted);
     /// After a kNoAvailableHandle: when it may be worth trying again, from now; zero: not by waiting.
@@ -35,9 +37,11 @@ private:
     /// How many replicas the tenant can be charged for, after evicting its own things if need be.
     uint32_t affordable(const Wanted& wanted);
     SegmentNumber choose(const Wanted& wanted, Random& random);
+    SegmentNumber choose_among(const Wanted& wanted, Random& random, bool suspects);
 
     Transaction& transaction_;
     const WriteConfig& config_;
+    const std::span<const uint32_t> unreachable_;
     const Time now_;
     Evictor evictor_;
     std::vector<uint32_t> preferred_;     // positions in the view

@@ -62,17 +62,17 @@ CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time 
 }
 
 CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now) {
-    CodesReply reply = end_writes(transaction, request.tenant, request.client, request.items,
-                                  [&](const PutEndItem& item, const Ended& ended) {
-                                      if (ended.code != StoreCode::kOk) return ended.code;
-                                      if (ended.write == 0) return StoreCode::kInvalidWrite;
-                                      // Who never heard of a generation means the write of that request, not another one of its own to the same key.
-                                      const uint64_t started_by = transaction.state().write(ended.write).request_id;
-                                      if (item.generation == 0 && request.request_id != 0 && started_by != request.request_id)
-                                          return StoreCode::kInvalidWrite;
-                                      transaction.apply(WriteDropped{.write = ended.write, .rest_until = now, .now = now});
-                                      return StoreCode::kOk;
-                                  });
+    CodesReply reply = end_writes(
+        transaction, request.tenant, request.client, request.items, [&](const PutEndItem& item, const Ended& ended) {
+            if (ended.code != StoreCode::kOk) return ended.code;
+            if (ended.write == 0) return StoreCode::kInvalidWrite;
+            // Who never heard of a generation means the write of that request, not another one of its own to the same key.
+            const uint64_t started_by = transaction.state().write(ended.write).request_id;
+            if (item.generation == 0 && request.request_id != 0 && started_by != request.request_id) return StoreCode::kInvalidWrite;
+            transaction.apply(WriteDropped{
+                .write = ended.write, .rest_until = now, .now = now, .in_doubt = {request.in_doubt.begin(), request.in_doubt.end()}});
+            return StoreCode::kOk;
+        });
     const ClientNumber client = transaction.state().clients().find(request.client);
     if (request.request_id != 0 && transaction.state().clients().alive(client) &&
         !transaction.state().clients()[client].closed(request.request_id))

@@ -22,7 +22,8 @@ StoreCode check_config(const MasterOptions& options, const WriteConfig& config) 
 class Starter {
 public:
     Starter(Transaction& transaction, const PutStartRequest& request, Time now, bool upsert)
-        : transaction_(transaction), request_(request), now_(now), upsert_(upsert), placer_(transaction, request.config, now) {}
+        : transaction_(transaction), request_(request), now_(now), upsert_(upsert),
+          placer_(transaction, request.config, request.unreachable, now) {}
 
     PutStartReply run() {
         reply_.items.resize(request_.items.size());
@@ -44,7 +45,10 @@ private:
     static constexpr size_t kPrefetch = 32;
 
     const MasterState& state() const { return transaction_.state(); }
-    static bool failed(StoreCode code) { return code != StoreCode::kOk && code != StoreCode::kObjectAlreadyExists; }
+    /// Not as wanted: neither started nor there, nor on its way by another.
+    static bool failed(StoreCode code) {
+        return code != StoreCode::kOk && code != StoreCode::kObjectAlreadyExists && code != StoreCode::kReplicaIsNotReady;
+    }
 
     /// What concerns the request as a whole.
     StoreCode admit() {
@@ -127,7 +131,7 @@ private:
         if (upsert_ && !item.group.empty() && (object.group == 0 || state().groups()[object.group].name != item.group))
             return StoreCode::kInvalidParams;
         if (object.write == 0) return StoreCode::kOk;
-        if (!upsert_ && !preemptible(state(), state().write(object.write), now_)) return StoreCode::kObjectAlreadyExists;
+        if (!upsert_ && !preemptible(state(), state().write(object.write), now_)) return StoreCode::kReplicaIsNotReady;
         preempt(transaction_, object.write, now_);
         return StoreCode::kOk;
     }

@@ -48,15 +48,87 @@ TEST_F(Put, OfAnExistingKeyIsRefusedAndChangesNothing) {
 
 TEST_F(Put, OfAKeyBeingWrittenIsRefusedUntilTheDiscardTimeout) {
     const PutStartItem first = start("k");
-    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kObjectAlreadyExists);
+    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kReplicaIsNotReady);
     pass(29s);
-    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kObjectAlreadyExists);
+    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kReplicaIsNotReady);
     pass(1s);
     const PutStartItem second = start("k", kKiB, {}, kOther);
     ASSERT_EQ(second.code, StoreCode::kOk);
     EXPECT_GT(second.generation, first.generation);
     EXPECT_EQ(end("k", first.generation), StoreCode::kIllegalClient) << "the pre-empted writer";
     EXPECT_EQ(end("k", second.generation, kOther), StoreCode::kOk);
+}
+
+TEST_F(Put, OfAKeyWhoseWriterIsDeafIsStartedAnew) {
+    start("k");
+    follows(kClient, false);
+    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kReplicaIsNotReady) << "it may just be connecting again";
+    pass(1s);
+    EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kOk);
+    EXPECT_EQ(state().quarantine().bytes(), kKiB) << "its bytes may still land";
+
+    const PutStartItem again = start("l");
+    follows(kClient, true);
+    pass(2s);
+    EXPECT_EQ(start("l", kKiB, {}, kOther).code, StoreCode::kReplicaIsNotReady);
+    EXPECT_EQ(end("l", again.generation), StoreCode::kOk);
+}
+
+TEST_F(Put, GivenUpWithBytesInDoubtFreesItsKeyAndLetsOnlyTheDoubtfulRangeRest) {
+    const SegmentNumber other = add_node(2);
+    const PutStartReply started = start({{.key = "k", .length = kKiB}}, {.replica_num = 2});
+    ASSERT_EQ(started.replicas.size(), 2u);
+    const Time began = now_;
+    pass(2s);
+    {
+        auto t = transaction();
+        const PutEndItem item{.key = "k", .generation = started.items[0].generation};
+        EXPECT_EQ(put_revoke(t, {.client = kClient, .items = {&item, 1}, .in_doubt = {&other, 1}}, now_).codes[0], StoreCode::kOk);
+    }
+    EXPECT_EQ(state().quarantine().bytes(), kKiB);
+    EXPECT_EQ(state().segments()[other].resting_bytes, kKiB);
+    EXPECT_EQ(state().quarantine().next(), began + options_.put_release_timeout);
+    EXPECT_EQ(put("k"), StoreCode::kOk) << "the key is free";
+}
+
+TEST_F(Put, PlacesNothingOnASuspectWhileAnotherHasOrCanMakeRoom) {
+    const SegmentNumber suspect = add_node(2, 4 * kPool);
+    suspected(suspect);
+    for (int i = 0; i < 200; ++i) ASSERT_EQ(put(std::to_string(i), kKiB, {.replica_num = 2}), StoreCode::kOk);
+    EXPECT_EQ(state().segments()[suspect].allocator.used_bytes(), 0u) << "rather evicts, rather one replica less";
+    EXPECT_GT(state().totals().evicted_objects, 0u);
+    ASSERT_EQ(put("large", 2 * kPool), StoreCode::kOk) << "which fits nowhere else";
+    EXPECT_EQ(where("large").segment, suspect);
+}
+
+TEST_F(Put, EvictsNothingForAReplicaThatCanHaveNoPlace) {
+    fill(kKiB);
+    const uint64_t before = state().totals().evicted_objects;
+    ASSERT_EQ(put("k", kKiB, {.replica_num = 3}), StoreCode::kOk);
+    EXPECT_EQ(state().totals().evicted_objects, before + 1);
+}
+
+TEST_F(Put, AvoidsWhatItsWriterCannotReach) {
+    const SegmentNumber other = add_node(2);
+    for (int i = 0; i < 20; ++i) {
+        const std::string key = std::to_string(i);
+        auto t = transaction();
+        const PutItem item{.key = key, .length = kKiB};
+        const PutStartReply reply = put_start(
+            t, {.client = kClient, .config = {.replica_num = 2}, .items = {&item, 1}, .unreachable = {&other, 1}}, now_);
+        ASSERT_EQ(reply.replicas.size(), 1u);
+        EXPECT_NE(reply.replicas[0].segment, other);
+    }
+}
+
+TEST_F(Put, PrefersSegmentsWhoseOwnerFollows) {
+    const SegmentNumber deaf = add_node(2);
+    follows(node(2), false);
+    for (int i = 0; i < 20; ++i) ASSERT_EQ(put(std::to_string(i)), StoreCode::kOk);
+    EXPECT_EQ(state().segments()[deaf].allocator.used_bytes(), 0u);
+    follows(node(2), true);
+    for (int i = 20; i < 60; ++i) ASSERT_EQ(put(std::to_string(i)), StoreCode::kOk);
+    EXPECT_GT(state().segments()[deaf].allocator.used_bytes(), 0u);
 }
 
 TEST_F(Put, RangesOfAPreemptedWriteRestUntilTheReleaseTimeout) {
@@ -78,8 +150,8 @@ TEST_F(Put, IsAnsweredTheSameWhenTheRequestIsRepeated) {
     EXPECT_EQ(again.replicas, first.replicas);
     for (size_t i = 0; i < 2; ++i) EXPECT_EQ(again.items[i].generation, first.items[i].generation);
     EXPECT_EQ(state().segments().used_bytes(), used);
-    EXPECT_EQ(start(items, {}, kClient, 8).items[0].code, StoreCode::kObjectAlreadyExists) << "another request";
-    EXPECT_EQ(start(items, {}, kOther, 7).items[0].code, StoreCode::kObjectAlreadyExists) << "another client";
+    EXPECT_EQ(start(items, {}, kClient, 8).items[0].code, StoreCode::kReplicaIsNotReady) << "another request";
+    EXPECT_EQ(start(items, {}, kOther, 7).items[0].code, StoreCode::kReplicaIsNotReady) << "another client";
 }
 
 TEST_F(Put, CannotStartLateAfterItWasRevoked) {
@@ -125,7 +197,7 @@ TEST_F(Put, BatchKeysSeeEachOther) {
                                        {.key = "b", .length = kPool / 2},
                                        {.key = "c", .length = 64}});
     EXPECT_EQ(reply.items[0].code, StoreCode::kOk);
-    EXPECT_EQ(reply.items[1].code, StoreCode::kObjectAlreadyExists);
+    EXPECT_EQ(reply.items[1].code, StoreCode::kReplicaIsNotReady);
     EXPECT_EQ(reply.items[2].code, StoreCode::kOk);
     EXPECT_EQ(reply.items[3].code, StoreCode::kNoAvailableHandle) << "the first two took it all";
     EXPECT_NE(reply.replicas[0], reply.replicas[1]);

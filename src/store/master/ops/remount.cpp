@@ -99,6 +99,8 @@ private:
         const TenantNumber tenant = state().options().tenants ? state().tenants().find(held.tenant) : TenantTable::kDefault;
         const ObjectId id = tenant == 0 ? 0 : state().objects().find(tenant, held.key);
         if (state().segments()[segment_].dropped.contains(held.generation)) return Verdict::kStale;
+        if (tenant != 0 && state().buried().buried(tenant, state().objects().hash(tenant, held.key), held.generation))
+            return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];

@@ -33,6 +33,7 @@ CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time n
         StoreCode code = key.empty() ? StoreCode::kInvalidParams : StoreCode::kObjectNotFound;
         if (id != 0) code = check_removable(transaction, id, request.force, now);
         if (code == StoreCode::kOk) transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
+        if (code == StoreCode::kObjectNotFound && tenant != 0) transaction.apply(KeyBuried{.tenant = tenant, .key = std::string(key)});
         reply.codes.push_back(code);
     }
     return reply;
@@ -51,6 +52,8 @@ uint64_t remove_matching(Transaction& transaction, const RemoveMatchingRequest& 
     }
     const uint64_t count = removed.objects.size();
     if (count != 0) transaction.apply(std::move(removed));
+    // Without force what a node is yet to report would count as leased.
+    if (!request.matches && request.force) transaction.apply(AllBuried{.tenant = tenant});
     return count;
 }
 

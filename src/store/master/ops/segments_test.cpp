@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "store/master/ops/evictor.h"
 #include "store/master/testing/pool.h"
 
 namespace mooncake::store {
@@ -421,6 +422,48 @@ TEST_F(Adoption, AnUnfinishedPutReplacesWhatIsAdoptedMeanwhile) {
     EXPECT_EQ(exists("k"), 1);
     end("k", started.generation);
     EXPECT_EQ(get("k").generation, started.generation);
+}
+
+TEST_F(Adoption, WhatWasRemovedBeforeItsNodeReportedStaysAway) {
+    options_.first_generation = 1000;
+    EXPECT_EQ(remove_key("unknown"), StoreCode::kObjectNotFound);
+    ASSERT_EQ(adopt(1, {held("twice", 0, 5)}).adopted, 1u);
+    EXPECT_EQ(remove_key("twice", true), StoreCode::kOk);
+    const RemountReply::Segment reply = adopt(2, {held("unknown", 0, 6), held("twice", kKiB, 5), held("other", 2 * kKiB, 7)});
+    EXPECT_EQ(reply.adopted, 1u);
+    EXPECT_EQ(reply.stale, 2u);
+    EXPECT_FALSE(holds("unknown"));
+    EXPECT_FALSE(holds("twice"));
+    EXPECT_TRUE(holds("other"));
+    add_node(9);
+    EXPECT_EQ(put("unknown"), StoreCode::kOk) << "a new value is another matter";
+}
+
+TEST_F(Adoption, WhatWasReplacedWhileItsNodeWasAwayStaysAway) {
+    options_.first_generation = 1000;
+    add_node(1);
+    ASSERT_EQ(adopt(2, {held("k", 0, 5)}).adopted, 1u);
+    ASSERT_EQ(upsert("k").code, StoreCode::kOk);
+    ASSERT_EQ(end("k"), StoreCode::kOk);
+    jobs();
+    {
+        auto t = transaction();
+        Evictor(t, now_).evict(state().objects().find(TenantTable::kDefault, "k"));
+    }
+    ASSERT_FALSE(holds("k"));
+    EXPECT_EQ(adopt(3, {held("k", 0, 5)}).stale, 1u);
+    EXPECT_FALSE(holds("k"));
+}
+
+TEST_F(Adoption, RemovalOfEverythingByForceIncludesWhatIsYetToBeReported) {
+    options_.first_generation = 1000;
+    {
+        auto t = transaction();
+        EXPECT_EQ(remove_matching(t, {.force = true}, now_), 0u);
+    }
+    EXPECT_EQ(adopt(1, {held("k", 0, 5)}).stale, 1u);
+    add_node(9);
+    EXPECT_EQ(put("k"), StoreCode::kOk);
 }
 
 TEST_F(Adoption, ARepeatedRemountChangesNothing) {

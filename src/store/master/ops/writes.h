@@ -9,7 +9,9 @@ namespace mooncake::store {
 
 /// Nobody waits for this write any more: it took too long, or its writer is gone.
 inline bool preemptible(const MasterState& state, const Write& write, Time now) {
-    return now - write.started >= state.options().put_discard_timeout || !state.clients().alive(write.client);
+    if (now - write.started >= state.options().put_discard_timeout || !state.clients().alive(write.client)) return true;
+    const Time deaf_since = state.clients()[write.client].deaf_since;
+    return deaf_since != Time::max() && now - deaf_since >= state.options().deaf_writer_timeout;
 }
 
 /// Drops a write whose writer was not asked: its bytes may still land, so its ranges rest.

@@ -71,6 +71,15 @@ protected:
         return state().segments().find(spec(number, size).id);
     }
 
+    void follows(const ClientId& client, bool follows) {
+        auto t = transaction();
+        t.apply(ClientFollows{.client = client, .follows = follows, .now = now_});
+    }
+    void suspected(SegmentNumber segment) {
+        auto t = transaction();
+        t.apply(SegmentSuspected{.segment = segment, .duration = 10s, .now = now_});
+    }
+
     // objects
     PutStartReply start(const std::vector<PutItem>& items, WriteConfig config = {}, const ClientId& client = kClient,
                         uint64_t request_id = 0, bool upsert = false) {

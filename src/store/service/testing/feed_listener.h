@@ -50,6 +50,8 @@ public:
     bool over() { return reply() || error(); }
     /// From now on parts are refused, as by a reader that is too slow.
     void clog() { clogged_ = true; }
+    /// The connection is lost.
+    void vanish() { vanished_ = true; }
 
     std::unique_ptr<rpc::Responder> responder() { return std::make_unique<Fake>(*this); }
 
@@ -66,14 +68,14 @@ private:
             told_.error_ = error;
         }
         bool part(rpc::Bytes body) override {
-            if (told_.clogged_) return false;
+            if (told_.clogged_ || told_.vanished_) return false;
             auto update = decode_feed_update(body);
             MC_CHECK(update);
             Lock lock(told_.mutex_);
             told_.updates_.push_back(std::move(*update));
             return true;
         }
-        bool abandoned() const noexcept override { return false; }
+        bool abandoned() const noexcept override { return told_.vanished_; }
         Deadline deadline() const noexcept override { return Deadline::never(); }
         const rpc::PeerInfo& peer() const noexcept override { return peer_; }
 
@@ -86,7 +88,7 @@ private:
     std::vector<FeedUpdate> updates_ MC_GUARDED_BY(mutex_);
     std::optional<rpc::Bytes> reply_ MC_GUARDED_BY(mutex_);
     std::optional<Error> error_ MC_GUARDED_BY(mutex_);
-    std::atomic<bool> clogged_{false};
+    std::atomic<bool> clogged_{false}, vanished_{false};
 };
 
 }  // namespace mooncake::store::testing

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+
+#include "store/master/object.h"
+
+namespace mooncake::store {
+
+/// Which values are gone for good although a node may still report them: one that was away, or not yet heard of by a new master, when they
+/// were removed or replaced. Remembers the latest kKeysMax keys, by hash: what is forgotten may come back with such a node, a hash that
+/// two keys share costs one of them a miss. Not thread-safe.
+class BuriedKeys {
+public:
+    static constexpr size_t kKeysMax = 1 << 18;
+
+    /// Values of that key with a lower generation.
+    void bury(uint64_t key_hash, uint64_t generation) {
+        const auto [known, fresh] = below_.insert_or_assign(key_hash, generation);
+        if (!fresh) return;
+        order_.push_back(known->first);
+        if (order_.size() <= kKeysMax) return;
+        below_.erase(order_.front());
+        order_.pop_front();
+    }
+    /// Of a tenant, or of all (0).
+    void bury_all(TenantNumber tenant, uint64_t generation) { all_below_[tenant] = generation; }
+
+    bool buried(TenantNumber tenant, uint64_t key_hash, uint64_t generation) const {
+        if (const auto found = below_.find(key_hash); found != below_.end() && generation < found->second) return true;
+        for (const TenantNumber one : {TenantNumber{0}, tenant})
+            if (const auto found = all_below_.find(one); found != all_below_.end() && generation < found->second) return true;
+        return false;
+    }
+    size_t size() const noexcept { return order_.size(); }
+
+private:
+    std::unordered_map<uint64_t, uint64_t> below_;
+    std::deque<uint64_t> order_;  // oldest first
+    std::unordered_map<TenantNumber, uint64_t> all_below_;
+};
+
+}  // namespace mooncake::store

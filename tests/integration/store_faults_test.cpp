@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writers whose nodes, master or fellow writers are stopped or killed: every put has a definite end, and nothing half-written is read.
+#include "tests/integration/failing_pool.h"
+
+namespace mooncake::store {
+
+namespace {
+
+class FaultyPool : public FailingPool {
+protected:
+    /// A process that has written the first half of a value, and goes no further.
+    std::unique_ptr<RoleProcess> half_writer(const std::string& key, uint64_t bytes) {
+        auto process = std::make_unique<RoleProcess>(std::vector<std::string>{"writer", address(), key, std::to_string(bytes), GetParam()});
+        EXPECT_EQ(process->line(), "half");
+        return process;
+    }
+    static int exists(StoreClient& client, std::string_view key) { return client.exist({&key, 1}).at(0); }
+};
+INSTANTIATE_TEST_SUITE_P(By, FaultyPool, ::testing::Values("shm", "tcp"), [](const auto& path) { return std::string(path.param); });
+
+TEST_P(FaultyPool, PutsOfTwoReplicasGoOnWhileOneOfTwoNodesIsStopped) {
+    start_master();
+    std::string name_a, name_b;
+    auto a = lender(name_a), b = lender(name_b);
+    const auto writer = client();
+    auto value = pattern(100'000, 1);
+    ASSERT_EQ(put(*writer, "warm", value, {.replica_num = 2}), StoreCode::kOk);
+    b->stop();
+    const Time begin = Clock::now();
+    for (int i = 0; i < 50; ++i) ASSERT_EQ(put(*writer, "two" + std::to_string(i), value, {.replica_num = 2}), StoreCode::kOk) << i;
+    for (int i = 0; i < 50; ++i) ASSERT_EQ(put(*writer, "one" + std::to_string(i), value), StoreCode::kOk) << i;
+    // Each time that the node is tried again costs the patience with it; that happens a few times at most.
+    EXPECT_LT(Clock::now() - begin, 20s * kSlowness);
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(get(*writer, "two" + std::to_string(i), value), 100'000) << i;
+    b->go_on();
+    EXPECT_TRUE(eventually([&] { return put(*writer, "back", value, {.preferred_segments = {name_b}}) == StoreCode::kOk; }));
+}
+
+TEST_P(FaultyPool, PutsGoOnWhileOneOfTwoNodesIsKilled) {
+    start_master();
+    std::string name_a, name_b;
+    auto a = lender(name_a), b = lender(name_b);
+    const auto writer = client();
+    std::vector<std::vector<std::byte>> values;
+    for (uint64_t i = 0; i < 60; ++i) {
+        if (i == 20) b->kill();
+        values.push_back(pattern(50'000, i));
+        ASSERT_EQ(put(*writer, std::to_string(i), values.back(), {.replica_num = 1 + static_cast<uint32_t>(i % 2)}), StoreCode::kOk) << i;
+    }
+    for (size_t i = 20; i < values.size(); ++i) EXPECT_EQ(get(*writer, std::to_string(i), values[i]), 50'000) << i;
+}
+
+TEST_P(FaultyPool, AWriteThatBrokeOffKeepsNoKey) {
+    start_master();
+    std::string name_a, name_b;
+    auto stopped = lender(name_a);
+    const auto writer = client();
+    auto value = pattern(1 << 20, 1);
+    ASSERT_EQ(put(*writer, "warm", value), StoreCode::kOk);
+    stopped->stop();
+    const StoreCode code = put(*writer, "k", value);
+    const bool mapped = std::string(GetParam()) == "shm";  // needs nobody over there
+    EXPECT_EQ(code, mapped ? StoreCode::kOk : StoreCode::kTransferFail);
+    auto living = lender(name_b);
+    const auto other = client();
+    EXPECT_EQ(put(*other, "k", value), StoreCode::kOk);
+    EXPECT_EQ(get(mapped ? *writer : *other, "k", value), 1 << 20) << "answered as stored";
+}
+
+TEST_P(FaultyPool, APutRightAfterTheMastersReturnIsStored) {
+    start_master();
+    std::string name;
+    auto node = lender(name);
+    const auto writer = client();
+    auto value = pattern(50'000, 1);
+    for (int life = 0; life < 5; ++life) {
+        ASSERT_EQ(put(*writer, format_text("before{}", life), value), StoreCode::kOk);
+        master_->kill();
+        start_master();
+        ASSERT_EQ(put(*writer, format_text("after{}", life), value), StoreCode::kOk) << life;
+        EXPECT_EQ(get(*writer, format_text("after{}", life), value), 50'000);
+    }
+}
+
+TEST_P(FaultyPool, AKilledWritersKeyCanBeWrittenAgainAndNothingHalfWrittenIsRead) {
+    start_master();
+    std::string name;
+    auto node = lender(name);
+    const auto other = client();
+    auto value = pattern(2 << 20, 7);
+    for (int i = 0; i < 2; ++i) {
+        const std::string key = "k" + std::to_string(i);
+        auto writer = half_writer(key, 2 << 20);
+        EXPECT_EQ(exists(*other, key), 0);
+        EXPECT_LT(get(*other, key, value), 0) << "half a value";
+        writer->kill();
+        const Time begin = Clock::now();
+        EXPECT_LT(get(*other, key, value), 0);
+        EXPECT_TRUE(eventually([&] { return put(*other, key, value) == StoreCode::kOk; }));
+        EXPECT_LT(Clock::now() - begin, 8s * kSlowness) << "sooner than its life without pings";
+        EXPECT_EQ(get(*other, key, value), 2 << 20);
+    }
+}
+
+TEST_P(FaultyPool, AStoppedWriterIsNotAnsweredForAndCannotSpoilItsSuccessor) {
+    start_master();
+    std::string name;
+    auto node = lender(name);
+    const auto other = client();
+    auto value = pattern(1 << 20, 7);
+    auto writer = half_writer("k", 1 << 20);
+    writer->stop();
+    EXPECT_EQ(put(*other, "k", value), StoreCode::kReplicaIsNotReady) << "it may go on at any time";
+    EXPECT_EQ(exists(*other, "k"), 0);
+    const Piece piece{value.data(), value.size()};
+    const ValueToWrite one{.key = "k", .pieces = {&piece, 1}, .group = {}};
+    EXPECT_EQ(other->write({&one, 1}, {}, true).at(0), StoreCode::kOk) << "an upsert supersedes it";
+    writer->go_on();
+    const std::string ended = writer->line();
+    EXPECT_TRUE(ended.starts_with("ended -")) << ended;
+    EXPECT_EQ(get(*other, "k", value), 1 << 20);
+}
+
+}  // namespace
+
+}  // namespace mooncake::store
