@@ -26,9 +26,9 @@ enum class MrStyle : uint8_t {
 
 /// What to ask a provider for.
 struct OfferQuery {
-    std::string provider;           // "net", "efa", "verbs;ofi_rxm"
-    std::string fabric;             // only this fabric ("efa-direct"); empty: any
-    std::string node;               // source address; empty: every NIC
+    std::string provider;  // "net", "efa", "verbs;ofi_rxm"
+    std::string fabric;    // only this fabric ("efa-direct"); empty: any
+    std::string node;      // source address; empty: every NIC
     MrStyle style = MrStyle::kAuto;
     bool delivery_complete = true;  // writes complete when the bytes are in the target's memory
     bool device_memory = false;
@@ -51,7 +51,7 @@ struct Offer {
     uint32_t tx_size = 0;
     uint32_t key_bytes = 8;
     uint64_t operation_bytes_max = 0;
-    uint64_t speed_bits = 0;  // per second; 0: not known
+    uint64_t speed_bits = 0;             // per second; 0: not known
     std::shared_ptr<const void> record;  // the provider's own, for open()
 };
 
@@ -113,7 +113,7 @@ public:
         MemoryKind kind = MemoryKind::kHost;
         int device = 0;
         bool remote_access = true;
-        uint64_t key = 0;                // wanted; ignored with provider_keys. kBusy: taken, try another
+        uint64_t key = 0;                    // wanted; ignored with provider_keys. kBusy: taken, try another
         std::span<Endpoint* const> serving;  // for endpoint_keys
     };
     /// kNoSpace when the NIC has no room.
@@ -132,7 +132,7 @@ public:
 class FabricApi {
 public:
     virtual ~FabricApi() = default;
-    virtual std::string description() const = 0;  // "libfabric 1.17 from libfabric.so.1"
+    virtual std::string description() const = 0;    // "libfabric 1.17 from libfabric.so.1"
     virtual uint32_t version() const noexcept = 0;  // major << 16 | minor
     /// What the provider has here; an empty list where it has nothing.
     virtual Result<std::vector<Offer>> offers(const OfferQuery& query) = 0;

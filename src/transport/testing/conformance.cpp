@@ -44,7 +44,7 @@ bool TestMemory::all(std::byte value) const {
     return length_ == 0 || (data_[0] == value && std::memcmp(data_, data_ + 1, length_ - 1) == 0);
 }
 
-TransportHost::TransportHost(const MakeTransport& make) {
+TransportHost::TransportHost(const MakeTransport& make, EngineOptions options) : options_(std::move(options)) {
     auto made = make(TransportContext{.incarnation = incarnation_, .options = options_, .access = access_, .control = control_});
     if (!made) ADD_FAILURE() << made.error().to_string();
     transport_ = std::move(made).value();
@@ -83,8 +83,8 @@ Result<> TransportHost::remove(const MemoryRegion* region, Deadline deadline) {
     return {};
 }
 
-TransportPair::TransportPair(const TransportCase& kind) : target_host(std::make_unique<TransportHost>(kind.make)) {
-    if (!kind.same_process) initiator_host = std::make_unique<TransportHost>(kind.make);
+TransportPair::TransportPair(const TransportCase& kind) : target_host(std::make_unique<TransportHost>(kind.make, kind.options)) {
+    if (!kind.same_process) initiator_host = std::make_unique<TransportHost>(kind.make, kind.options);
 }
 
 std::unique_ptr<Peer> TransportPair::connect() {

@@ -34,6 +34,7 @@ struct TransportCase {
     MakeTransport make;
     bool same_process = false;  // target and initiator are one transport (self)
     MemorySource target_memory = MemorySource::kPrivate;
+    EngineOptions options{};
 };
 
 inline void PrintTo(const TransportCase& kind, std::ostream* out) { *out << kind.name; }
@@ -72,7 +73,7 @@ private:
 /// What an engine keeps around a transport: identity, options, access table, registrations.
 class TransportHost {
 public:
-    explicit TransportHost(const MakeTransport& make);
+    explicit TransportHost(const MakeTransport& make, EngineOptions options = {});
     ~TransportHost();
 
     Transport& transport() { return *transport_; }

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/fabric.h"
+
+#include <algorithm>
+#include <list>
+#include <set>
+#include <thread>
+
+#include "base/fork.h"
+#include "base/log.h"
+#include "transport/fabric/fabric_peer.h"
+#include "transport/fabric/rail_thread.h"
+
+namespace mooncake::fabric {
+
+namespace {
+
+constexpr std::string_view kName = "fabric";
+constexpr Duration kSweepInterval = 250ms;
+constexpr Duration kSpin = 50us;  // of a rail's thread, where there are cores for it
+constexpr unsigned kSpinCores = 4;
+
+Duration default_spin() noexcept { return std::thread::hardware_concurrency() >= kSpinCores ? kSpin : 0us; }
+
+bool contains(const std::vector<std::string>& list, const std::string& item) {
+    return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+/// The offers to use: one per NIC, as the filters say, and loopback only where there is nothing else.
+std::vector<Offer> select(std::vector<Offer> offers, const EngineOptions& options) {
+    std::erase_if(offers, [&](const Offer& offer) {
+        return contains(options.device_deny, offer.nic) || (!options.device_allow.empty() && !contains(options.device_allow, offer.nic));
+    });
+    const auto loopback = [](const Offer& offer) { return offer.nic == "lo"; };
+    if (!std::all_of(offers.begin(), offers.end(), loopback)) std::erase_if(offers, loopback);
+    std::set<std::string> seen;
+    std::erase_if(offers, [&](const Offer& offer) { return !seen.insert(offer.nic).second; });
+    if (offers.size() > kRailsMax) offers.resize(kRailsMax);
+    return offers;
+}
+
+Result<std::vector<Offer>> find_offers(FabricApi& api, const ProviderProfile& profile, const EngineOptions& options) {
+    MC_ASSIGN_OR_RETURN(const ProviderQueries queries, queries_for(profile, api.version(), options.fabric, false));
+    for (const auto& attempt : queries.tries) {
+        std::vector<Offer> found;
+        for (const OfferQuery& query : attempt) {
+            MC_ASSIGN_OR_RETURN(std::vector<Offer> offers, api.offers(query));
+            if (!query.node.empty() && offers.size() > 1) offers.resize(1);
+            found.insert(found.end(), offers.begin(), offers.end());
+        }
+        found = select(std::move(found), options);
+        if (!found.empty()) return found;
+    }
+    return fail(Code::kNotSupported, "{} finds no NIC for the profile {}", api.description(), profile.name);
+}
+
+/// What the engine has of a connection.
+class PeerHandle final : public Peer {
+public:
+    explicit PeerHandle(std::shared_ptr<FabricPeer> peer) : peer_(std::move(peer)) {}
+    ~PeerHandle() override {
+        if (fork_generation() == birth_) peer_->leave();
+        else new std::shared_ptr<FabricPeer>(std::move(peer_));  // its threads are the parent's
+    }
+    void submit(Direction direction, std::span<const Slice> slices, Submit how) override { peer_->submit(direction, slices, how); }
+    bool wait(Completion& completion, Deadline deadline) override { return peer_->wait(completion, deadline); }
+    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override {
+        return peer_->cancel(completion, reason, deadline);
+    }
+    void close(const Error& reason) override { peer_->close(reason); }
+    bool usable() const noexcept override { return peer_->usable(); }
+
+private:
+    const uint32_t birth_ = fork_generation();
+    std::shared_ptr<FabricPeer> peer_;
+};
+
+/// Everything a running transport is made of, in order of construction.
+struct Parts {
+    std::shared_ptr<FabricApi> api;
+    ProviderProfile profile;
+    std::vector<std::unique_ptr<Rail>> rails;
+    std::vector<std::unique_ptr<RailThread>> threads;
+    std::unique_ptr<FabricMemory> memory;
+    DoubtTable doubts;
+    Mutex mutex;
+    std::list<std::weak_ptr<FabricPeer>> peers MC_GUARDED_BY(mutex);
+    std::unique_ptr<ControlPool> pool;
+    std::unique_ptr<FabricShared> shared;
+};
+
+class FabricTransport final : public Transport {
+public:
+    explicit FabricTransport(const TransportContext& context) : context_(context) {}
+    ~FabricTransport() override;
+
+    Result<> start(std::shared_ptr<FabricApi> api);
+
+    const Capabilities& capabilities() const noexcept override { return capabilities_; }
+    std::string endpoint() const override;
+    Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion& region) override { return parts_->memory->add(region); }
+    Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) override;
+
+private:
+    Result<> open_rails();
+    Result<> start_threads();
+    Result<ControlPlane::Bytes> answer(std::span<const std::byte> bytes);
+    void sweep();
+
+    const TransportContext context_;
+    const uint32_t birth_ = fork_generation();
+    Capabilities capabilities_{.name = kName, .reach = Reach::kNetwork, .rank = 50, .host_memory = true, .device_memory = false};
+    std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
+};
+
+FabricTransport::~FabricTransport() {
+    if (fork_generation() != birth_) {
+        (void)parts_.release();  // the threads exist only in the parent
+        return;
+    }
+    context_.control.serve(std::string(kName), {});
+    parts_->pool.reset();
+    parts_->memory.reset();
+    parts_->threads.clear();
+    parts_->rails.clear();
+}
+
+Result<> FabricTransport::open_rails() {
+    const EngineOptions& options = context_.options;
+    MC_ASSIGN_OR_RETURN(const std::vector<Offer> offers, find_offers(*parts_->api, parts_->profile, options));
+    const ProviderProfile& profile = parts_->profile;
+    const uint64_t window = offers.size() == 1 ? profile.flight_bytes_max
+                                               : static_cast<uint64_t>(std::max(1, options.fabric.run)) * profile.stripe_bytes;
+    Error last;
+    for (const Offer& offer : offers) {
+        auto rail = Rail::open(*parts_->api, offer,
+                               {.index = static_cast<uint32_t>(parts_->rails.size()),
+                                .profile = profile,
+                                .operations_max = options.fabric.operations_max,
+                                .window_bytes = window});
+        if (!rail) {
+            // One NIC that does not work is no reason to do without the others.
+            MC_LOG_WARNING("{} is left out: {}", offer.nic, rail.error().to_string());
+            last = std::move(rail).error();
+            continue;
+        }
+        MC_LOG_INFO("rail {}: {} ({}), {} operations, {} addresses, {} keys, writes complete when {}", parts_->rails.size(), offer.nic,
+                    offer.provider, (*rail)->credits_max(), offer.virtual_addresses ? "virtual" : "offset",
+                    offer.provider_keys ? "provider's" : "own", offer.delivery_complete ? "delivered" : "sent");
+        parts_->rails.push_back(std::move(*rail));
+    }
+    if (parts_->rails.empty()) return fail(Code::kNotSupported, "no NIC can be opened: {}", last.to_string());
+    return {};
+}
+
+Result<> FabricTransport::start_threads() {
+    const FabricOptions& options = context_.options.fabric;
+    const size_t wanted = options.poll_threads > 0 ? static_cast<size_t>(options.poll_threads) : parts_->rails.size();
+    const size_t count = std::min(wanted, parts_->rails.size());
+    for (size_t i = 0; i < count; ++i) {
+        std::vector<Rail*> share;
+        for (size_t r = i; r < parts_->rails.size(); r += count) share.push_back(parts_->rails[r].get());
+        MC_ASSIGN_OR_RETURN(auto thread,
+                            RailThread::start(format_text("mc-fabric-{}", i), std::move(share), options.spin.value_or(default_spin())));
+        parts_->threads.push_back(std::move(thread));
+    }
+    return {};
+}
+
+Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
+    Parts& parts = *parts_;
+    parts.api = std::move(api);
+    MC_ASSIGN_OR_RETURN(const ProviderProfile* const profile, choose_profile(context_.options));
+    parts.profile = tuned(*profile, context_.options.fabric);
+    if (profile->name == "shm") capabilities_.reach = Reach::kSameHost;
+    MC_RETURN_IF_ERROR(open_rails());
+    MC_RETURN_IF_ERROR(start_threads());
+    std::vector<Rail*> rails;
+    for (const auto& rail : parts.rails) rails.push_back(rail.get());
+    parts.memory = std::make_unique<FabricMemory>(rails, NicLimits{.pages_max = parts.profile.page_budget,
+                                                                   .registrations_max = parts.profile.registrations_max,
+                                                                   .registration_bytes_max = parts.profile.registration_bytes_max});
+    parts.pool = std::make_unique<ControlPool>(kSweepInterval, [this] { sweep(); });
+    parts.shared.reset(new FabricShared{.incarnation = context_.incarnation,
+                                        .profile = parts.profile,
+                                        .options = context_.options.fabric,
+                                        .rails = rails,
+                                        .memory = *parts.memory,
+                                        .control = context_.control,
+                                        .doubts = parts.doubts,
+                                        .pool = *parts.pool});
+    context_.control.serve(std::string(kName), [this](std::span<const std::byte> request) { return answer(request); });
+    return {};
+}
+
+std::string FabricTransport::endpoint() const {
+    EndpointBlob blob{.profile = std::string(parts_->profile.name), .rails = {}};
+    for (const auto& rail : parts_->rails) blob.rails.push_back(rail->record());
+    return encode_endpoint(blob);
+}
+
+Result<ControlPlane::Bytes> FabricTransport::answer(std::span<const std::byte> bytes) {
+    MC_ASSIGN_OR_RETURN(const Request request, decode_request(bytes, parts_->rails.size()));
+    if (const auto* const resolve = std::get_if<ResolveRequest>(&request.body)) return encode_answer(parts_->memory->resolve(*resolve));
+    if (const auto* const fence = std::get_if<FenceRequest>(&request.body)) {
+        MC_ASSIGN_OR_RETURN(const RailsAnswer rails, parts_->memory->fence(*fence));
+        return encode_answer(rails);
+    }
+    return encode_answer(parts_->memory->rails());
+}
+
+Result<std::unique_ptr<Peer>> FabricTransport::connect(const SegmentDescriptor& descriptor, Deadline deadline) {
+    const auto endpoint = descriptor.endpoints.find(std::string(kName));
+    if (endpoint == descriptor.endpoints.end()) return fail(Code::kNotSupported, "{} offers no fabric transport", descriptor.name);
+    MC_ASSIGN_OR_RETURN(const EndpointBlob blob, decode_endpoint(endpoint->second));
+    if (blob.profile != parts_->profile.name)
+        return fail(Code::kNotSupported, "{} uses the profile {}, we use {}", descriptor.name, blob.profile, parts_->profile.name);
+    MC_ASSIGN_OR_RETURN(auto peer, FabricPeer::connect(*parts_->shared, descriptor, blob, deadline));
+    {
+        Lock lock(parts_->mutex);
+        parts_->peers.push_back(peer);
+    }
+    return std::make_unique<PeerHandle>(std::move(peer));
+}
+
+void FabricTransport::sweep() {
+    std::vector<std::shared_ptr<FabricPeer>> peers;
+    {
+        Lock lock(parts_->mutex);
+        std::erase_if(parts_->peers, [](const auto& peer) { return peer.expired(); });
+        for (const auto& peer : parts_->peers)
+            if (auto alive = peer.lock()) peers.push_back(std::move(alive));
+    }
+    const Time now = Clock::now();
+    for (const auto& peer : peers) peer->sweep(now);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_fabric_transport(const TransportContext& context) {
+    MC_RETURN_IF_ERROR(choose_profile(context.options));
+    MC_ASSIGN_OR_RETURN(auto api, load_library(context.options.fabric.library));
+    return make_fabric_transport(context, std::move(api));
+}
+
+Result<std::unique_ptr<Transport>> make_fabric_transport(const TransportContext& context, std::shared_ptr<FabricApi> api) {
+    auto transport = std::make_unique<FabricTransport>(context);
+    MC_RETURN_IF_ERROR(transport->start(std::move(api)));
+    return transport;
+}
+
+}  // namespace mooncake::fabric

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/fabric_peer.h"
+
+#include <algorithm>
+
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace mooncake::fabric {
+
+namespace {
+
+constexpr Duration kWaitSpin = 200us;        // without any event, before a waiting caller leaves the work to the rails' threads
+constexpr Duration kDrain = 250ms;           // how long what is given up may end by itself
+constexpr Duration kOthersDrain = 200ms;     // and what others have on the endpoint that then has to go
+constexpr uint64_t kLeaveBytes = 256 << 10;  // what submit(kLeave) may post before it returns
+constexpr Duration kDoubtTick = 50ms;
+constexpr Duration kPingInterval = 1s;  // nothing was heard of the target
+constexpr size_t kSlicesPerRail = 64;   // small ones are worth a further rail
+
+}  // namespace
+
+// ---- doubts
+
+void DoubtTable::add(Incarnation target, const Doubts& doubts) {
+    if (doubts.empty()) return;
+    Lock lock(mutex_);
+    if (doubts_.size() >= kTargetsMax && !doubts_.contains(target.value)) doubts_.erase(doubts_.begin());
+    doubts_[target.value].insert(doubts.begin(), doubts.end());
+}
+
+Doubts DoubtTable::take(Incarnation target) {
+    Lock lock(mutex_);
+    const auto found = doubts_.find(target.value);
+    if (found == doubts_.end()) return {};
+    Doubts doubts = std::move(found->second);
+    doubts_.erase(found);
+    return doubts;
+}
+
+// ---- coming and going
+
+FabricPeer::FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const EndpointBlob& blob)
+    : shared_(shared), descriptor_(std::move(descriptor)), flights_on_(shared.rails.size()) {
+    Lock lock(mutex_);
+    for (const RailRecord& record : blob.rails) remotes_.push_back({.record = record});
+    old_routes_.resize(shared_.rails.size());
+    paths_.resize(shared_.rails.size());
+    for (const Rail* const rail : shared_.rails) {
+        std::vector<Path>& ways = paths_[rail->index()];
+        ways.resize(remotes_.size());
+        for (size_t r = 0; r < ways.size(); ++r) {
+            const RailRecord& there = remotes_[r].record;
+            ways[r].compatible = there.provider == rail->offer().provider && there.protocol == rail->offer().protocol &&
+                                 there.address_format == rail->offer().address_format;
+        }
+    }
+    heard_ = Clock::now();
+}
+
+FabricPeer::~FabricPeer() {
+    Lock lock(mutex_);
+    MC_CHECK(in_flight_ == 0);
+}
+
+void FabricPeer::leave() {
+    close(Error(Code::kCancelled, "the connection was closed"));
+    {
+        Lock lock(mutex_);
+        left_ = true;  // from now on no task announces us
+    }
+    for (Rail* const rail : shared_.rails) {
+        {
+            Lock lock(rail->mutex());
+            Lock inner(mutex_);
+            for (Path& path : paths_[rail->index()])
+                if (path.route) old_routes_[rail->index()].push_back(std::move(path.route));
+            close_routes(*rail);
+        }
+        rail->detach(*this);
+    }
+    Doubts left;
+    {
+        Lock lock(mutex_);
+        for (const auto& [doubt, since] : doubts_) left.insert(doubt);
+    }
+    shared_.doubts.add(descriptor_.incarnation, left);
+    endings_.close();
+}
+
+void FabricPeer::break_off(const Error& reason, Endings& endings) {
+    if (broken_.load(std::memory_order_relaxed)) return;
+    reason_ = reason;
+    reclaim_at_ = Clock::now() + kDrain;
+    broken_.store(true, std::memory_order_release);
+    endings.hold(endings_);
+    queue_.give_up(nullptr, reason, endings);
+    drop_waiting(nullptr, endings);
+    changed_.notify_all();
+}
+
+void FabricPeer::drop_waiting(const Completion* completion, Endings& endings) {
+    const auto given_up = [&](const Piece& piece) { return completion == nullptr || piece.run->completion == completion; };
+    endings.hold(endings_);
+    std::erase_if(waiting_, [&](const Waiting& waiting) {
+        if (!given_up(waiting.piece)) return false;
+        queue_.finish(waiting.piece, endings);
+        return true;
+    });
+    std::erase_if(held_, [&](const Held& held) {
+        if (!given_up(held.piece)) return false;
+        if (held.doubtful) add_doubt(held.remote, held.epoch);
+        queue_.finish(held.piece, endings);
+        return true;
+    });
+}
+
+void FabricPeer::path_lost(Endings& endings) {
+    for (const auto& ways : paths_)
+        for (const Path& path : ways)
+            if (path.compatible && path.health.usable()) return;
+    break_off(error(Code::kUnavailable, "no path to {} is left", descriptor_.name), endings);
+}
+
+// ---- working
+
+void FabricPeer::submit(Direction direction, std::span<const Slice> slices, Submit how) {
+    if (slices.empty()) return;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < std::min<size_t>(slices.size(), 1024); ++i) bytes += slices[i].length;
+    const size_t count = slices.size();
+    Error reason;
+    {
+        Lock lock(mutex_);
+        if (!broken_.load(std::memory_order_relaxed)) {
+            queue_.push(direction, slices);
+            slices = {};  // from now on they may go at any time
+        } else {
+            reason = reason_;
+        }
+    }
+    if (!slices.empty()) {
+        // Not by index: with the last one the caller may free them.
+        for (size_t i = 0; i < count; ++i) slices[i].completion->fail(reason);
+        return;
+    }
+    const size_t rails = shared_.rails.size();
+    const size_t wanted = std::min(rails, 1 + bytes / (2 * shared_.profile.stripe_bytes) + count / kSlicesPerRail);
+    const uint32_t first = next_rail_.fetch_add(1, std::memory_order_relaxed);
+    const bool here = how == Submit::kWait || bytes <= kLeaveBytes;
+    for (size_t i = 0; i < wanted; ++i) shared_.rails[(first + i) % rails]->announce(*this);
+    for (size_t i = here ? 1 : 0; i < wanted; ++i) shared_.rails[(first + i) % rails]->ring();
+    if (!here) return;
+    Endings endings;
+    shared_.rails[first % rails]->drive(endings);
+}
+
+bool FabricPeer::drive(Endings& endings) {
+    bool any = false;
+    for (Rail* const rail : shared_.rails)
+        if (flights_on_[rail->index()].load(std::memory_order_relaxed) > 0 || rail->announced()) any |= rail->drive(endings);
+    return any;
+}
+
+bool FabricPeer::drive_until(const Completion& completion, Deadline deadline) {
+    Time quiet = Clock::now();
+    SpinPause pause;
+    Endings endings;
+    while (!completion.done()) {
+        const bool any = drive(endings);
+        endings.fire();
+        const Time now = Clock::now();
+        if (any) quiet = now;
+        else if (now - quiet > kWaitSpin) return completion.done();
+        else pause();
+        if (now >= deadline.at()) return completion.done();
+    }
+    return true;
+}
+
+bool FabricPeer::wait(Completion& completion, Deadline deadline) {
+    if (completion.done()) return true;
+    for (Rail* const rail : shared_.rails) rail->begin_driving();
+    const bool done = drive_until(completion, deadline);
+    for (Rail* const rail : shared_.rails) {
+        rail->end_driving(done);
+        if (!done) rail->ring();
+    }
+    return done || completion.wait(deadline, Duration::zero());
+}
+
+void FabricPeer::wake_rails() {
+    Lock lock(mutex_);
+    if (left_) return;
+    for (Rail* const rail : shared_.rails) {
+        rail->announce(*this);
+        rail->ring();
+    }
+}
+
+// ---- stopping
+
+void FabricPeer::reclaim(const Completion* completion) {
+    for (Rail* const rail : shared_.rails) {
+        Lock lock(rail->mutex());
+        bool any = false;
+        rail->for_each_flight([&](Flight& flight) {
+            if (flight.client != this) return;
+            if (completion != nullptr && (flight.piece.run == nullptr || flight.piece.run->completion != completion)) return;
+            flight.hopeless = any = true;
+        });
+        if (any) rail->recycle(kOthersDrain);
+    }
+}
+
+void FabricPeer::wait_for_flights() {
+    Deadline patience = Deadline::after(kDrain);
+    for (;;) {
+        Endings endings;
+        const bool any = drive(endings);
+        endings.fire();
+        if (patience.passed()) {
+            reclaim(nullptr);
+            patience = Deadline::after(kDrain + kOthersDrain);
+        }
+        std::unique_lock lock(mutex_);
+        if (in_flight_ == 0) return;
+        if (!any) changed_.wait_for(lock, 1ms);
+    }
+}
+
+void FabricPeer::close(const Error& reason) {
+    {
+        Endings endings;
+        Lock lock(mutex_);
+        break_off(reason, endings);
+    }
+    wait_for_flights();
+}
+
+Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
+    {
+        Endings endings;
+        Lock lock(mutex_);
+        endings.hold(endings_);
+        queue_.give_up(&completion, reason, endings);
+        drop_waiting(&completion, endings);
+    }
+    // What is under way ends by itself on a healthy path. Otherwise its endpoint is closed.
+    for (Duration patience = kDrain; !wait(completion, Deadline::after(patience)); patience = kDrain + kOthersDrain) reclaim(&completion);
+    std::unique_lock lock(mutex_);
+    if (shared_.profile.fence == Fence::kNeeded)
+        for (const auto& [doubt, since] : doubts_) wishes_.fences.insert(doubt);
+    ask();
+    for (;;) {
+        std::erase_if(doubts_, [&](const auto& doubt) { return closed_there(doubt.first.first, doubt.first.second, doubt.second); });
+        if (doubts_.empty()) return Stopped::kEverywhere;
+        const bool no_answer = shared_.profile.fence == Fence::kNeeded && !asking_;
+        if (no_answer || deadline.passed()) return Stopped::kRemoteInDoubt;
+        changed_.wait_until(lock, deadline.earlier(Deadline::after(kDoubtTick)).at());
+    }
+}
+
+void FabricPeer::sweep(Time now) {
+    Lock lock(mutex_);
+    if (left_ || broken_.load(std::memory_order_relaxed)) return;
+    release_held();
+    for (Rail* const rail : shared_.rails)
+        if (!waiting_.empty()) rail->announce(*this);
+    if (now - heard_ < kPingInterval) return;
+    wishes_.look = true;
+    ask();
+}
+
+}  // namespace mooncake::fabric

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/gate.h"
+#include "base/thread_annotations.h"
+#include "transport/control.h"
+#include "transport/fabric/control_pool.h"
+#include "transport/fabric/fabric_memory.h"
+#include "transport/fabric/path.h"
+#include "transport/fabric/queue.h"
+#include "transport/fabric/rail.h"
+#include "transport/fabric/remote_keys.h"
+#include "transport/fabric/split.h"
+#include "transport/fabric/trouble.h"
+
+namespace mooncake::fabric {
+
+/// Endpoints of a target (rail, epoch) at which something of ours may still arrive.
+using Doubts = std::set<std::pair<uint32_t, uint64_t>>;
+
+/// The doubts of peers that are gone, by incarnation of the target: whoever connects to it next fences first. Thread-safe.
+class DoubtTable {
+public:
+    void add(Incarnation target, const Doubts& doubts);
+    Doubts take(Incarnation target);
+
+private:
+    static constexpr size_t kTargetsMax = 4096;
+    Mutex mutex_;
+    std::map<uint64_t, Doubts> doubts_ MC_GUARDED_BY(mutex_);
+};
+
+/// What all peers of one transport share. Outlives them.
+struct FabricShared {
+    Incarnation incarnation;
+    ProviderProfile profile;
+    FabricOptions options;
+    std::vector<Rail*> rails;
+    FabricMemory& memory;
+    ControlPlane& control;
+    DoubtTable& doubts;
+    ControlPool& pool;
+};
+
+/// The way from one of our rails to one endpoint of a peer's rail. Guarded by the peer's lock; made and ended under the rail's.
+struct Route {
+    uint32_t rail = 0;    // ours
+    uint32_t remote = 0;  // the peer's
+    uint64_t epoch = 0;   // of the endpoint
+    AddressHandle address = 0;
+    uint32_t in_flight = 0;
+    Time progress{};          // when something was last heard, or the first of what is in flight was posted
+    Time connecting_since{};  // "again" since then although nothing is in flight
+    Time look_at{};           // when to ask over the control plane whether the endpoint still is that
+    Time retry_at{};
+    Duration backoff{};
+    bool stalled = false;  // its flights were declared hopeless
+};
+
+/// The connection to one incarnation of one remote segment: a queue of slices that our rails pull from, what we know of the target's rails
+/// and keys, and what has to be asked there. Behind the Peer that the engine has: tasks on the control plane may outlive that for a moment.
+///
+/// Locks: a rail's, then the peer's. A piece that failed is *held* until the control plane said what became of the endpoint it went to:
+/// closed meanwhile (then it just goes again), or still there; then a write, which might yet land, is fenced first (ADR 0030).
+class FabricPeer final : public RailClient, public std::enable_shared_from_this<FabricPeer> {
+public:
+    /// `blob` is what stands in the descriptor. Asks the target who it is. kUnavailable, kStale, kNotSupported.
+    static Result<std::shared_ptr<FabricPeer>> connect(FabricShared& shared, const SegmentDescriptor& descriptor, const EndpointBlob& blob,
+                                                       Deadline deadline);
+    ~FabricPeer();
+
+    // As Peer.
+    void submit(Direction direction, std::span<const Slice> slices, Submit how);
+    bool wait(Completion& completion, Deadline deadline);
+    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline);
+    void close(const Error& reason);
+    bool usable() const noexcept { return !broken_.load(std::memory_order_acquire); }
+
+    /// Ends everything and leaves the rails. Once.
+    void leave();
+    /// Now and then, from the transport: asks an idle target whether it is still there.
+    void sweep(Time now);
+
+private:
+    struct Path {
+        PathHealth health;
+        std::unique_ptr<Route> route;  // null until used
+        Time suspended{};              // something failed then: not used until the control plane has answered
+        bool compatible = false;       // constant
+    };
+    struct Remote {
+        RailRecord record;  // with the newest name and epoch
+    };
+    /// A piece that goes (again) before anything else.
+    struct Waiting {
+        Piece piece;
+        uint64_t refused = 0;  // rails (bits) that cannot carry it
+        bool blocked = false;  // waits for keys
+    };
+    /// A piece that failed, until we know what became of the endpoint.
+    struct Held {
+        Piece piece;
+        uint32_t rail = 0, remote = 0;
+        uint64_t epoch = 0;
+        uint32_t generation = 0;
+        Time since{};
+        bool doubtful = false;  // it may still land
+        bool stale = false;     // the target did not know key or address
+        bool settled = false;   // the target has answered since
+        Error reason;
+    };
+    struct Wishes {
+        bool look = false;
+        std::vector<ResolveRequest> ranges;
+        Doubts fences;
+        bool empty() const noexcept { return !look && ranges.empty() && fences.empty(); }
+    };
+    enum class Next : uint8_t { kReady, kLater, kNothing };  // kLater: come again without being announced
+    enum class Choice : uint8_t { kFound, kLater, kRefused, kUnknown };
+    struct Choosing {
+        const ChunkRecord* chunk = nullptr;
+        Path* path = nullptr;
+    };
+
+    FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const EndpointBlob& blob);
+
+    // ---- rails (peer_rails.cpp); the rail's lock is held
+    void on_finished(Rail& rail, Flight& flight, const Finished& finished, Endings& endings) override;
+    bool pull(Rail& rail, Endings& endings) override;
+    bool on_tick(Rail& rail, Time now, Endings& endings) override;
+    Next prepare(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_);
+    Next prepare_waiting(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_);
+    Next prepare_batch(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_);
+    Next prepare_probe(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
+    Choice choose(Rail& rail, uint64_t address, Choosing& choosing) MC_REQUIRES(mutex_);
+    bool open_route(Rail& rail, uint32_t remote, Path& path) MC_REQUIRES(mutex_);
+    void fill(Rail& rail, Flight& flight, Operation& operation, const Choosing& choosing, void* descriptor) MC_REQUIRES(mutex_);
+    Result<bool> take_off(Rail& rail, Flight& flight, Operation& operation);
+    void land(Rail& rail, Flight& flight) MC_REQUIRES(mutex_);
+    bool again(Rail& rail, Flight& flight, Endings& endings) MC_REQUIRES(mutex_);
+    void failed(const Flight& flight, const Finished& finished, bool posted, Endings& endings) MC_REQUIRES(mutex_);
+    bool refuse(Rail& rail, uint64_t& refused) MC_REQUIRES(mutex_);
+    void close_routes(Rail& rail) MC_REQUIRES(mutex_);
+    uint64_t length_for(const Rail& rail, uint64_t left, uint64_t room) const noexcept;
+
+    // ---- the control plane (peer_control.cpp)
+    void ask() MC_REQUIRES(mutex_);
+    void fulfil_wishes();
+    Result<> fulfil(const Wishes& wishes, Endings& endings);
+    Result<> resolve(const ResolveRequest& range, size_t rails, Endings& endings);
+    /// An answer to what was asked at `asked`. True: some endpoint is another now, so that no key is known any more.
+    bool apply(std::span<const RailState> states, Time asked, Endings& endings) MC_REQUIRES(mutex_);
+    void settle_held(Time asked, Endings& endings) MC_REQUIRES(mutex_);
+    void release_held() MC_REQUIRES(mutex_);
+    void settle_blocked(const ResolveRequest& range, Endings& endings) MC_REQUIRES(mutex_);
+    static Error not_registered(uint64_t address, uint64_t length);
+    bool closed_there(uint32_t remote, uint64_t epoch, Time since) const MC_REQUIRES(mutex_);
+    void add_doubt(uint32_t remote, uint64_t epoch) MC_REQUIRES(mutex_);
+    Result<> greet(const EndpointBlob& blob, Deadline deadline);
+
+    // ---- the end (fabric_peer.cpp)
+    void break_off(const Error& reason, Endings& endings) MC_REQUIRES(mutex_);
+    void path_lost(Endings& endings) MC_REQUIRES(mutex_);
+    void drop_waiting(const Completion* completion, Endings& endings) MC_REQUIRES(mutex_);
+    bool drive(Endings& endings);
+    bool drive_until(const Completion& completion, Deadline deadline);
+    void reclaim(const Completion* completion);
+    void wait_for_flights();
+    void wake_rails();
+
+    FabricShared& shared_;
+    const SegmentDescriptor descriptor_;
+    std::atomic<bool> broken_{false};
+    std::atomic<uint32_t> next_rail_{0};
+    std::vector<std::atomic<uint32_t>> flights_on_;  // by rail
+    Gate endings_;                                   // somebody is about to tell completions
+
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    Error reason_ MC_GUARDED_BY(mutex_);
+    bool left_ MC_GUARDED_BY(mutex_) = false;
+    WorkQueue queue_ MC_GUARDED_BY(mutex_);
+    std::deque<Waiting> waiting_ MC_GUARDED_BY(mutex_);
+    std::deque<Held> held_ MC_GUARDED_BY(mutex_);
+    std::map<std::pair<uint32_t, uint64_t>, Time> doubts_ MC_GUARDED_BY(mutex_);  // since when
+    std::vector<Remote> remotes_ MC_GUARDED_BY(mutex_);
+    std::vector<std::vector<Path>> paths_ MC_GUARDED_BY(mutex_);                         // by our rail, then by the peer's
+    std::vector<std::vector<std::unique_ptr<Route>>> old_routes_ MC_GUARDED_BY(mutex_);  // by our rail
+    RemoteKeys keys_ MC_GUARDED_BY(mutex_);
+    uint32_t in_flight_ MC_GUARDED_BY(mutex_) = 0;
+    Time heard_ MC_GUARDED_BY(mutex_){};       // a sign of life
+    Time reclaim_at_ MC_GUARDED_BY(mutex_){};  // when broken: then what still flies is hopeless
+    Wishes wishes_ MC_GUARDED_BY(mutex_);
+    bool asking_ MC_GUARDED_BY(mutex_) = false;  // a task sees to the wishes
+};
+
+}  // namespace mooncake::fabric

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a peer asks its target over the control plane, and what follows from the answers.
+#include <algorithm>
+
+#include "base/log.h"
+#include "transport/fabric/fabric_peer.h"
+
+namespace mooncake::fabric {
+
+namespace {
+
+constexpr Duration kCallTimeout = 1s;
+constexpr int kRestartsMax = 16;  // of one question, because the target's endpoints changed meanwhile
+constexpr std::string_view kTransportName = "fabric";
+
+template <typename Answer>
+Result<Answer> call(FabricShared& shared, const SegmentDescriptor& target, const Request& request, size_t rails, Deadline deadline,
+                    Result<Answer> (*decode)(std::span<const std::byte>, size_t)) {
+    MC_ASSIGN_OR_RETURN(const auto bytes, shared.control.call(target, std::string(kTransportName), encode_request(request), deadline));
+    return decode(bytes, rails);
+}
+
+FenceRequest fence_of(const Doubts& doubts) {
+    FenceRequest request;
+    for (const auto& [rail, epoch] : doubts) request.rails.push_back({.rail = rail, .epoch = epoch});
+    return request;
+}
+
+}  // namespace
+
+Error FabricPeer::not_registered(uint64_t address, uint64_t length) {
+    return error(Code::kNotRegistered, "remote range {:#x}+{} is not registered at the peer", address, length);
+}
+
+// ---- connecting
+
+Result<std::shared_ptr<FabricPeer>> FabricPeer::connect(FabricShared& shared, const SegmentDescriptor& descriptor, const EndpointBlob& blob,
+                                                        Deadline deadline) {
+    std::shared_ptr<FabricPeer> peer(new FabricPeer(shared, descriptor, blob));
+    MC_RETURN_IF_ERROR(peer->greet(blob, deadline));
+    for (Rail* const rail : shared.rails) rail->attach(*peer);
+    return peer;
+}
+
+Result<> FabricPeer::greet(const EndpointBlob& blob, Deadline deadline) {
+    bool compatible = false;
+    {
+        Lock lock(mutex_);
+        for (const auto& ways : paths_)
+            for (const Path& path : ways) compatible |= path.compatible;
+    }
+    if (!compatible) return fail(Code::kNotSupported, "no rail of {} speaks to one of ours", descriptor_.name);
+    const Doubts doubts = shared_.doubts.take(descriptor_.incarnation);
+    if (!doubts.empty()) {
+        const Request request{.initiator = shared_.incarnation, .body = fence_of(doubts)};
+        auto fenced = call(shared_, descriptor_, request, blob.rails.size(), deadline, decode_rails_answer);
+        if (!fenced) {
+            shared_.doubts.add(descriptor_.incarnation, doubts);
+            return Unexpected(std::move(fenced).error().with_context("fence what an earlier connection left"));
+        }
+    }
+    if (shared_.profile.announces) {
+        PingRequest ping;
+        for (const Rail* const rail : shared_.rails) ping.rails.push_back(rail->record());
+        const Request request{.initiator = shared_.incarnation, .body = ping};
+        MC_RETURN_IF_ERROR(call(shared_, descriptor_, request, blob.rails.size(), deadline, decode_rails_answer));
+    }
+    // Also tells who answers, and the keys, while they are few.
+    const Time asked = Clock::now();
+    const Request request{.initiator = shared_.incarnation, .body = ResolveRequest{.address = 0, .length = 1}};
+    MC_ASSIGN_OR_RETURN(const auto answer, call(shared_, descriptor_, request, blob.rails.size(), deadline, decode_resolve_answer));
+    Endings endings;
+    Lock lock(mutex_);
+    apply(answer.rails, asked, endings);
+    keys_.add(answer);
+    return {};
+}
+
+// ---- asking
+
+void FabricPeer::ask() {
+    if (asking_ || left_ || wishes_.empty()) return;
+    asking_ = true;
+    shared_.pool.post([self = shared_from_this()] { self->fulfil_wishes(); });
+}
+
+void FabricPeer::fulfil_wishes() {
+    for (;;) {
+        Wishes wishes;
+        {
+            Lock lock(mutex_);
+            if (broken_.load(std::memory_order_relaxed)) wishes_.ranges.clear();
+            if (wishes_.empty() || left_) {
+                asking_ = false;
+                changed_.notify_all();
+                return;
+            }
+            wishes = std::exchange(wishes_, {});
+        }
+        {
+            Endings endings;
+            auto done = fulfil(wishes, endings);
+            Lock lock(mutex_);
+            if (!done && done.error().code() == Code::kTimedOut) {
+                // Nothing is known, so nothing can be done but to ask again; whoever waits has a deadline.
+                wishes_.look |= wishes.look;
+                wishes_.ranges.insert(wishes_.ranges.end(), wishes.ranges.begin(), wishes.ranges.end());
+                wishes_.fences.insert(wishes.fences.begin(), wishes.fences.end());
+            } else if (!done) {
+                const Code code = done.error().code() == Code::kStale ? Code::kStale : Code::kUnavailable;
+                break_off(Error(code, format_text("{} is gone: {}", descriptor_.name, done.error().message())), endings);
+            }
+        }
+        wake_rails();
+    }
+}
+
+Result<> FabricPeer::fulfil(const Wishes& wishes, Endings& endings) {
+    size_t rails = 0;
+    {
+        Lock lock(mutex_);
+        rails = remotes_.size();
+    }
+    const bool resolves = !wishes.ranges.empty();
+    if (!wishes.fences.empty() || (wishes.look && !resolves)) {
+        Request request{.initiator = shared_.incarnation, .body = PingRequest{}};
+        if (!wishes.fences.empty()) request.body = fence_of(wishes.fences);
+        const Time asked = Clock::now();
+        MC_ASSIGN_OR_RETURN(const auto answer,
+                            call(shared_, descriptor_, request, rails, Deadline::after(kCallTimeout), decode_rails_answer));
+        Lock lock(mutex_);
+        apply(answer.rails, asked, endings);
+    }
+    for (const ResolveRequest& range : wishes.ranges) MC_RETURN_IF_ERROR(resolve(range, rails, endings));
+    return {};
+}
+
+Result<> FabricPeer::resolve(const ResolveRequest& range, size_t rails, Endings& endings) {
+    uint64_t known = 0;
+    {
+        // An earlier answer may have brought it.
+        Lock lock(mutex_);
+        known = keys_.covered(range.address, range.length);
+        if (known == range.length) {
+            settle_blocked(range, endings);
+            return {};
+        }
+    }
+    for (int restarts = 0; restarts < kRestartsMax;) {
+        const Time asked = Clock::now();
+        const Request request{.initiator = shared_.incarnation,
+                              .body = ResolveRequest{.address = range.address + known, .length = range.length - known}};
+        MC_ASSIGN_OR_RETURN(const auto answer,
+                            call(shared_, descriptor_, request, rails, Deadline::after(kCallTimeout), decode_resolve_answer));
+        Lock lock(mutex_);
+        const bool changed = apply(answer.rails, asked, endings);
+        keys_.add(answer);
+        const uint64_t now_known = keys_.covered(range.address, range.length);
+        if (now_known < range.length && !answer.complete && (changed || now_known > known)) {
+            // The answer had no room for all of it, or what we knew is worth nothing any more.
+            restarts += changed ? 1 : 0;
+            known = now_known;
+            continue;
+        }
+        settle_blocked(range, endings);
+        return {};
+    }
+    return fail(Code::kUnavailable, "the endpoints of {} do not come to rest", descriptor_.name);
+}
+
+// ---- answers
+
+bool FabricPeer::closed_there(uint32_t remote, uint64_t epoch, Time since) const {
+    if (remotes_[remote].record.epoch > epoch) return true;
+    switch (shared_.profile.fence) {
+        case Fence::kNeeded: return false;
+        case Fence::kGrace: return Clock::now() - since >= shared_.profile.fence_grace;
+        case Fence::kNone: return true;
+    }
+    return false;
+}
+
+void FabricPeer::add_doubt(uint32_t remote, uint64_t epoch) {
+    const Time now = Clock::now();
+    if (!closed_there(remote, epoch, now)) doubts_.emplace(std::pair(remote, epoch), now);
+}
+
+bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& endings) {
+    heard_ = Clock::now();
+    bool changed = false;
+    for (const RailState& state : states) {
+        RailRecord& there = remotes_[state.rail].record;
+        if (state.epoch <= there.epoch) continue;
+        there.epoch = state.epoch;
+        there.name = state.name;
+        changed = true;
+        for (auto& ways : paths_) ways[state.rail].health.renew();
+    }
+    // Unregistering memory reopens the endpoints of those who know its keys: keys are as good as the endpoint they came with.
+    if (changed) keys_.clear();
+    for (auto& ways : paths_)
+        for (Path& path : ways)
+            if (path.suspended <= asked) path.suspended = Time{};
+    for (Waiting& waiting : waiting_) waiting.refused = 0;
+    for (WorkQueue::Batch& batch : queue_.batches()) batch.refused = 0;
+    settle_held(asked, endings);
+    std::erase_if(doubts_, [&](const auto& doubt) { return closed_there(doubt.first.first, doubt.first.second, doubt.second); });
+    changed_.notify_all();
+    return changed;
+}
+
+/// Judges what failed before `asked`, now that the target has answered.
+void FabricPeer::settle_held(Time asked, Endings& endings) {
+    const Time now = Clock::now();
+    std::set<std::pair<uint32_t, uint32_t>> blamed;
+    for (auto held = held_.begin(); held != held_.end();) {
+        const bool replaced = remotes_[held->remote].record.epoch > held->epoch;
+        if (held->since > asked || held->settled || replaced) {
+            held->settled |= replaced;
+            ++held;
+            continue;
+        }
+        // The endpoint is still there: it was the way to it, or the operation itself.
+        held->settled = true;
+        ++held->piece.attempts;
+        Path& path = paths_[held->rail][held->remote];
+        if (blamed.emplace(held->rail, held->remote).second && path.health.failed(held->generation, now)) path_lost(endings);
+        if (broken_.load(std::memory_order_relaxed)) return;  // then nothing is held any more
+        const bool last = held->piece.attempts >= shared_.options.attempts;
+        if (last && !held->stale) return break_off(Error(held->reason), endings);
+        if (held->stale) keys_.clear();
+        if (!last) {
+            if (held->doubtful && shared_.profile.fence == Fence::kNeeded) wishes_.fences.emplace(held->remote, held->epoch);
+            ++held;
+            continue;
+        }
+        if (held->doubtful) add_doubt(held->remote, held->epoch);
+        endings.hold(endings_);
+        queue_.fail(held->piece, held->reason, endings);
+        held = held_.erase(held);
+    }
+    release_held();
+}
+
+/// What cannot land any more may go again.
+void FabricPeer::release_held() {
+    std::erase_if(held_, [&](const Held& held) {
+        if (!held.settled || (held.doubtful && !closed_there(held.remote, held.epoch, held.since))) return false;
+        waiting_.push_back({.piece = held.piece});
+        return true;
+    });
+}
+
+void FabricPeer::settle_blocked(const ResolveRequest& range, Endings& endings) {
+    endings.hold(endings_);
+    const bool known = keys_.covered(range.address, range.length) == range.length;
+    auto& batches = queue_.batches();
+    for (auto next = batches.begin(); next != batches.end();) {
+        const auto batch = next++;
+        if (!batch->blocked) continue;
+        const Slice& slice = batch->head();
+        if (slice.remote + batch->offset != range.address || slice.length - batch->offset != range.length) continue;
+        batch->blocked = false;
+        if (!known) queue_.refuse(batch, not_registered(slice.remote, slice.length), endings);
+    }
+    for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
+        const bool asked = waiting->blocked && waiting->piece.remote == range.address && waiting->piece.length == range.length;
+        if (asked) waiting->blocked = false;
+        if (!asked || known) {
+            ++waiting;
+            continue;
+        }
+        queue_.fail(waiting->piece, not_registered(range.address, range.length), endings);
+        waiting = waiting_.erase(waiting);
+    }
+}
+
+}  // namespace mooncake::fabric

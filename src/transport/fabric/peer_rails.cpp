@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a peer does on a rail, with the rail's lock held: posts what waits, and takes back what ended.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+#include "transport/cross_memory.h"
+#include "transport/fabric/fabric_peer.h"
+
+namespace mooncake::fabric {
+
+namespace {
+
+constexpr Duration kBackoffMin = 50us;  // between posts while a connection is being made
+constexpr Duration kBackoffMax = 5ms;
+constexpr Duration kLookAfter = 10ms;  // a connection takes longer than that: is the endpoint still there?
+constexpr Duration kLookMax = 1s;
+constexpr uint64_t kProbeBytes = 8;
+
+/// Between memory of ours that nobody registered, and perhaps nobody mapped, and a rail's own.
+Result<> copy_unregistered(Direction direction, const Piece& piece, std::byte* bounce) {
+    const CrossPiece copied{.local = bounce, .remote = reinterpret_cast<uint64_t>(piece.local), .length = piece.length};
+    // A write of the piece reads its memory.
+    const Direction way = direction == Direction::kWrite ? Direction::kRead : Direction::kWrite;
+    const CrossResult result = cross_copy(::getpid(), way, std::span(&copied, 1));
+    if (result.fault == CrossResult::Fault::kNone) return {};
+    return fail(Code::kNotRegistered, "local memory at {:#x}+{} is not mapped", copied.remote, piece.length);
+}
+
+}  // namespace
+
+// ---- choosing
+
+uint64_t FabricPeer::length_for(const Rail& rail, uint64_t left, uint64_t room) const noexcept {
+    uint64_t most = rail.offer().operation_bytes_max != 0 ? rail.offer().operation_bytes_max : std::numeric_limits<uint64_t>::max();
+    if (shared_.profile.operation_bytes_max != 0) most = std::min(most, shared_.profile.operation_bytes_max);
+    return fragment_length(left, room, {.operation_bytes_max = most, .stripe_bytes = shared_.profile.stripe_bytes});
+}
+
+bool FabricPeer::open_route(Rail& rail, uint32_t remote, Path& path) {
+    const RailRecord& there = remotes_[remote].record;
+    if (path.route && path.route->epoch == there.epoch) return true;
+    if (path.route) old_routes_[rail.index()].push_back(std::move(path.route));
+    if (there.name.empty()) return false;
+    const auto address = rail.insert_address(there.name);
+    if (!address) return false;
+    path.route = std::make_unique<Route>(
+        Route{.rail = rail.index(), .remote = remote, .epoch = there.epoch, .address = *address, .progress = Clock::now()});
+    return true;
+}
+
+FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& choosing) {
+    choosing.chunk = keys_.find(address);
+    if (choosing.chunk == nullptr) return Choice::kUnknown;
+    const auto count = static_cast<uint32_t>(remotes_.size());
+    for (uint32_t k = 0; k < count; ++k) {
+        const uint32_t remote = (rail.index() + k) % count;
+        Path& path = paths_[rail.index()][remote];
+        if (!path.compatible || !choosing.chunk->key(remote)) continue;
+        if (path.suspended != Time{}) return Choice::kLater;
+        if (!path.health.usable() || !open_route(rail, remote, path)) continue;
+        if (path.route->retry_at > Clock::now()) {
+            rail.wake_by(path.route->retry_at);
+            return Choice::kLater;
+        }
+        choosing.path = &path;
+        return Choice::kFound;
+    }
+    return Choice::kRefused;
+}
+
+/// This rail cannot carry it. True: neither can any other.
+bool FabricPeer::refuse(Rail& rail, uint64_t& refused) {
+    const uint64_t all = shared_.rails.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << shared_.rails.size()) - 1;
+    refused |= uint64_t{1} << rail.index();
+    for (Rail* const other : shared_.rails) {
+        if ((refused >> other->index() & 1) != 0) continue;
+        other->announce(*this);
+        other->ring();
+    }
+    return refused == all;
+}
+
+// ---- posting
+
+void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Choosing& choosing, void* descriptor) {
+    Route& route = *choosing.path->route;
+    const Piece& piece = flight.piece;
+    flight.client = this;
+    flight.route = &route;
+    flight.generation = choosing.path->health.generation();
+    if (route.in_flight++ == 0) route.progress = Clock::now();
+    ++in_flight_;
+    flights_on_[rail.index()].fetch_add(1, std::memory_order_relaxed);
+    const bool virtual_addresses = remotes_[route.remote].record.virtual_addresses;
+    operation = {.direction = piece.direction,
+                 .local = flight.bounce != nullptr ? flight.bounce : piece.local,
+                 .length = piece.length,
+                 .local_descriptor = descriptor,
+                 .peer = route.address,
+                 .remote = virtual_addresses ? piece.remote : piece.remote - choosing.chunk->address,
+                 .key = *choosing.chunk->key(route.remote)};
+}
+
+FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
+    Next later = Next::kNothing;
+    for (auto waiting = waiting_.begin(); waiting != waiting_.end(); ++waiting) {
+        if (waiting->blocked || (waiting->refused >> rail.index() & 1) != 0) continue;
+        Choosing choosing;
+        Choice choice = choose(rail, waiting->piece.remote, choosing);
+        void* descriptor = nullptr;
+        if (choice == Choice::kFound && waiting->piece.length > choosing.chunk->address + choosing.chunk->length - waiting->piece.remote)
+            choice = Choice::kUnknown;  // the target cut its memory anew
+        if (choice == Choice::kFound && waiting->piece.registered && rail.offer().local_keys) {
+            const auto local = shared_.memory.find_local(reinterpret_cast<uint64_t>(waiting->piece.local), rail.index());
+            descriptor = local.descriptor;
+            if (local.room < waiting->piece.length) choice = Choice::kRefused;
+        }
+        if (choice == Choice::kUnknown) {
+            if (keys_.covered(waiting->piece.remote, waiting->piece.length) == waiting->piece.length) {
+                endings.hold(endings_);
+                queue_.fail(waiting->piece, Error(Code::kStale, "the target's memory was registered anew, in other parts"), endings);
+                waiting_.erase(waiting);
+                return prepare_waiting(rail, flight, operation, endings);
+            }
+            waiting->blocked = true;
+            wishes_.ranges.push_back({.address = waiting->piece.remote, .length = waiting->piece.length});
+            ask();
+            continue;
+        }
+        if (choice == Choice::kRefused && refuse(rail, waiting->refused)) {
+            endings.hold(endings_);
+            queue_.fail(waiting->piece, error(Code::kUnavailable, "no rail reaches {}", descriptor_.name), endings);
+            waiting_.erase(waiting);
+            return prepare_waiting(rail, flight, operation, endings);
+        }
+        if (choice == Choice::kLater) later = Next::kLater;
+        if (choice != Choice::kFound) continue;
+        if (!rail.has_room(waiting->piece.length)) return Next::kLater;
+        if (!waiting->piece.registered) {
+            flight.bounce = rail.take_bounce();
+            if (flight.bounce == nullptr) return Next::kLater;
+            descriptor = rail.bounce_descriptor();
+        }
+        flight.piece = waiting->piece;
+        waiting_.erase(waiting);
+        fill(rail, flight, operation, choosing, descriptor);
+        return Next::kReady;
+    }
+    return later;
+}
+
+FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
+    Next later = Next::kNothing;
+    auto& batches = queue_.batches();
+    for (auto next = batches.begin(); next != batches.end();) {
+        const auto batch = next++;
+        if (batch->blocked || (batch->refused >> rail.index() & 1) != 0) continue;
+        const Slice& slice = batch->head();
+        const uint64_t address = slice.remote + batch->offset;
+        // Of a slice that is refused nothing at all is copied, so all of it must be known first.
+        const bool known = batch->offset > 0 || keys_.covered(slice.remote, slice.length) == slice.length;
+        Choosing choosing;
+        Choice choice = known ? choose(rail, address, choosing) : Choice::kUnknown;
+        if (choice == Choice::kUnknown && slice.remote + (slice.length - 1) < slice.remote) {
+            endings.hold(endings_);
+            queue_.refuse(batch, not_registered(slice.remote, slice.length), endings);
+            return prepare_batch(rail, flight, operation, endings);
+        }
+        if (choice == Choice::kUnknown) {
+            batch->blocked = true;
+            wishes_.ranges.push_back({.address = address, .length = slice.length - batch->offset});
+            ask();
+            continue;
+        }
+        uint64_t room = 0;
+        void* descriptor = nullptr;
+        if (choice == Choice::kFound) {
+            room = choosing.chunk->address + choosing.chunk->length - address;
+            if (slice.region == nullptr) {
+                room = std::min(room, Rail::kBounceBytes);
+            } else if (rail.offer().local_keys) {
+                const auto local = shared_.memory.find_local(reinterpret_cast<uint64_t>(slice.local) + batch->offset, rail.index());
+                descriptor = local.descriptor;
+                room = std::min(room, local.room);
+                if (room == 0) choice = Choice::kRefused;
+            }
+        }
+        if (choice == Choice::kRefused && refuse(rail, batch->refused)) {
+            endings.hold(endings_);
+            queue_.refuse(batch, error(Code::kUnavailable, "no rail reaches {}", descriptor_.name), endings);
+            return prepare_batch(rail, flight, operation, endings);
+        }
+        if (choice == Choice::kLater) later = Next::kLater;
+        if (choice != Choice::kFound) continue;
+        const uint64_t length = length_for(rail, slice.length - batch->offset, room);
+        if (!rail.has_room(length)) return Next::kLater;
+        if (slice.region == nullptr) {
+            flight.bounce = rail.take_bounce();
+            if (flight.bounce == nullptr) return Next::kLater;
+            descriptor = rail.bounce_descriptor();
+        }
+        flight.piece = queue_.begin(batch, length);
+        fill(rail, flight, operation, choosing, descriptor);
+        return Next::kReady;
+    }
+    return later;
+}
+
+FabricPeer::Next FabricPeer::prepare_probe(Rail& rail, Flight& flight, Operation& operation) {
+    const Time now = Clock::now();
+    for (uint32_t remote = 0; remote < remotes_.size(); ++remote) {
+        Path& path = paths_[rail.index()][remote];
+        if (path.health.usable() || !path.compatible || path.suspended != Time{}) continue;
+        const ChunkRecord* const chunk = keys_.any(remote);
+        if (chunk == nullptr || !path.health.begin_probe(now) || !open_route(rail, remote, path)) continue;
+        flight.bounce = rail.take_bounce();
+        if (flight.bounce == nullptr) continue;
+        flight.piece = {.direction = Direction::kRead, .remote = chunk->address, .length = std::min(chunk->length, kProbeBytes)};
+        fill(rail, flight, operation, {.chunk = chunk, .path = &path}, rail.bounce_descriptor());
+        return Next::kReady;
+    }
+    return Next::kNothing;
+}
+
+FabricPeer::Next FabricPeer::prepare(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
+    if (broken_.load(std::memory_order_relaxed)) return Next::kNothing;
+    if (queue_.empty() && waiting_.empty()) return Next::kNothing;
+    if (prepare_probe(rail, flight, operation) == Next::kReady) return Next::kReady;
+    const Next waiting = prepare_waiting(rail, flight, operation, endings);
+    if (waiting == Next::kReady) return waiting;
+    const Next batch = prepare_batch(rail, flight, operation, endings);
+    return batch == Next::kNothing ? waiting : batch;
+}
+
+Result<bool> FabricPeer::take_off(Rail& rail, Flight& flight, Operation& operation) {
+    if (flight.bounce != nullptr && operation.direction == Direction::kWrite)
+        MC_RETURN_IF_ERROR(copy_unregistered(operation.direction, flight.piece, flight.bounce));
+    return rail.post(flight, operation);
+}
+
+bool FabricPeer::pull(Rail& rail, Endings& endings) {
+    for (;;) {
+        Flight& flight = rail.take();
+        Operation operation;
+        Next next = Next::kNothing;
+        {
+            Lock lock(mutex_);
+            next = prepare(rail, flight, operation, endings);
+        }
+        if (next != Next::kReady) {
+            rail.release(flight);
+            return next == Next::kLater;
+        }
+        const auto posted = take_off(rail, flight, operation);
+        if (posted && *posted) continue;
+        Lock lock(mutex_);
+        land(rail, flight);
+        bool later = true;
+        if (posted) {
+            later = again(rail, flight, endings);
+        } else if (posted.error().code() == Code::kNotRegistered && flight.piece.run != nullptr) {
+            endings.hold(endings_);
+            queue_.fail(flight.piece, posted.error(), endings);
+        } else {
+            const int number = posted.error().system_errno();
+            failed(flight, {.context = &flight, .error = number != 0 ? number : EIO}, false, endings);
+        }
+        rail.release(flight);
+        if (posted) return later;
+    }
+}
+
+/// Undoes fill().
+void FabricPeer::land(Rail& rail, Flight& flight) {
+    --flight.route->in_flight;
+    --in_flight_;
+    flights_on_[rail.index()].fetch_sub(1, std::memory_order_relaxed);
+    if (flight.bounce != nullptr) rail.release_bounce(std::exchange(flight.bounce, nullptr));
+}
+
+/// The provider said "again": no room, a connection being made, or nobody there. True: try again without being announced.
+bool FabricPeer::again(Rail& rail, Flight& flight, Endings& endings) {
+    Route& route = *flight.route;
+    const Time now = Clock::now();
+    Path& path = paths_[rail.index()][route.remote];
+    if (flight.piece.run == nullptr) {
+        path.health.failed(flight.generation, now);
+    } else if (flight.piece.given_up()) {
+        endings.hold(endings_);
+        queue_.finish(flight.piece, endings);
+    } else {
+        waiting_.push_front({.piece = flight.piece});
+    }
+    if (route.in_flight > 0) return true;  // no room: the next completion makes some
+    if (route.connecting_since == Time{}) {
+        route.connecting_since = now;
+        route.look_at = now + kLookAfter;
+    }
+    route.backoff = std::clamp(route.backoff * 2, kBackoffMin, kBackoffMax);
+    route.retry_at = now + route.backoff;
+    rail.wake_by(route.retry_at);
+    if (now >= route.look_at) {
+        route.look_at = now + std::min<Duration>(now - route.connecting_since, kLookMax);
+        wishes_.look = true;
+        ask();
+    }
+    if (now - route.connecting_since > shared_.profile.connect_timeout && path.health.stalled(flight.generation, now)) {
+        route.connecting_since = Time{};
+        path_lost(endings);
+    }
+    return true;
+}
+
+// ---- what ended
+
+void FabricPeer::on_finished(Rail& rail, Flight& flight, const Finished& finished, Endings& endings) {
+    Result<> copied;
+    if (finished.error == 0 && flight.bounce != nullptr && flight.piece.direction == Direction::kRead && flight.piece.run != nullptr)
+        copied = copy_unregistered(flight.piece.direction, flight.piece, flight.bounce);
+    {
+        Lock lock(mutex_);
+        land(rail, flight);
+        Route& route = *flight.route;
+        const Time now = Clock::now();
+        route.progress = now;
+        endings.hold(endings_);
+        if (finished.error == 0) {
+            heard_ = now;
+            route.connecting_since = Time{};
+            route.backoff = {};
+            paths_[route.rail][route.remote].health.succeeded(flight.generation);
+            if (flight.piece.run != nullptr) {
+                if (copied) queue_.finish(flight.piece, endings);
+                else queue_.fail(flight.piece, copied.error(), endings);
+            }
+        } else {
+            failed(flight, finished, true, endings);
+        }
+        if (!old_routes_[rail.index()].empty()) close_routes(rail);
+        if (in_flight_ == 0) changed_.notify_all();
+    }
+    rail.release(flight);
+}
+
+void FabricPeer::failed(const Flight& flight, const Finished& finished, bool posted, Endings& endings) {
+    const Route& route = *flight.route;
+    const Piece& piece = flight.piece;
+    Path& path = paths_[route.rail][route.remote];
+    const Time now = Clock::now();
+    if (piece.run == nullptr) {
+        path.health.failed(flight.generation, now);
+        return;
+    }
+    const Trouble trouble = trouble_of(shared_.profile, finished.error, finished.provider_error);
+    Error reason = error(code_of(trouble), "{}: {}", descriptor_.name,
+                         describe_trouble(shared_.profile, finished.error, finished.provider_error));
+    endings.hold(endings_);
+    if (piece.given_up() || broken_.load(std::memory_order_relaxed) || trouble == Trouble::kMisuse) {
+        if (posted && piece.direction == Direction::kWrite) add_doubt(route.remote, route.epoch);
+        queue_.fail(piece, reason, endings);
+        return;
+    }
+    if (remotes_[route.remote].record.epoch > route.epoch) {
+        // That endpoint is closed, as we know already.
+        waiting_.push_back({.piece = piece});
+        shared_.rails[route.rail]->announce(*this);
+        return;
+    }
+    path.suspended = now;
+    Held held{.piece = piece,
+              .rail = route.rail,
+              .remote = route.remote,
+              .epoch = route.epoch,
+              .generation = flight.generation,
+              .since = now,
+              .doubtful = posted && piece.direction == Direction::kWrite,
+              .stale = trouble == Trouble::kStale,
+              .reason = std::move(reason)};
+    held_.push_back(std::move(held));
+    wishes_.look = true;
+    ask();
+}
+
+void FabricPeer::close_routes(Rail& rail) {
+    std::erase_if(old_routes_[rail.index()], [&](const std::unique_ptr<Route>& route) {
+        if (route->in_flight > 0) return false;
+        rail.remove_address(route->address);
+        return true;
+    });
+}
+
+bool FabricPeer::on_tick(Rail& rail, Time now, Endings& endings) {
+    Lock lock(mutex_);
+    close_routes(rail);
+    if (flights_on_[rail.index()].load(std::memory_order_relaxed) == 0) return false;
+    const bool all = broken_.load(std::memory_order_relaxed) && now >= reclaim_at_;
+    bool hopeless = false;
+    rail.for_each_flight([&](Flight& flight) {
+        if (flight.client != this || flight.hopeless) return;
+        flight.hopeless = all || now - flight.route->progress > shared_.profile.stall_timeout;
+        if (!flight.hopeless) return;
+        hopeless = true;
+        Path& path = paths_[flight.route->rail][flight.route->remote];
+        if (!all && path.health.stalled(flight.generation, now)) flight.route->stalled = true;
+    });
+    if (hopeless) path_lost(endings);
+    return hopeless;
+}
+
+}  // namespace mooncake::fabric

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/remote_keys.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace mooncake::fabric {
+
+void RemoteKeys::add(const ResolveAnswer& answer) {
+    if (answer.complete) chunks_.clear();
+    for (const ChunkRecord& chunk : answer.chunks) {
+        const uint64_t last = chunk.address + (chunk.length - 1);
+        auto old = chunks_.upper_bound(chunk.address);
+        if (old != chunks_.begin()) {
+            const auto before = std::prev(old);
+            if (chunk.address - before->first < before->second.length) old = before;
+        }
+        while (old != chunks_.end() && old->first <= last) old = chunks_.erase(old);
+        chunks_.insert_or_assign(chunk.address, chunk);
+    }
+}
+
+const ChunkRecord* RemoteKeys::find(uint64_t address) const {
+    const auto next = chunks_.upper_bound(address);
+    if (next == chunks_.begin()) return nullptr;
+    const ChunkRecord& chunk = std::prev(next)->second;
+    return address - chunk.address < chunk.length ? &chunk : nullptr;
+}
+
+uint64_t RemoteKeys::covered(uint64_t address, uint64_t length) const {
+    if (length == 0 || address + (length - 1) < address) return 0;
+    uint64_t done = 0;
+    while (done < length) {
+        const ChunkRecord* const chunk = find(address + done);
+        if (chunk == nullptr) return done;
+        done += std::min(length - done, chunk->length - (address + done - chunk->address));
+    }
+    return done;
+}
+
+const ChunkRecord* RemoteKeys::any(uint32_t rail) const {
+    for (const auto& [address, chunk] : chunks_)
+        if (chunk.key(rail)) return &chunk;
+    return nullptr;
+}
+
+}  // namespace mooncake::fabric
