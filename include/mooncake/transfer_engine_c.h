@@ -158,7 +158,7 @@ MOONCAKE_C_API int closeSegment(transfer_engine_t engine, segment_id_t segment_i
 MOONCAKE_C_API int removeLocalSegment(transfer_engine_t engine, const char* segment_name);
 /* Fetches anew what is known of all segments; a peer that is gone does not count as an error. */
 MOONCAKE_C_API int syncSegmentCache(transfer_engine_t engine);
-/* Without an EFA fabric there is nothing to warm up: 0. */
+/* Connects over the fabric ahead of the first transfer; again: 0 at once. Without a fabric there is nothing to warm up: 0. */
 MOONCAKE_C_API int warmupEfaSegment(transfer_engine_t engine, const char* segment_name);
 
 /* ---- memory ---- */

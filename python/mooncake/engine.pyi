@@ -206,7 +206,8 @@ class TransferEngine:
     def send_probe(self, peer_server_name: str) -> int:
         """0 if the peer is alive; -200 if nobody knows it, another negative number if it cannot be reached, -1 before initialize()."""
     def warmup_efa_segment(self, segment_name: str) -> int:
-        """Connects to a peer ahead of the first transfer, where that helps. Returns 0."""
+        """Connects to a peer ahead of the first transfer, where that helps. Returns 0, also when there is nothing to do; a negative number
+        when the fabric cannot reach it."""
     def get_notifies(self) -> list[TransferNotify]:
         """All messages that arrived since the last call. RuntimeError before initialize()."""
 

@@ -151,7 +151,9 @@ void bind_peers(EngineClass& engine) {
         .def("send_probe", &TransferEngine::send_probe, "peer_server_name"_a,
              "0 if the peer is alive; -200 if nobody knows it, another negative number if it cannot be reached, -1 before initialize().")
         .def("warmup_efa_segment", &TransferEngine::warmup_segment, "segment_name"_a,
-             "Connects to a peer ahead of the first transfer, where that helps. Returns 0.")
+             "Connects to a peer ahead of the first transfer, where that helps. Returns 0, also when there is nothing to do; a negative "
+             "number "
+             "when the fabric cannot reach it.")
         .def("get_notifies", &TransferEngine::get_notifies,
              "All messages that arrived since the last call. RuntimeError before initialize().");
 }

@@ -53,7 +53,8 @@ void bind_types(nb::module_& module) {
         .def(nb::init<>())
         .def("fileno", &CompletionPort::fileno)
         .def("take", &CompletionPort::take);
-    for (const char* flag : {"SUPPORT_CUDA", "SUPPORT_EFA", "SUPPORT_HIP", "SUPPORT_MNNVL", "SUPPORT_MUSA", "SUPPORT_INTRA_NVLINK"})
+    module.attr("SUPPORT_EFA") = efa_usable();
+    for (const char* flag : {"SUPPORT_CUDA", "SUPPORT_HIP", "SUPPORT_MNNVL", "SUPPORT_MUSA", "SUPPORT_INTRA_NVLINK"})
         module.attr(flag) = false;
 }
 

@@ -185,9 +185,9 @@ int TransferEngine::warmup_segment(const Text& segment_name) {
     constexpr const char* kCall = "warmup_efa_segment";
     Engine* const engine = use(kCall);
     if (engine == nullptr) return -1;
-    // A hint: a peer that cannot be reached yet is reported by the transfers that need it.
-    (void)without_gil([&] { return engine->open_segment(segment_name, Deadline::after(engine->options().connect_timeout)); });
-    return 0;
+    const Result<> warm = without_gil([&] { return engine->warm_up(segment_name, Deadline::after(engine->options().connect_timeout)); });
+    if (!warm) record_failure(kCall, warm.error());
+    return public_code(warm);
 }
 
 std::vector<Notification> TransferEngine::get_notifies() {

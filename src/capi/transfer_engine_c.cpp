@@ -133,7 +133,9 @@ int syncSegmentCache(transfer_engine_t engine) {
 }
 
 int warmupEfaSegment(transfer_engine_t engine, const char* segment_name) {
-    return use(engine) && segment_name != nullptr ? 0 : invalid_call();
+    const EngineUse use_of_engine = use(engine);
+    if (!use_of_engine || segment_name == nullptr) return invalid_call();
+    return public_code(use_of_engine->warm_up(segment_name, Deadline::after(use_of_engine->options().connect_timeout)));
 }
 
 // ---- memory

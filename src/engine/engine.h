@@ -103,6 +103,9 @@ public:
 
     // ---- segments. Opening is lazy and single-flight per name; a dead peer never delays the others.
     virtual Result<SegmentId> open_segment(const std::string& name, Deadline deadline) = 0;
+    /// Opens it and has the transport do ahead of the first transfer what that would have to do otherwise. Idempotent. Without a
+    /// transport that gains by it, it is only a hint and never fails.
+    virtual Result<> warm_up(const std::string& name, Deadline deadline) = 0;
     /// Drops what we know of the peer, so that the next use fetches it again. Empty name: all.
     virtual Result<> refresh_segment(const std::string& name, Deadline deadline) = 0;
     virtual Result<std::string> segment_name_of(SegmentId segment) const = 0;
@@ -139,5 +142,8 @@ public:
     virtual Result<> send_notification(const std::string& target, const Notification& notification, Deadline deadline) = 0;
     virtual std::vector<Notification> take_notifications() = 0;
 };
+
+/// Whether protocol `efa` can work here: there is such a device, and libfabric can be loaded. Loads it only if there is.
+MC_EXPORT bool efa_usable();
 
 }  // namespace mooncake

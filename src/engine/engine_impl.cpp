@@ -130,6 +130,15 @@ Result<SegmentId> EngineImpl::open_segment(const std::string& name, Deadline dea
     return session->id();
 }
 
+Result<> EngineImpl::warm_up(const std::string& name, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(name));
+    auto link = session->link(deadline);
+    auto warm = link ? (*link)->peer->warm_up(deadline) : Result<>(Unexpected(std::move(link).error()));
+    if (!warm && parts_->router->has("fabric")) return warm;
+    return {};
+}
+
 Result<> EngineImpl::refresh_segment(const std::string& name, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     if (name.empty()) {

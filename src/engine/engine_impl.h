@@ -34,6 +34,7 @@ public:
     std::vector<BufferRecord> buffers() const override;
 
     Result<SegmentId> open_segment(const std::string& name, Deadline deadline) override;
+    Result<> warm_up(const std::string& name, Deadline deadline) override;
     Result<> refresh_segment(const std::string& name, Deadline deadline) override;
     Result<std::string> segment_name_of(SegmentId segment) const override;
     Result<SegmentDescriptor> describe(const std::string& name, uint32_t buffers_max, Deadline deadline) override;

@@ -61,8 +61,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
 
     parts->control = std::make_unique<RpcControl>(*parts->client, parts->incarnation);
     // NOLINTNEXTLINE(modernize-make-unique): an aggregate with references, which make_unique cannot name the members of
-    parts->context.reset(
-        new TransportContext{.incarnation = parts->incarnation, .options = options, .access = parts->access, .control = *parts->control});
+    parts->context.reset(new TransportContext{.incarnation = parts->incarnation,
+                                              .options = options,
+                                              .access = parts->access,
+                                              .control = *parts->control,
+                                              .metrics = &parts->metrics});
     MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, parts->metrics, parts->service));
     parts->registry = std::make_unique<MemoryRegistry>(parts->access, parts->router->transports());
     auto own = [self = parts.get()](uint32_t buffers_max) { return self->describe(buffers_max); };

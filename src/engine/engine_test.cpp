@@ -47,6 +47,16 @@ protected:
     std::unique_ptr<Engine> ours = make_engine(), theirs = make_engine();
 };
 
+TEST_F(EngineTest, WarmsUpAsOftenAsAskedAndTakesItForAHint) {
+    EXPECT_TRUE(ours->warm_up(theirs->segment_name(), soon()));
+    EXPECT_TRUE(ours->warm_up(theirs->segment_name(), soon()));
+    EXPECT_TRUE(ours->warm_up(ours->segment_name(), soon()));
+    EXPECT_TRUE(ours->warm_up("127.0.0.1:1", soon())) << "nothing gains by it here";
+    EXPECT_EQ(ours->warm_up("", soon()).error().code(), Code::kInvalidArgument);
+    theirs->close();
+    EXPECT_FALSE(theirs->warm_up(ours->segment_name(), soon()));
+}
+
 TEST_F(EngineTest, NamesItselfByHostAndChosenPort) {
     EXPECT_EQ(ours->segment_name(), "127.0.0.1:" + std::to_string(ours->rpc_port()));
     EXPECT_GE(ours->rpc_port(), 15000);

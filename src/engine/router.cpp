@@ -50,6 +50,10 @@ std::vector<Transport*> Router::transports() const {
     return transports;
 }
 
+bool Router::has(std::string_view transport) const noexcept {
+    return std::any_of(paths_.begin(), paths_.end(), [&](const Path& path) { return path.transport->capabilities().name == transport; });
+}
+
 std::vector<MetricsLog::Source> Router::metrics_sources() {
     std::vector<MetricsLog::Source> sources;
     for (Path& path : paths_) sources.push_back({.path = std::string(path.transport->capabilities().name), .metrics = &path.metrics});

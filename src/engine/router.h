@@ -29,6 +29,7 @@ public:
     /// For the descriptor we publish.
     std::map<std::string, std::string> endpoints() const;
     std::vector<Transport*> transports() const;
+    bool has(std::string_view transport) const noexcept;
     /// For the metrics log.
     std::vector<MetricsLog::Source> metrics_sources();
 

@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "engine/engine.h"
+#include "transport/fabric/api.h"
+#include "transport/fabric/nics.h"
 #include "transport/fabric/profile.h"
 #include "transport/self/self.h"
 #include "transport/shm/shm.h"
@@ -40,6 +43,8 @@ Result<> check_names(const EngineOptions& options) {
 }
 
 }  // namespace
+
+bool efa_usable() { return fabric::has_efa_device("/") && fabric::load_library(load_options().fabric.library).has_value(); }
 
 Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportContext& context) {
     const EngineOptions& options = context.options;

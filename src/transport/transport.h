@@ -19,6 +19,10 @@
 
 namespace mooncake {
 
+namespace metrics {
+class Registry;
+}
+
 enum class Direction : uint8_t { kRead, kWrite };  // kRead: remote -> local
 
 /// One contiguous piece to move. Counts as one operation of its completion.
@@ -65,6 +69,10 @@ public:
     /// and nothing of it moves in local memory any more. Idempotent; later submits fail at once.
     virtual void close(const Error& reason) = 0;
 
+    /// Does ahead of the first transfer what it would have to do otherwise: addresses, keys, connections. Returns when that is
+    /// done, or the deadline passed. Calling it again costs little.
+    virtual Result<> warm_up(Deadline /*deadline*/) { return {}; }
+
     /// False once broken or closed, also by the death of an idle peer (noticed by itself within a second or so, resources freed).
     virtual bool usable() const noexcept = 0;
 };
@@ -86,6 +94,7 @@ struct TransportContext {
     const EngineOptions& options;
     AccessTable& access;
     ControlPlane& control;
+    metrics::Registry* metrics = nullptr;  // null: nobody reads them
 };
 
 /// One way to move bytes. All vendor-specific code of it lives in its folder. Thread-safe. Peers and registrations must be
