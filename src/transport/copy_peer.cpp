@@ -27,8 +27,8 @@ public:
     void release() noexcept override;
 
     /// Forgets what has not begun of one completion (null: of all) and says how many slices each lost; to be failed unlocked.
-    void give_up(const Completion* completion, const Error& reason, std::vector<std::pair<Completion*, uint32_t>>& lost)
-        MC_REQUIRES(peer_.mutex_);
+    /// Called by the peer with its mutex held.
+    void give_up(const Completion* completion, const Error& reason, std::vector<std::pair<Completion*, uint32_t>>& lost);
 
     std::list<Batch>::iterator self;
 
@@ -131,6 +131,7 @@ void CopyPeer::Batch::release() noexcept {
 }
 
 void CopyPeer::Batch::give_up(const Completion* completion, const Error& reason, std::vector<std::pair<Completion*, uint32_t>>& lost) {
+    peer_.mutex_.is_held();
     size_t others = 0;
     for (size_t i = next_; i < slices_.size(); ++i) {
         const Slice& slice = slices_[i];

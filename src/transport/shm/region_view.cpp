@@ -39,8 +39,8 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
     std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.address < b.address; });
     // An entry that changed hands while we read may appear to overlap another. Only one of them is live, and find() asks.
     size_t kept = 0;
-    for (size_t i = 0; i < regions_.size(); ++i)
-        if (kept == 0 || regions_[i].address >= regions_[kept - 1].end()) regions_[kept++] = regions_[i];
+    for (const Region& region : regions_)
+        if (kept == 0 || region.address >= regions_[kept - 1].end()) regions_[kept++] = region;
     regions_.resize(kept);
 }
 
