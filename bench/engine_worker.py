@@ -8,6 +8,7 @@ With --managed the memory comes from the engine, else from the program. Needs on
 import argparse
 import ctypes
 import gc
+import itertools
 import mmap
 import os
 import threading
@@ -61,13 +62,18 @@ class Initiator:
         return {}
 
     def measure(self, op: str, size: int, batch: int, seconds: float, scatter: bool = True, prepared: bool = False,
-                threads: int = 1) -> dict[str, Any]:
+                threads: int = 1, sets: int = 1) -> dict[str, Any]:
+        """Each thread has blocks of its own; one thread alone takes `sets` of them in turn, as many bytes as `sets` threads would touch."""
         room = geometry.room(size, batch, scatter)
-        if room * threads > self.memory.size:
-            raise ValueError(f"{room * threads} bytes needed")
-        calls = [self._call(op, size, batch, scatter, prepared, i * room) for i in range(threads)]
+        sets = max(sets, threads)
+        if room * sets > self.memory.size:
+            raise ValueError(f"{room * sets} bytes needed")
+        calls = [self._call(op, size, batch, scatter, prepared, i * room) for i in range(sets)]
         for call in calls:
             call()
+        if threads == 1 and sets > 1:
+            turns = itertools.cycle(calls)
+            calls = [lambda: next(turns)()]
         durations: list[list[int]] = [[] for _ in calls]
 
         def work(i: int) -> None:

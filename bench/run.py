@@ -133,8 +133,9 @@ def same_host_rows() -> list[Row]:
 def other_rows() -> list[Row]:
     rows = []
     for pair, name in (("tcp", "tcp"), ("foreign", "same host")):
-        one = question("write", 64 * KiB, 32)
-        rows.append(Row(f"{name} write 64 KiB x32, 4 threads over 1", pair, one | {"threads": 4}, one, 1.0))
+        for op, size, batch in (("write", 64 * KiB, 32), ("read", 64 * KiB, 32), ("write", 4 * KiB, 128), ("read", 4 * KiB, 128)):
+            ask = question(op, size, batch)
+            rows.append(Row(f"{name} {op} {size_name(size)} x{batch}, 4 threads over 1", pair, ask | {"threads": 4}, ask | {"sets": 4}, 1.0))
     rows.append(Row("idle engine, share of a core", "tcp", {"do": "idle"}, 0.01, 1.0, "cpu"))
     return rows
 

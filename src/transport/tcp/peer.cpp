@@ -2,6 +2,7 @@
 #include "transport/tcp/peer.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -130,6 +131,8 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
         finished.deliver();
         // On an I/O thread `this` may be gone now.
         bell->ring();
+        // Who was told may have been put behind us on this core. It goes first, and comes back with more to send.
+        if (attention == Attention::kMe && waiters_.load(std::memory_order_relaxed) > 1) ::sched_yield();
     }
     return moved;
 }
@@ -209,6 +212,13 @@ void TcpPeer::stop_driving() {
 }
 
 bool TcpPeer::wait(Completion& completion, Deadline deadline) {
+    waiters_.fetch_add(1, std::memory_order_relaxed);
+    const bool done = drive_or_sleep(completion, deadline);
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+    return done;
+}
+
+bool TcpPeer::drive_or_sleep(Completion& completion, Deadline deadline) {
     while (!completion.done()) {
         if (!start_driving()) {
             if (completion.wait(Deadline::after(kBystanderSleep).earlier(deadline))) return true;

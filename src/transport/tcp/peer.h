@@ -82,6 +82,7 @@ private:
     void on_lane_ready(Slot& slot, uint32_t events);
 
     bool drive();
+    bool drive_or_sleep(Completion& completion, Deadline deadline);
     Driven drive_until(const Completion& completion, Deadline deadline);
     bool sleep(const Completion& completion, Deadline deadline);
     bool start_driving() noexcept;
@@ -103,6 +104,7 @@ private:
     net::SocketAddress address_;                // of the target; constant after open(), as is
     Duration patience_{};                       // with its last word
     std::atomic<int> drivers_{0};
+    std::atomic<int> waiters_{0};  // threads inside wait(); only a hint
     std::atomic<bool> broken_{false};
     std::atomic<bool> in_doubt_{false};  // broke while writes were under way: the target may still apply them
 
