@@ -6,6 +6,7 @@
 
 #include "store/service/config_file.h"
 #include "store/service/config_quotas.h"
+#include "store/service/flags_client.h"
 #include "store/service/flags_master.h"
 
 /// The bytes are a configuration file, a policy of quotas, and a command line with one word per line.
@@ -25,5 +26,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const mooncake::store::MasterFlagSources sources{.read_file = [&](const std::string&) { return mooncake::Result<std::string>(text); },
                                                      .environment = [](const char*) { return std::optional<std::string>(); }};
     (void)mooncake::store::parse_master_flags(words, sources);
+    (void)mooncake::store::parse_client_flags(words);
     return 0;
 }
