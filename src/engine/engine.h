@@ -35,7 +35,8 @@ struct EngineConfig {
 struct Block {
     std::byte* local = nullptr;
     uint64_t remote = 0;
-    uint64_t length = 0;  // 0 moves nothing and succeeds
+    uint64_t length = 0;       // 0 moves nothing and succeeds
+    Copier* copier = nullptr;  // of this block alone; must live as long as the transfer
 };
 
 using SegmentId = int32_t;  // 0 is our own segment

@@ -184,13 +184,18 @@ size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* comple
         }
         if (slices.size() > before) {
             Slice& last = slices.back();
-            if (last.local + last.length == block.local && last.remote + last.length == block.remote && last.region == region) {
+            if (last.local + last.length == block.local && last.remote + last.length == block.remote && last.region == region &&
+                last.copier == nullptr && block.copier == nullptr) {
                 last.length += block.length;
                 continue;
             }
         }
-        slices.push_back(
-            {.local = block.local, .remote = block.remote, .length = block.length, .completion = completion, .region = region});
+        slices.push_back({.local = block.local,
+                          .remote = block.remote,
+                          .length = block.length,
+                          .completion = completion,
+                          .region = region,
+                          .copier = block.copier});
     }
     return slices.size() - before;
 }

@@ -58,6 +58,7 @@ Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice>
     completion.reset();
     completion.add(static_cast<uint32_t>(slices.size()));
     const Time started = Clock::now();
+    begin_attempt(slices);
     link.peer->submit(direction, slices, Submit::kWait);
     if (!link.peer->wait(completion, deadline)) {
         const Stopped stopped = link.peer->cancel(completion, Error(Code::kTimedOut, "deadline passed"), Deadline::after(kFenceTime));

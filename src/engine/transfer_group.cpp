@@ -59,6 +59,7 @@ void TransferGroup::run_attempt() {
         started_ = Clock::now();
         slices = ready_tasks();
     }
+    begin_attempt(slices);
     (*link)->peer->submit(direction_, slices, Submit::kLeave);
 }
 

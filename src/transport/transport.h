@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +26,17 @@ class Registry;
 
 enum class Direction : uint8_t { kRead, kWrite };  // kRead: remote -> local
 
+/// Copies in place of memcpy(), so that the submitter can look at bytes while they are in the cache. Only where a transport copies by
+/// itself: over a network, and for what the kernel copies, nobody calls it, so the submitter must see what was not copied by it.
+class Copier {
+public:
+    virtual ~Copier() = default;
+    /// An attempt begins: what was copied before does not count.
+    virtual void begin() noexcept = 0;
+    /// A part of the slice. From any thread, from several at once, for parts that do not overlap.
+    virtual void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept = 0;
+};
+
 /// One contiguous piece to move. Counts as one operation of its completion.
 struct Slice {
     std::byte* local = nullptr;
@@ -32,7 +44,19 @@ struct Slice {
     uint64_t length = 0;  // never 0
     Completion* completion = nullptr;
     const MemoryRegion* region = nullptr;  // our registration around `local`; null: unregistered, may not even be mapped
+    Copier* copier = nullptr;              // or null: nobody wants to look
+
+    void copy(std::byte* to, const std::byte* from, uint64_t bytes) const noexcept {
+        if (copier != nullptr) copier->copy(to, from, bytes);
+        else std::memcpy(to, from, bytes);
+    }
 };
+
+/// Before every submit() of slices that may have been submitted before.
+inline void begin_attempt(std::span<const Slice> slices) noexcept {
+    for (const Slice& slice : slices)
+        if (slice.copier != nullptr) slice.copier->begin();
+}
 
 /// How the submitter goes on after submit().
 enum class Submit : uint8_t {

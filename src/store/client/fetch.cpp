@@ -2,7 +2,7 @@
 #include "store/client/fetch.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "base/log.h"
 #include "store/protocol/stored_form.h"
@@ -15,7 +15,8 @@ namespace {
 constexpr Duration kHedge = 50ms, kPatience = 2s;
 constexpr Duration kHedgePerByte = 10ns, kPatiencePerByte = 100ns;
 constexpr uint64_t kRoundBytes = 1 << 30;  // leases are looked at between rounds
-constexpr uint64_t kNearStep = 1 << 20;    // about what fits the second-level cache
+constexpr uint64_t kNearStep = 64 << 20;   // copied at one go, which nothing can stop
+constexpr uint64_t kFarStep = 4 << 20;     // verified while the next ones are on their way
 
 /// Brings the replicas into the order in which this client tries them: nearest first, equally near ones spread over the keys.
 void order_replicas(ClientCore& core, SegmentLookup& segments, std::string_view key, Place& place) {
@@ -263,42 +264,56 @@ uint64_t Fetch::stored_at(const Item& item, const SegmentLookup::Found& from) co
     return base + item.place.replicas[item.chosen].offset;
 }
 
-Move Fetch::move_for(const Group& group, std::span<const uint32_t> items) {
+std::span<const uint32_t> Fetch::take_items(std::span<const uint32_t>& rest, uint64_t bytes_max) const {
+    size_t count = 1;
+    uint64_t total = bytes(rest[0]);
+    while (count < rest.size() && total + bytes(rest[count]) <= bytes_max) total += bytes(rest[count++]);
+    const auto items = rest.first(count);
+    rest = rest.subspan(count);
+    return items;
+}
+
+Move Fetch::move_for(const Group& group, std::span<const uint32_t> items, uint64_t before) {
     Move move{.segment = group.from.segment, .blocks = {}, .bytes = 0, .patience = {}, .outcome = {}};
     move.blocks.reserve(items.size());
     for (const uint32_t i : items) {
         add_blocks(i, stored_at(items_[i], group.from), move.blocks);
         move.bytes += bytes(i);
     }
-    move.patience = group.hedged ? kHedge + kHedgePerByte * move.bytes : kPatience + kPatiencePerByte * move.bytes;
+    const uint64_t waits_for = before + move.bytes;
+    move.patience = group.hedged ? kHedge + kHedgePerByte * waits_for : kPatience + kPatiencePerByte * waits_for;
     return move;
 }
 
 void Fetch::run_groups() {
     std::vector<Move> moves;
-    std::vector<const Group*> moved;
-    for (const Group& group : groups_) {
+    std::vector<Share> shares;  // of each move
+    for (Group& group : groups_) {
+        const bool near = !group.from.own && core_.mover.near(group.from.segment->spec);
         if (group.from.own) copy_own(group);
-        else if (groups_.size() == 1 && core_.mover.near(group.from.segment->spec)) copy_near(group);
+        else if (near && groups_.size() == 1) copy_near(group);
         else {
-            moves.push_back(move_for(group, group.items));
-            moved.push_back(&group);
+            uint64_t before = 0;
+            for (std::span<const uint32_t> rest = group.items; !rest.empty();) {
+                const auto items = take_items(rest, near ? kNearStep : kFarStep);
+                before += moves.emplace_back(move_for(group, items, before)).bytes;
+                shares.push_back({&group, items});
+            }
         }
     }
     if (moves.empty()) return;
-    core_.mover.run(Direction::kRead, moves);
-    for (size_t i = 0; i < moves.size(); ++i) judge(*moved[i], moved[i]->items, moves[i].outcome);
+    const auto is_over = [&](Move& move) {
+        const Share& share = shares[static_cast<size_t>(&move - moves.data())];
+        judge(*share.group, share.items, move.outcome);
+    };
+    core_.mover.run(Direction::kRead, moves, {.under_way = {}, .is_over = is_over});
 }
 
-void Fetch::copy_near(const Group& group) {
+void Fetch::copy_near(Group& group) {
     std::span<const uint32_t> rest = group.items;
     Result<> outcome;
     while (!rest.empty()) {
-        size_t count = 1;
-        uint64_t total = bytes(rest[0]);
-        while (count < rest.size() && total + bytes(rest[count]) <= kNearStep) total += bytes(rest[count++]);
-        const auto items = rest.first(count);
-        rest = rest.subspan(count);
+        const auto items = take_items(rest, kNearStep);
         if (outcome) {
             Move move = move_for(group, items);
             core_.mover.run(Direction::kRead, {&move, 1});
@@ -313,12 +328,12 @@ void Fetch::copy_own(const Group& group) {
     for (const uint32_t i : group.items) {
         blocks.clear();
         add_blocks(i, stored_at(items_[i], group.from), blocks);
-        for (const Block& block : blocks) std::memcpy(block.local, reinterpret_cast<const void*>(block.remote), block.length);
+        for (const Block& block : blocks) copy_here(block.local, reinterpret_cast<const std::byte*>(block.remote), block);
         arrived(i);
     }
 }
 
-void Fetch::judge(const Group& group, std::span<const uint32_t> items, const Result<>& outcome) {
+void Fetch::judge(Group& group, std::span<const uint32_t> items, const Result<>& outcome) {
     if (outcome) {
         if (!core_.directory.all_reachable()) core_.directory.worked(group.from.segment);
         for (const uint32_t i : items) arrived(i);
@@ -326,8 +341,9 @@ void Fetch::judge(const Group& group, std::span<const uint32_t> items, const Res
     }
     const Error& error = outcome.error();
     const bool lagged = group.hedged && error.code() == Code::kTimedOut;
+    const bool first = !std::exchange(group.blamed, true);  // one failure of the segment, however many moves it ends
     if (lagged) core_.slow.add(group.from.segment->spec.id, Clock::now());
-    else core_.segment_failed(group.from.segment, error);
+    else if (first) core_.segment_failed(group.from.segment, error);
     for (const uint32_t i : items) replica_failed(items_[i], StoreCode::kTransferFail);
 }
 

@@ -39,7 +39,7 @@ protected:
     /// What is to be moved for the item.
     virtual uint64_t bytes(size_t item) const = 0;
     /// The pieces to move; `stored_at` is the address of the value's first byte where it lies.
-    virtual void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const = 0;
+    virtual void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) = 0;
     /// Whether what arrived is the value's.
     virtual bool verify(size_t item) = 0;
 
@@ -63,6 +63,12 @@ private:
         SegmentLookup::Found from;
         bool hedged = false;  // everything in it could come from elsewhere too
         std::vector<uint32_t> items;
+        bool blamed = false;  // for a failure
+    };
+    /// Some items of a group.
+    struct Share {
+        Group* group = nullptr;
+        std::span<const uint32_t> items;
     };
 
     void go_on();
@@ -77,11 +83,13 @@ private:
     uint64_t stored_at(const Item& item, const SegmentLookup::Found& from) const;
     void sort_into_groups(std::span<const uint32_t> round, std::vector<uint32_t>& without);
     void run_groups();
-    Move move_for(const Group& group, std::span<const uint32_t> items);
+    /// The next items of the group, of about so many bytes.
+    std::span<const uint32_t> take_items(std::span<const uint32_t>& rest, uint64_t bytes_max) const;
+    /// `before`: bytes that move before these.
+    Move move_for(const Group& group, std::span<const uint32_t> items, uint64_t before = 0);
     void copy_own(const Group& group);
-    /// From this host: in steps small enough that what arrived is verified while it is in the cache.
-    void copy_near(const Group& group);
-    void judge(const Group& group, std::span<const uint32_t> items, const Result<>& outcome);
+    void copy_near(Group& group);
+    void judge(Group& group, std::span<const uint32_t> items, const Result<>& outcome);
     void arrived(uint32_t item);
     void replica_failed(Item& item, StoreCode why);
     void finish(Item& item, StoreCode code);

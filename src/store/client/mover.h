@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -26,6 +28,16 @@ struct Move {
     Result<> outcome;
 };
 
+/// Copies a block whose other side is in this process, too.
+inline void copy_here(std::byte* to, const std::byte* from, const Block& block) {
+    if (block.copier == nullptr) {
+        std::memcpy(to, from, block.length);
+        return;
+    }
+    block.copier->begin();
+    block.copier->copy(to, from, block.length);
+}
+
 /// Runs the moves of one call side by side, over the engine. When run() returns none of them touches any memory any more, as far as the
 /// engine can tell. Thread-safe.
 class Mover {
@@ -33,7 +45,12 @@ public:
     /// `own_host`: segments there are copied by the calling thread itself, one after another.
     Mover(Engine& engine, std::string own_host);
 
-    void run(Direction direction, std::span<Move> moves);
+    /// Calls of run() on the way, on its thread.
+    struct Events {
+        std::function<void()> under_way;     // everything that others carry out is under way; not called where nothing is
+        std::function<void(Move&)> is_over;  // once for each move, in the order of their ends or nearly so
+    };
+    void run(Direction direction, std::span<Move> moves, const Events& events = {});
 
     /// Stops the writes under way, and all later ones at once, until allow_writes().
     void stop_writes();

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/memory_probe.h"
+#include "store/client/value_hash.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -29,7 +30,7 @@ std::optional<uint64_t> room_in(std::span<const Piece> pieces) {
 class ValuesFetch final : public Fetch {
 public:
     ValuesFetch(ClientCore& core, std::span<const ValueToRead> values, std::vector<std::string_view> keys)
-        : Fetch(core, std::move(keys)), values_(values) {}
+        : Fetch(core, std::move(keys)), values_(values), hashes_(values.size()) {}
 
     std::vector<int64_t> results() const {
         std::vector<int64_t> results(values_.size());
@@ -53,30 +54,24 @@ private:
         return true;
     }
     uint64_t bytes(size_t item) const override { return place(item).length; }
-    void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const override {
+    void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) override {
         uint64_t left = place(item).length;
-        for (const Piece& piece : values_[item].pieces) {
-            const uint64_t length = std::min(piece.length, left);
+        const std::span<const Piece> pieces = values_[item].pieces;
+        const bool hashed = verified(place(item));
+        if (hashed) hashes_[item].start(pieces, left, Direction::kRead);
+        for (size_t i = 0; i < pieces.size(); ++i) {
+            const uint64_t length = std::min(pieces[i].length, left);
             if (length == 0) continue;
-            blocks.push_back({.local = piece.data, .remote = stored_at, .length = length});
+            Copier* const copier = hashed ? &hashes_[item].copier(i) : nullptr;
+            blocks.push_back({.local = pieces[i].data, .remote = stored_at, .length = length, .copier = copier});
             stored_at += length;
             left -= length;
         }
     }
-    bool verify(size_t item) override {
-        uint64_t left = place(item).length;
-        pieces_.clear();
-        for (const Piece& piece : values_[item].pieces) {
-            const uint64_t length = std::min(piece.length, left);
-            if (length > 0) pieces_.emplace_back(piece.data, length);
-            left -= length;
-        }
-        return hash_value(pieces_, table_) == place(item).checksum;
-    }
+    bool verify(size_t item) override { return hashes_[item].checksum() == place(item).checksum; }
 
     const std::span<const ValueToRead> values_;
-    std::vector<std::span<const std::byte>> pieces_;
-    std::vector<uint64_t> table_;
+    std::vector<ValueHash> hashes_;
 };
 
 }  // namespace
@@ -168,7 +163,7 @@ std::byte* PartsFetch::scratch_chunk(Plan& plan, uint64_t number, uint64_t lengt
     return plan.chunks.back().at;
 }
 
-void PartsFetch::add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const {
+void PartsFetch::add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) {
     for (const Block& block : plans_[item].blocks)
         blocks.push_back({.local = block.local, .remote = stored_at + block.remote, .length = block.length});
 }

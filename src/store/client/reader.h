@@ -56,7 +56,7 @@ private:
 
     StoreCode plan(size_t item, const Place& place) override;
     uint64_t bytes(size_t item) const override { return plans_[item].bytes; }
-    void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const override;
+    void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) override;
     bool verify(size_t item) override;
 
     void plan_verified(Plan& plan, const PartToRead& part, const Place& place);

@@ -152,7 +152,7 @@ public:
 private:
     StoreCode plan(size_t, const Place&) override { return StoreCode::kOk; }
     uint64_t bytes(size_t item) const override { return chunks_[item].length; }
-    void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) const override {
+    void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) override {
         const Chunk& chunk = chunks_[item];
         blocks.push_back({.local = chunk.bytes.get(), .remote = stored_at + chunk.offset, .length = chunk.length});
     }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/log.h"
+#include "store/client/value_hash.h"
 #include "store/client/write_again.h"
 #include "store/protocol/stored_form.h"
 
@@ -19,7 +20,6 @@ constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
 constexpr Duration kFencePatience = 500ms;
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
 constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
-constexpr uint64_t kNearStep = 1 << 20;      // about what fits the second-level cache
 
 /// The length of a value to write; nothing: null pointers, no bytes, or more than can be.
 std::optional<uint64_t> length_of(std::span<const Piece> pieces) {
@@ -62,8 +62,6 @@ private:
     struct Item {
         uint32_t value = 0;
         uint64_t length = 0;
-        uint64_t checksum = 0;
-        std::vector<uint64_t> table;
     };
 
     /// Of a key that is there twice, the first counts where nothing is replaced, and the last where it is.
@@ -95,16 +93,9 @@ private:
         return !items_.empty();
     }
 
-    void hash(Item& item) {
-        if (!core_.config.options.checksum) return;
-        pieces_.clear();
-        for (const Piece& piece : values_[item.value].pieces)
-            if (piece.length > 0) pieces_.emplace_back(piece.data, piece.length);
-        item.checksum = hash_value(pieces_, item.table);
-    }
-
     void move(const PutStartReply& reply) {
         ends_.resize(items_.size());
+        if (core_.config.options.checksum) hashes_ = std::vector<ValueHash>(items_.size());
         const auto pass = core_.fence.enter(reply.epoch, Deadline::after(std::min(kJoinPatience, core_.config.options.rpc_timeout)));
         WriteMoves moves(core_);
         for (uint32_t i = 0; i < items_.size(); ++i) {
@@ -115,18 +106,23 @@ private:
                 ends_[i].code = StoreCode::kRpcFail;  // who planned it is not our master (any more)
                 continue;
             }
-            hash(items_[i]);
-            ends_[i].checksum = items_[i].checksum;
             if (!add(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
-            // On this host the copying follows the hashing step by step, while the bytes are in the cache. A network is kept busy best
-            // by everything at once.
-            if (moves.bytes() >= kNearStep && moves.near()) run(moves);
         }
-        run(moves);
+        // On this host values are hashed while they are copied. Those that only go elsewhere are hashed while they are under way.
+        run(moves, [this] {
+            for (const uint32_t i : far_) (void)hashes_[i].checksum();
+        });
+        if (hashes_.empty()) return;
+        for (uint32_t i = 0; i < items_.size(); ++i) {
+            if (ends_[i].code != StoreCode::kOk) continue;
+            ends_[i].checksum = hashes_[i].checksum();
+            if (!add_table(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
+        }
+        run(moves, {});
     }
 
-    void run(WriteMoves& moves) {
-        for (const WriteMoves::Failure& failure : moves.run()) {
+    void run(WriteMoves& moves, const std::function<void()>& under_way) {
+        for (const WriteMoves::Failure& failure : moves.run(under_way)) {
             ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
             if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.segment);
@@ -134,23 +130,40 @@ private:
         }
     }
 
+    static std::span<const ReplicaLocation> replicas_of(uint32_t i, const PutStartReply& reply) {
+        return std::span(reply.replicas).subspan(reply.items[i].first_replica, reply.items[i].replica_count);
+    }
+
     bool add(WriteMoves& moves, uint32_t i, const PutStartReply& reply) {
-        const Item& item = items_[i];
-        const PutStartItem& started = reply.items[i];
-        for (uint32_t r = 0; r < started.replica_count; ++r) {
-            const ReplicaLocation& replica = reply.replicas[started.first_replica + r];
+        const std::span<const Piece> pieces = values_[items_[i].value].pieces;
+        bool hashed = hashes_.empty();
+        if (!hashed) hashes_[i].start(pieces, items_[i].length, Direction::kWrite);
+        for (const ReplicaLocation& replica : replicas_of(i, reply)) {
             // Planned for want of anything better, but it has just failed: not worth waiting for.
             if (std::find(unreachable_.begin(), unreachable_.end(), replica.segment) != unreachable_.end()) return false;
+            // One copy of it is enough to look at.
+            const bool look = !hashed && moves.near(reply.epoch, replica);
+            hashed |= look;
             uint64_t offset = 0;
-            for (const Piece& piece : values_[item.value].pieces) {
-                if (piece.length == 0) continue;
-                if (!moves.add(i, reply.epoch, replica, offset, piece.data, piece.length)) return false;
-                offset += piece.length;
+            for (size_t piece = 0; piece < pieces.size(); ++piece) {
+                const auto& [data, length] = pieces[piece];
+                if (length == 0) continue;
+                Copier* const copier = look ? &hashes_[i].copier(piece) : nullptr;
+                if (!moves.add(i, reply.epoch, replica, offset, data, length, copier)) return false;
+                offset += length;
             }
-            const auto table = std::as_bytes(std::span(item.table));
-            if (!table.empty() && !moves.add(i, reply.epoch, replica, offset, table.data(), table.size())) return false;
         }
+        if (!hashed) far_.push_back(i);
         return true;
+    }
+
+    bool add_table(WriteMoves& moves, uint32_t i, const PutStartReply& reply) {
+        const auto table = std::as_bytes(hashes_[i].table());
+        if (table.empty()) return true;
+        const auto replicas = replicas_of(i, reply);
+        return std::all_of(replicas.begin(), replicas.end(), [&](const ReplicaLocation& replica) {
+            return moves.add(i, reply.epoch, replica, items_[i].length, table.data(), table.size());
+        });
     }
 
     void finish(const PutStartReply& reply) {
@@ -176,7 +189,8 @@ private:
     std::vector<Item> items_;
     std::vector<PutItem> put_items_;
     std::vector<WriteEnd> ends_;
-    std::vector<std::span<const std::byte>> pieces_;
+    std::vector<ValueHash> hashes_;                       // of the items; empty where nothing is hashed
+    std::vector<uint32_t> far_;                           // items of which no replica is on this host
     std::vector<std::pair<uint32_t, uint32_t>> repeats_;  // this value got the fate of that one
     uint64_t bytes_written_ = 0;
 };
@@ -276,34 +290,32 @@ WriteMoves::Target& WriteMoves::target_for(uint64_t epoch, uint32_t number) {
     return target;
 }
 
-bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from,
-                     uint64_t length) {
+bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from, uint64_t length,
+                     Copier* copier) {
     Target& target = target_for(epoch, replica.segment);
     if (!target.to.segment) return false;
     const SegmentSpec& spec = target.to.segment->spec;
     const uint64_t at = replica.offset + offset;
     if (at > spec.size || length > spec.size - at) return false;
     const uint64_t base = target.to.own ? reinterpret_cast<uint64_t>(target.to.own->memory->base()) : spec.base;
-    target.move.blocks.push_back({.local = const_cast<std::byte*>(from), .remote = base + at, .length = length});
+    target.move.blocks.push_back({.local = const_cast<std::byte*>(from), .remote = base + at, .length = length, .copier = copier});
     target.move.bytes += length;
-    bytes_ += length;
     if (target.items.empty() || target.items.back() != item) target.items.push_back(item);
     return true;
 }
 
-bool WriteMoves::near() const {
-    return std::all_of(targets_.begin(), targets_.end(), [this](const Target& target) {
-        return target.to.own || !target.to.segment || core_.mover.near(target.to.segment->spec);
-    });
+bool WriteMoves::near(uint64_t epoch, const ReplicaLocation& replica) {
+    const SegmentLookup::Found& to = target_for(epoch, replica.segment).to;
+    return to.own || (to.segment && core_.mover.near(to.segment->spec));
 }
 
-std::vector<WriteMoves::Failure> WriteMoves::run() {
+std::vector<WriteMoves::Failure> WriteMoves::run(const std::function<void()>& under_way) {
     std::vector<Move> moves;
     std::vector<const Target*> moved;
     for (Target& target : targets_) {
-        if (!target.to.segment) continue;
+        if (!target.to.segment || target.move.blocks.empty()) continue;
         if (target.to.own) {
-            for (const Block& block : target.move.blocks) std::memcpy(reinterpret_cast<void*>(block.remote), block.local, block.length);
+            for (const Block& block : target.move.blocks) copy_here(reinterpret_cast<std::byte*>(block.remote), block.local, block);
             continue;
         }
         target.move.patience = kPatience + kPatiencePerByte * target.move.bytes;
@@ -311,7 +323,7 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
         moved.push_back(&target);
     }
     std::vector<Failure> failures;
-    if (!moves.empty()) core_.mover.run(Direction::kWrite, moves);
+    if (!moves.empty()) core_.mover.run(Direction::kWrite, moves, {.under_way = under_way, .is_over = {}});
     for (size_t i = 0; i < moves.size(); ++i) {
         if (moves[i].outcome) {
             if (!core_.directory.all_reachable()) core_.directory.worked(moves[i].segment);
@@ -323,7 +335,6 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
             failures.push_back({.item = item, .segment = moves[i].segment->number, .in_doubt = in_doubt});
     }
     targets_.clear();
-    bytes_ = 0;
     return failures;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -34,18 +35,19 @@ class WriteMoves {
 public:
     explicit WriteMoves(ClientCore& core) : core_(core), segments_(core) {}
 
-    /// To this replica of item `item`, `offset` bytes behind its start. False: the segment is not known, or too small.
-    bool add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from, uint64_t length);
-    /// Whether everything added so far stays on this host.
-    bool near() const;
-    uint64_t bytes() const noexcept { return bytes_; }
+    /// To this replica of item `item`, `offset` bytes behind its start. False: the segment is not known, or too small. `copier`: or null.
+    bool add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from, uint64_t length,
+             Copier* copier = nullptr);
+    /// Whether the replica is on this host.
+    bool near(uint64_t epoch, const ReplicaLocation& replica);
     /// Moves everything and says what became of each item: nothing, or why it failed. Afterwards more can be added.
     struct Failure {
         uint32_t item = 0;
         uint32_t segment = 0;
         bool in_doubt = false;  // its bytes may still land there
     };
-    std::vector<Failure> run();
+    /// `under_way`: see Mover::Events.
+    std::vector<Failure> run(const std::function<void()>& under_way = {});
 
 private:
     struct Target {
@@ -60,7 +62,6 @@ private:
     ClientCore& core_;
     SegmentLookup segments_;
     std::vector<Target> targets_;
-    uint64_t bytes_ = 0;
 };
 
 }  // namespace mooncake::store

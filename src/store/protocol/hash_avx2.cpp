@@ -6,6 +6,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "store/protocol/copy_hash.h"
+
 namespace mooncake::store {
 
 #if defined(__AVX2__)
@@ -15,5 +17,7 @@ bool have_avx2() noexcept { return false; }
 #endif
 
 uint64_t hash_avx2(const void* bytes, size_t length) noexcept { return XXH3_64bits(bytes, length); }
+
+uint64_t copy_and_hash_avx2(std::byte* to, const std::byte* from, size_t length) noexcept { return copy_and_hash_blocks(to, from, length); }
 
 }  // namespace mooncake::store

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "store/protocol/copy_hash.h"
 #include "store/protocol/hash_avx2.h"
 
 namespace mooncake::store {
@@ -56,6 +57,11 @@ uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept {
     constexpr size_t kShort = 240;  // no vectors are used up to here
     if (wide && bytes.size() > kShort) return never_zero(hash_avx2(bytes.data(), bytes.size()));
     return never_zero(XXH3_64bits(bytes.data(), bytes.size()));
+}
+
+uint64_t copy_and_hash(std::byte* to, const std::byte* from, uint64_t length) noexcept {
+    static const bool wide = have_avx2();
+    return never_zero(wide ? copy_and_hash_avx2(to, from, length) : copy_and_hash_blocks(to, from, length));
 }
 
 uint64_t hash_table(std::span<const uint64_t> table) noexcept { return hash_bytes(std::as_bytes(table)); }

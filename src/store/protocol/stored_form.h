@@ -21,6 +21,8 @@ constexpr uint64_t stored_bytes(uint64_t length) { return length + table_bytes(l
 
 /// XXH3-64, never 0.
 uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept;
+/// Copies, and hashes what was copied: hash_bytes() of the copy.
+uint64_t copy_and_hash(std::byte* to, const std::byte* from, uint64_t length) noexcept;
 /// Of a value given in pieces. `table` gets one entry per chunk, and stays empty where one chunk is enough.
 uint64_t hash_value(std::span<const std::span<const std::byte>> pieces, std::vector<uint64_t>& table);
 /// The checksum that belongs to a table.

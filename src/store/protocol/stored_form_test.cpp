@@ -56,6 +56,17 @@ TEST(StoredForm, HashesTheTableAndItsEntriesTheChunks) {
     EXPECT_EQ(table[2], hash_bytes(std::span(value).subspan(2 * kChunkBytes)));
 }
 
+TEST(StoredForm, HashesWhatItCopiesAsIfAfterwards) {
+    for (const size_t length : {0, 1, 240, 241, 4095, 4096, 8192, 8193, 12'288, 65'535, 65'536, 200'001}) {
+        const auto from = random_bytes(length + 1);
+        std::vector<std::byte> to(length + 2);
+        const uint64_t hash = copy_and_hash(to.data() + 1, from.data(), length);
+        EXPECT_TRUE(std::equal(from.begin(), from.end() - 1, to.begin() + 1));
+        EXPECT_EQ(to.back(), std::byte{0});
+        EXPECT_EQ(hash, hash_bytes(std::span(from).first(length))) << length;
+    }
+}
+
 TEST(StoredForm, TellsEveryFlippedBit) {
     auto value = random_bytes(kChunkBytes + 3);
     std::vector<uint64_t> table;

@@ -54,8 +54,8 @@ Result<> copy_piece(Direction direction, const Slice& slice, uint64_t offset, ui
     std::byte* const local = slice.local + offset;
     auto* const remote = reinterpret_cast<std::byte*>(slice.remote + offset);
     if (is_mapped_host_memory(slice)) {
-        if (direction == Direction::kRead) std::memcpy(local, remote, length);
-        else std::memcpy(remote, local, length);
+        if (direction == Direction::kRead) slice.copy(local, remote, length);
+        else slice.copy(remote, local, length);
         return {};
     }
     const CrossPiece piece{.local = local, .remote = slice.remote + offset, .length = length};

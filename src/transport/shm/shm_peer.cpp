@@ -230,9 +230,9 @@ bool ShmPeer::Pass::add(size_t index) {
         if (!direct || region->mapped == nullptr) {
             collect(index, {.local = local, .remote = at, .length = length});
         } else if (chunk_.direction == Direction::kRead) {
-            std::memcpy(local, region->mapped + (at - region->address), length);
+            slice.copy(local, region->mapped + (at - region->address), length);
         } else {
-            std::memcpy(region->mapped + (at - region->address), local, length);
+            slice.copy(region->mapped + (at - region->address), local, length);
         }
         at += length;
     }
