@@ -10,6 +10,8 @@
 //     socket   STREAMS CHUNK SECONDS  loopback TCP to another process, one thread per stream, CHUNK bytes per call
 //     reno     STREAMS CHUNK SECONDS  the same with the reno congestion control, which does not pace: the fastest over loopback
 //     pingpong SIZE 1 SECONDS         SIZE bytes to another process and 16 bytes back, both sides spinning
+//     told     SIZE COUNT SECONDS     COUNT times SIZE bytes to another process and back, both sides sleeping; before it answers it sends as much to
+//                                     a third one, which looks only every 2 ms
 // Blocks are scattered as those of a paged KV cache: in random order, with gaps of their own size.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -259,6 +261,39 @@ Figures run_pingpong(size_t size, double seconds) {
     return figures;
 }
 
+bool receive_sleeping(int socket, char* data, size_t size) {
+    for (size_t at = 0; at < size;) {
+        const ssize_t got = ::recv(socket, data + at, size - at, 0);
+        if (got <= 0) return false;
+        at += static_cast<size_t>(got);
+    }
+    return true;
+}
+
+Figures run_told(size_t size, size_t count, double seconds) {
+    const auto [client, server] = connected_pair();
+    const auto [teller, listener] = connected_pair();
+    const Child third([&, listener = listener] {
+        std::vector<char> data(1 << 20);
+        while (::recv(listener, data.data(), data.size(), 0) > 0) ::usleep(2000);
+    });
+    const Child other([&, server = server, teller = teller] {
+        std::vector<char> data(size);
+        while (receive_sleeping(server, data.data(), size) && ::send(teller, data.data(), size, MSG_NOSIGNAL) > 0 &&
+               ::send(server, data.data(), size, MSG_NOSIGNAL) > 0) {}
+    });
+    for (const int end : {server, teller, listener}) ::close(end);
+    std::vector<char> data(size, 1);
+    const Figures figures = measure(seconds, size * count, [&, client = client] {
+        for (size_t i = 0; i < count; ++i) {
+            if (::send(client, data.data(), size, MSG_NOSIGNAL) != static_cast<ssize_t>(size)) die("send");
+            if (!receive_sleeping(client, data.data(), size)) die("recv");
+        }
+    });
+    ::close(client);
+    return figures;
+}
+
 bool answer(const std::string& name, size_t size, size_t count, double seconds) {
     Figures figures;
     if (name == "memcpy") figures = run_memcpy(size, count, seconds);
@@ -266,6 +301,7 @@ bool answer(const std::string& name, size_t size, size_t count, double seconds) 
     else if (name == "writev") figures = run_vectored(size, count, seconds, true);
     else if (name == "socket" || name == "reno") figures = run_socket(size, count, seconds, name == "reno");
     else if (name == "pingpong") figures = run_pingpong(size, seconds);
+    else if (name == "told") figures = run_told(size, count, seconds);
     else return false;
     std::printf("%.4f %.3f %.3f\n", figures.gigabytes_per_second, figures.p50_us, figures.p99_us);
     std::fflush(stdout);
