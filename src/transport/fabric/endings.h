@@ -12,7 +12,7 @@
 namespace mooncake::fabric {
 
 /// What ended while a rail or a peer was locked: told to the completions when no lock is held any more, because their owners may then do
-/// anything, also submit the next or destroy the peer. Whoever made it calls fire(), or lets it go, outside all locks. Not thread-safe.
+/// anything, also submit the next. Whoever made it calls fire(), or lets it go, outside all locks. Not thread-safe.
 class Endings {
 public:
     Endings() = default;

@@ -106,7 +106,8 @@ private:
     /// A piece that goes (again) before anything else.
     struct Waiting {
         Piece piece;
-        uint64_t refused = 0;  // rails (bits) that cannot carry it
+        uint64_t avoided = 0;  // rails (bits) on which it failed: others go first
+        uint64_t refused = 0;  // rails that cannot carry it
         bool blocked = false;  // waits for keys
     };
     /// A piece that failed, until we know what became of the endpoint.
@@ -116,6 +117,7 @@ private:
         uint64_t epoch = 0;
         uint32_t generation = 0;
         Time since{};
+        bool posted = false;    // it got as far as that
         bool doubtful = false;  // it may still land
         bool stale = false;     // the target did not know key or address
         bool settled = false;   // the target has answered since
@@ -152,6 +154,7 @@ private:
     bool again(Rail& rail, Flight& flight, Endings& endings) MC_REQUIRES(mutex_);
     void failed(const Flight& flight, const Finished& finished, bool posted, Endings& endings) MC_REQUIRES(mutex_);
     bool refuse(Rail& rail, uint64_t& refused) MC_REQUIRES(mutex_);
+    uint64_t all_rails() const noexcept;
     void close_routes(Rail& rail) MC_REQUIRES(mutex_);
     uint64_t length_for(const Rail& rail, uint64_t left, uint64_t room) const noexcept;
 

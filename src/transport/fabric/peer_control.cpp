@@ -222,7 +222,7 @@ void FabricPeer::settle_held(Time asked, Endings& endings) {
         }
         // The endpoint is still there: it was the way to it, or the operation itself.
         held->settled = true;
-        ++held->piece.attempts;
+        if (held->posted) ++held->piece.attempts;
         Path& path = paths_[held->rail][held->remote];
         if (blamed.emplace(held->rail, held->remote).second && path.health.failed(held->generation, now)) path_lost(endings);
         if (broken_.load(std::memory_order_relaxed)) return;  // then nothing is held any more
@@ -246,7 +246,7 @@ void FabricPeer::settle_held(Time asked, Endings& endings) {
 void FabricPeer::release_held() {
     std::erase_if(held_, [&](const Held& held) {
         if (!held.settled || (held.doubtful && !closed_there(held.remote, held.epoch, held.since))) return false;
-        waiting_.push_back({.piece = held.piece});
+        waiting_.push_back({.piece = held.piece, .avoided = uint64_t{1} << held.rail});
         return true;
     });
 }

@@ -71,16 +71,19 @@ FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& ch
     return Choice::kRefused;
 }
 
+uint64_t FabricPeer::all_rails() const noexcept {
+    return shared_.rails.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << shared_.rails.size()) - 1;
+}
+
 /// This rail cannot carry it. True: neither can any other.
 bool FabricPeer::refuse(Rail& rail, uint64_t& refused) {
-    const uint64_t all = shared_.rails.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << shared_.rails.size()) - 1;
     refused |= uint64_t{1} << rail.index();
     for (Rail* const other : shared_.rails) {
         if ((refused >> other->index() & 1) != 0) continue;
         other->announce(*this);
         other->ring();
     }
-    return refused == all;
+    return refused == all_rails();
 }
 
 // ---- posting
@@ -107,7 +110,9 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
 FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
     Next later = Next::kNothing;
     for (auto waiting = waiting_.begin(); waiting != waiting_.end(); ++waiting) {
-        if (waiting->blocked || (waiting->refused >> rail.index() & 1) != 0) continue;
+        const uint64_t bit = uint64_t{1} << rail.index();
+        const bool others = (waiting->avoided | waiting->refused) != all_rails();
+        if (waiting->blocked || (waiting->refused & bit) != 0 || (others && (waiting->avoided & bit) != 0)) continue;
         Choosing choosing;
         Choice choice = choose(rail, waiting->piece.remote, choosing);
         void* descriptor = nullptr;
@@ -376,6 +381,7 @@ void FabricPeer::failed(const Flight& flight, const Finished& finished, bool pos
               .epoch = route.epoch,
               .generation = flight.generation,
               .since = now,
+              .posted = posted,
               .doubtful = posted && piece.direction == Direction::kWrite,
               .stale = trouble == Trouble::kStale,
               .reason = std::move(reason)};

@@ -16,6 +16,7 @@ constexpr size_t kPollMax = 512;            // in one step, so that others get t
 constexpr Duration kTick = 10ms;            // how precisely stalls and the ends of endpoints are kept
 constexpr Duration kIdle = 500ms;           // nothing under way
 constexpr Duration kDriven = 1ms;           // how long the thread keeps away after a caller drove the rail
+constexpr Duration kReopen = 100ms;         // between attempts to open an endpoint where that failed
 constexpr Duration kOrphaned = 30s;         // before a flight that we ended ourselves is used again
 constexpr Duration kUnsleepingBusy = 20us;  // between polls where there is no descriptor to sleep on: something is under way,
 constexpr Duration kUnsleepingIdle = 1ms;   // and nothing is
@@ -193,6 +194,10 @@ void Rail::tick(Time now, Endings& endings) {
         free_.push_back(orphans_.front());
         orphans_.pop_front();
     }
+    if (!current_.endpoint && now >= reopen_at_) {
+        reopen_at_ = now + kReopen;
+        if (auto opened = domain_->open_endpoint()) current_.endpoint = std::move(*opened);
+    }
     bool hopeless = false;
     for (RailClient* const client : clients_) hopeless |= client->on_tick(*this, now, endings);
     if (hopeless) recycle(settings_.profile.stall_timeout / 8);
@@ -259,9 +264,6 @@ void Rail::retire(Time now, Endings& endings) {
         }
         close(*old, endings);
         old = retiring_.erase(old);
-    }
-    if (!current_.endpoint) {
-        if (auto opened = domain_->open_endpoint()) current_.endpoint = std::move(*opened);
     }
 }
 

@@ -150,7 +150,7 @@ private:
     Mutex mutex_;
     std::unique_ptr<Domain> domain_ MC_GUARDED_BY(mutex_);
     std::unique_ptr<Endpoint> serving_ MC_GUARDED_BY(mutex_);  // null: could not be opened again
-    Initiating current_ MC_GUARDED_BY(mutex_);
+    Initiating current_ MC_GUARDED_BY(mutex_);                 // without an endpoint while none can be opened
     std::list<Initiating> retiring_ MC_GUARDED_BY(mutex_);
     uint32_t aloft_ MC_GUARDED_BY(mutex_) = 0;  // on all endpoints
     uint64_t aloft_bytes_ MC_GUARDED_BY(mutex_) = 0;
@@ -166,6 +166,7 @@ private:
     };
     std::map<std::vector<std::byte>, Address> addresses_ MC_GUARDED_BY(mutex_);
     Time ticked_ MC_GUARDED_BY(mutex_){};
+    Time reopen_at_ MC_GUARDED_BY(mutex_){};
     Time wake_next_ MC_GUARDED_BY(mutex_){};
     std::vector<std::byte> bounce_memory_ MC_GUARDED_BY(mutex_);
     std::unique_ptr<MemoryKey> bounce_key_ MC_GUARDED_BY(mutex_);

@@ -35,9 +35,11 @@ ChildProcess::ChildProcess(const std::string& test_name) {
 
 ChildProcess::~ChildProcess() { kill(); }
 
-void ChildProcess::send_line(const std::string& line) const {
+void ChildProcess::send_line(const std::string& line) const { MC_CHECK(try_send_line(line)); }
+
+bool ChildProcess::try_send_line(const std::string& line) const {
     const std::string text = line + "\n";
-    MC_CHECK(::write(input_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    return ::write(input_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
 Result<std::string> ChildProcess::read_line(const std::string& prefix, Deadline deadline) {

@@ -22,6 +22,8 @@ public:
 
     pid_t pid() const noexcept { return pid_; }
     void send_line(const std::string& line) const;
+    /// False: it has ended. SIGPIPE must be ignored.
+    bool try_send_line(const std::string& line) const;
     /// The next line that begins with `prefix`, without it; kTimedOut, or kUnavailable when the child has ended.
     Result<std::string> read_line(const std::string& prefix, Deadline deadline);
     void signal(int number) const;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/remote_keys.h"
+
+#include <gtest/gtest.h>
+
+namespace mooncake::fabric {
+namespace {
+
+ChunkRecord chunk(uint64_t address, uint64_t length, uint64_t key) {
+    ChunkRecord made{.address = address, .length = length};
+    made.set_key(0, key);
+    return made;
+}
+
+TEST(RemoteKeys, KnowsOnlyWhatItWasTold) {
+    RemoteKeys keys;
+    EXPECT_EQ(keys.find(100), nullptr);
+    keys.add({.chunks = {chunk(100, 50, 1), chunk(150, 10, 2)}});
+    EXPECT_EQ(keys.find(99), nullptr);
+    EXPECT_EQ(*keys.find(149)->key(0), 1u);
+    EXPECT_EQ(*keys.find(150)->key(0), 2u);
+    EXPECT_EQ(keys.find(160), nullptr);
+    EXPECT_EQ(keys.covered(120, 40), 40u);
+    EXPECT_EQ(keys.covered(120, 41), 40u);
+    EXPECT_EQ(keys.covered(0, 10), 0u);
+    EXPECT_EQ(keys.covered(~uint64_t{0} - 5, 10), 0u);
+}
+
+TEST(RemoteKeys, TheLastWordCountsWhereChunksOverlap) {
+    RemoteKeys keys;
+    keys.add({.chunks = {chunk(100, 50, 1), chunk(200, 50, 2), chunk(300, 50, 3)}});
+    keys.add({.chunks = {chunk(140, 70, 4)}});
+    EXPECT_EQ(keys.find(100), nullptr);
+    EXPECT_EQ(*keys.find(140)->key(0), 4u);
+    EXPECT_EQ(keys.find(220), nullptr);
+    EXPECT_EQ(*keys.find(300)->key(0), 3u);
+}
+
+TEST(RemoteKeys, ACompleteAnswerReplacesEverything) {
+    RemoteKeys keys;
+    keys.add({.chunks = {chunk(100, 50, 1)}});
+    keys.add({.chunks = {chunk(200, 50, 2)}, .complete = true});
+    EXPECT_EQ(keys.find(100), nullptr);
+    EXPECT_NE(keys.find(200), nullptr);
+}
+
+TEST(RemoteKeys, HoldsTheEndOfTheAddressSpace) {
+    RemoteKeys keys;
+    const uint64_t start = ~uint64_t{0} - 99;
+    keys.add({.chunks = {chunk(start, 100, 1)}});
+    EXPECT_EQ(keys.covered(start, 100), 100u);
+    keys.add({.chunks = {chunk(start + 50, 50, 2)}});
+    EXPECT_EQ(keys.find(start), nullptr);
+    EXPECT_EQ(*keys.find(~uint64_t{0})->key(0), 2u);
+}
+
+}  // namespace
+}  // namespace mooncake::fabric
