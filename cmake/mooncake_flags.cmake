@@ -12,10 +12,6 @@ endif()
 if(MC_SANITIZE)
     add_compile_options(-fsanitize=${MC_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     add_link_options(-fsanitize=${MC_SANITIZE})
-    # UBSan looks at the type of an object through a pipe, so where a test has used up all descriptors it takes any for broken.
-    if(MC_SANITIZE MATCHES "undefined")
-        add_compile_options(-fno-sanitize=vptr)
-    endif()
     # std::atomic_thread_fence is invisible to ThreadSanitizer: gcc warns, and our code does not rely on it there.
     add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
 endif()
