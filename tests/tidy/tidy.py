@@ -185,7 +185,7 @@ def header_form(path: str, text: str) -> list[str]:
 def banned(path: str, text: str) -> list[str]:
     """What our C++ does not use."""
     code = blank_out(text)
-    rules = [(r"(?:\.|->)\s*detach\s*\(", "threads are joined, never detached"),
+    rules = [(r"(?:\.|->)\s*detach\s*\(\s*\)", "threads are joined, never detached"),
              (r"(?<!asm )\bvolatile\b", "volatile is no synchronisation")]
     if path != "src/base/options.cpp":
         rules.append((r"\b(?:secure_)?getenv\s*\(", "the environment is read in src/base/options.cpp only"))
