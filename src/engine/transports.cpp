@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "transport/fabric/api.h"
+#include "transport/fabric/fabric.h"
 #include "transport/fabric/nics.h"
 #include "transport/fabric/profile.h"
 #include "transport/self/self.h"
@@ -25,6 +26,7 @@ struct Maker {
 constexpr Maker kMakers[] = {
     {"self", make_self_transport},
     {"shm", make_shm_transport},
+    {"fabric", fabric::make_fabric_transport},
     {"tcp", tcp::make_tcp_transport},
 };
 
@@ -42,6 +44,20 @@ Result<> check_names(const EngineOptions& options) {
     return {};
 }
 
+/// Says, once, that something else than the protocol carries the bytes; or why there is nothing that may.
+Result<> check_fabric(const EngineOptions& options, bool has_fabric, const Error& absent) {
+    const auto profile = fabric::choose_profile(options);
+    const bool has_device = has_fabric && profile && (*profile)->has_devices;
+    if (options.require_network_device && !has_device)
+        return fail(Code::kNotSupported, "MC_FORCE_HCA is set, but no RDMA device can be used here: {}", absent.message());
+    const std::string_view protocol = options.protocol;
+    if (has_fabric || protocol.empty() || protocol == "tcp" || protocol == "shm") return {};
+    if (fabric::is_fabric_protocol(protocol) && !options.fabric.fallback)
+        return fail(Code::kNotSupported, "protocol {}: {}; MC_FABRIC_FALLBACK does not allow another", protocol, absent.message());
+    MC_LOG_WARNING("protocol {}: {}; tcp carries what leaves this host", protocol, absent.message());
+    return {};
+}
+
 }  // namespace
 
 bool efa_usable() { return fabric::has_efa_device("/") && fabric::load_library(load_options().fabric.library).has_value(); }
@@ -51,6 +67,7 @@ Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportC
     MC_RETURN_IF_ERROR(check_names(options));
     const bool wants_fabric = allowed(options, "fabric") && (fabric::is_fabric_protocol(options.protocol) || !options.transports.empty());
     std::vector<std::unique_ptr<Transport>> transports;
+    Error absent(Code::kNotSupported, "no such device can be used here");
     bool has_fabric = false;
     for (const Maker& maker : kMakers) {
         const bool is_fabric = maker.name == "fabric";
@@ -61,18 +78,14 @@ Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportC
         if (transport) {
             has_fabric = has_fabric || is_fabric;
             transports.push_back(std::move(*transport));
-        } else if (is_fabric && transport.error().code() == Code::kInvalidArgument) {
-            return Unexpected(std::move(transport).error());
-        } else {
+        } else if (!is_fabric) {
             MC_LOG_WARNING("transport {} is not available: {}", maker.name, transport.error().to_string());
+        } else {
+            if (transport.error().code() == Code::kInvalidArgument) return Unexpected(std::move(transport).error());
+            absent = std::move(transport).error();
         }
     }
-    const auto profile = fabric::choose_profile(options);
-    if (options.require_network_device && !(has_fabric && profile && (*profile)->has_devices))
-        return fail(Code::kNotSupported, "MC_FORCE_HCA is set, but no RDMA device can be used here");
-    const auto same = [&](const auto& transport) { return transport->capabilities().name == options.protocol; };
-    if (!has_fabric && !options.protocol.empty() && options.protocol != "tcp" && std::none_of(transports.begin(), transports.end(), same))
-        MC_LOG_WARNING("protocol {}: no such device can be used here, tcp carries what leaves this host", options.protocol);
+    MC_RETURN_IF_ERROR(check_fabric(options, has_fabric, absent));
     return transports;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <list>
-#include <set>
 #include <thread>
 
 #include "base/fork.h"
@@ -20,24 +19,9 @@ constexpr Duration kSweepInterval = 250ms;
 constexpr Duration kSpin = 50us;  // of a rail's thread, where there are cores for it
 constexpr unsigned kSpinCores = 4;
 
+int default_parallel() noexcept { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)); }
+
 Duration default_spin() noexcept { return std::thread::hardware_concurrency() >= kSpinCores ? kSpin : 0us; }
-
-bool contains(const std::vector<std::string>& list, const std::string& item) {
-    return std::find(list.begin(), list.end(), item) != list.end();
-}
-
-/// The offers to use: one per NIC, as the filters say, and loopback only where there is nothing else.
-std::vector<Offer> select(std::vector<Offer> offers, const EngineOptions& options) {
-    std::erase_if(offers, [&](const Offer& offer) {
-        return contains(options.device_deny, offer.nic) || (!options.device_allow.empty() && !contains(options.device_allow, offer.nic));
-    });
-    const auto loopback = [](const Offer& offer) { return offer.nic == "lo"; };
-    if (!std::all_of(offers.begin(), offers.end(), loopback)) std::erase_if(offers, loopback);
-    std::set<std::string> seen;
-    std::erase_if(offers, [&](const Offer& offer) { return !seen.insert(offer.nic).second; });
-    if (offers.size() > kRailsMax) offers.resize(kRailsMax);
-    return offers;
-}
 
 Result<std::vector<Offer>> find_offers(FabricApi& api, const ProviderProfile& profile, const EngineOptions& options) {
     MC_ASSIGN_OR_RETURN(const ProviderQueries queries, queries_for(profile, api.version(), options.fabric, false));
@@ -48,7 +32,7 @@ Result<std::vector<Offer>> find_offers(FabricApi& api, const ProviderProfile& pr
             if (!query.node.empty() && offers.size() > 1) offers.resize(1);
             found.insert(found.end(), offers.begin(), offers.end());
         }
-        found = select(std::move(found), options);
+        found = select_offers(std::move(found), options, kRailsMax);
         if (!found.empty()) return found;
     }
     return fail(Code::kNotSupported, "{} finds no NIC for the profile {}", api.description(), profile.name);
@@ -68,6 +52,7 @@ public:
         return peer_->cancel(completion, reason, deadline);
     }
     void close(const Error& reason) override { peer_->close(reason); }
+    Result<> warm_up(Deadline deadline) override { return peer_->warm_up(deadline); }
     bool usable() const noexcept override { return peer_->usable(); }
 
 private:
@@ -79,6 +64,7 @@ private:
 struct Parts {
     std::shared_ptr<FabricApi> api;
     ProviderProfile profile;
+    std::list<RailMetrics> metrics;  // by rail; empty: nobody reads them
     std::vector<std::unique_ptr<Rail>> rails;
     std::vector<std::unique_ptr<RailThread>> threads;
     std::unique_ptr<FabricMemory> memory;
@@ -133,11 +119,13 @@ Result<> FabricTransport::open_rails() {
                                                : static_cast<uint64_t>(std::max(1, options.fabric.run)) * profile.stripe_bytes;
     Error last;
     for (const Offer& offer : offers) {
+        RailMetrics* const metrics = context_.metrics == nullptr ? nullptr : &parts_->metrics.emplace_back(*context_.metrics, offer.nic);
         auto rail = Rail::open(*parts_->api, offer,
                                {.index = static_cast<uint32_t>(parts_->rails.size()),
                                 .profile = profile,
                                 .operations_max = options.fabric.operations_max,
-                                .window_bytes = window});
+                                .window_bytes = window,
+                                .metrics = metrics});
         if (!rail) {
             // One NIC that does not work is no reason to do without the others.
             MC_LOG_WARNING("{} is left out: {}", offer.nic, rail.error().to_string());
@@ -176,15 +164,24 @@ Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
     MC_RETURN_IF_ERROR(open_rails());
     MC_RETURN_IF_ERROR(start_threads());
     std::vector<Rail*> rails;
-    for (const auto& rail : parts.rails) rails.push_back(rail.get());
-    parts.memory = std::make_unique<FabricMemory>(rails, NicLimits{.pages_max = parts.profile.page_budget,
-                                                                   .registrations_max = parts.profile.registrations_max,
-                                                                   .registration_bytes_max = parts.profile.registration_bytes_max});
+    std::vector<std::string> nics;
+    for (const auto& rail : parts.rails) {
+        rails.push_back(rail.get());
+        nics.push_back(rail->offer().nic);
+    }
+    const int parallel = context_.options.fabric.registrations_parallel;
+    parts.memory = std::make_unique<FabricMemory>(
+        rails, FabricMemory::Settings{.limits = {.pages_max = parts.profile.page_budget,
+                                                 .registrations_max = parts.profile.registrations_max,
+                                                 .registration_bytes_max = parts.profile.registration_bytes_max},
+                                      .parallel = parallel > 0 ? parallel : default_parallel(),
+                                      .populate = parts.profile.has_devices});
     parts.pool = std::make_unique<ControlPool>(kSweepInterval, [this] { sweep(); });
     parts.shared.reset(new FabricShared{.incarnation = context_.incarnation,
                                         .profile = parts.profile,
                                         .options = context_.options.fabric,
                                         .rails = rails,
+                                        .order = RailOrder(topology_for(context_.options), nics),
                                         .memory = *parts.memory,
                                         .control = context_.control,
                                         .doubts = parts.doubts,

@@ -1,16 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/fabric/fabric_memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace mooncake::fabric {
 
 namespace {
 
-constexpr int kKeyAttempts = 16;  // until one is free
+constexpr int kKeyAttempts = 16;                 // until one is free
+constexpr uint64_t kParallelBytes = 1ull << 30;  // smaller regions are not worth threads
+constexpr uint64_t kPopulateBytes = 256 << 20;
+
+/// Makes the pages of a part of a region exist, without touching what is in them. A hint: old kernels do not know it.
+void populate(const MemoryRegion& region, uint64_t offset) {
+    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, of Linux 5.14
+    constexpr uint64_t kPage = 4096;
+    const auto start = (reinterpret_cast<uint64_t>(region.address) + offset) / kPage * kPage;
+    const uint64_t length = std::min(kPopulateBytes, region.length - offset);
+    (void)::madvise(reinterpret_cast<void*>(start), length, kPopulateWrite);
+}
 
 uint32_t key_bytes_of(const std::vector<Rail*>& rails) {
     uint32_t bytes = 8;
@@ -30,6 +46,7 @@ public:
         for (const auto& chunk : chunks_) plans.push_back(std::move(chunk->plan));
         Lock lock(memory_.ledger_mutex_);
         release(plans, memory_.ledger_);
+        memory_.report_pages();
     }
     Result<> revoke(Deadline) override { return memory_.revoke(chunks_); }
 
@@ -38,8 +55,9 @@ private:
     Chunks chunks_;
 };
 
-FabricMemory::FabricMemory(std::vector<Rail*> rails, const NicLimits& limits)
-    : rails_(std::move(rails)), key_source_(key_bytes_of(rails_), random_u64()), ledger_(rails_.size(), limits) {}
+FabricMemory::FabricMemory(std::vector<Rail*> rails, const Settings& settings)
+    : rails_(std::move(rails)), settings_(settings), key_source_(key_bytes_of(rails_), random_u64()),
+      ledger_(rails_.size(), settings.limits) {}
 
 FabricMemory::~FabricMemory() {
     Lock lock(mutex_);
@@ -48,9 +66,7 @@ FabricMemory::~FabricMemory() {
 
 Result<> FabricMemory::place(const MemoryRegion& region, const Placement& placement, Chunks& chunks) {
     Rail& rail = *rails_[placement.nic];
-    while (chunks.size() <= placement.chunk) chunks.push_back(std::make_unique<Chunk>());
     Chunk& chunk = *chunks[placement.chunk];
-    chunk.keys.resize(rails_.size());
     for (int attempt = 1;; ++attempt) {
         Lock lock(rail.mutex());
         auto key = rail.register_memory({.address = reinterpret_cast<std::byte*>(placement.address),
@@ -68,6 +84,45 @@ Result<> FabricMemory::place(const MemoryRegion& region, const Placement& placem
     }
 }
 
+std::vector<Result<>> FabricMemory::place_all(const MemoryRegion& region, std::span<const Placement> placements, Chunks& chunks) {
+    std::vector<std::vector<size_t>> by_rail(rails_.size());
+    for (size_t i = 0; i < placements.size(); ++i) {
+        while (chunks.size() <= placements[i].chunk) chunks.push_back(std::make_unique<Chunk>());
+        chunks[placements[i].chunk]->keys.resize(rails_.size());
+        by_rail[placements[i].nic].push_back(i);
+    }
+    std::erase_if(by_rail, [](const auto& share) { return share.empty(); });
+    std::vector<Result<>> results(placements.size());
+    const auto place_share = [&](size_t share) {
+        for (const size_t i : by_rail[share]) results[i] = place(region, placements[i], chunks);
+    };
+    if (region.length >= kParallelBytes) in_parallel(by_rail.size(), place_share);
+    else
+        for (size_t share = 0; share < by_rail.size(); ++share) place_share(share);
+    return results;
+}
+
+void FabricMemory::in_parallel(size_t count, const std::function<void(size_t)>& body) const {
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+        for (size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(i);
+    };
+    std::vector<std::jthread> helpers;
+    const size_t threads = std::min(count, static_cast<size_t>(std::max(settings_.parallel, 1)));
+    for (size_t i = 1; i < threads; ++i) helpers.push_back(start_thread("mc-register", [&](const std::stop_token&) { work(); }));
+    work();
+}
+
+void FabricMemory::report_pages() {
+    for (const Rail* const rail : rails_) {
+        RailMetrics* const metrics = rail->metrics();
+        if (metrics == nullptr) continue;
+        const uint64_t limit = ledger_.pages_limit(rail->index());
+        metrics->pages_used->set(static_cast<int64_t>(ledger_.pages_used(rail->index())));
+        metrics->pages_limit->set(limit == UINT64_MAX ? -1 : static_cast<int64_t>(limit));
+    }
+}
+
 Result<std::unique_ptr<Registration>> FabricMemory::add(const MemoryRegion& region) {
     const auto address = reinterpret_cast<uint64_t>(region.address);
     PlanRequest request{.address = address, .length = region.length};
@@ -78,13 +133,10 @@ Result<std::unique_ptr<Registration>> FabricMemory::add(const MemoryRegion& regi
     }
     if (request.nics.empty() || region.length == 0) return nullptr;
     if (region.kind == MemoryKind::kHost && region.length >= kPageLookupBytes) request.page_bytes = page_bytes_of(address, region.length);
+    if (settings_.populate && region.kind == MemoryKind::kHost && region.length >= kParallelBytes)
+        in_parallel((region.length + kPopulateBytes - 1) / kPopulateBytes, [&](size_t i) { populate(region, i * kPopulateBytes); });
     Chunks chunks;
-    const PlanWork work{.place =
-                            [&](std::span<const Placement> placements) {
-                                std::vector<Result<>> results;
-                                for (const Placement& one : placements) results.push_back(place(region, one, chunks));
-                                return results;
-                            },
+    const PlanWork work{.place = [&](std::span<const Placement> placements) { return place_all(region, placements, chunks); },
                         .undo =
                             [&](std::span<const Placement> placements) {
                                 for (const Placement& one : placements) {
@@ -95,6 +147,7 @@ Result<std::unique_ptr<Registration>> FabricMemory::add(const MemoryRegion& regi
     {
         Lock lock(ledger_mutex_);
         MC_ASSIGN_OR_RETURN(auto plans, carry_out(request, ledger_, work));
+        report_pages();
         chunks.resize(plans.size());
         for (size_t i = 0; i < plans.size(); ++i) {
             chunks[i]->plan = std::move(plans[i]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -19,8 +20,13 @@ namespace mooncake::fabric {
 /// gone first.
 class FabricMemory {
 public:
+    struct Settings {
+        NicLimits limits;
+        int parallel = 1;       // registrations at a time, each on another rail
+        bool populate = false;  // make large host buffers exist beforehand, on several threads: a NIC that pins them does it on one
+    };
     /// The rails outlive it.
-    FabricMemory(std::vector<Rail*> rails, const NicLimits& limits);
+    FabricMemory(std::vector<Rail*> rails, const Settings& settings);
     ~FabricMemory();
 
     /// Null where nothing needs to be known of the region.
@@ -49,11 +55,16 @@ private:
     using Chunks = std::vector<std::unique_ptr<Chunk>>;
 
     Result<> place(const MemoryRegion& region, const Placement& placement, Chunks& chunks);
+    std::vector<Result<>> place_all(const MemoryRegion& region, std::span<const Placement> placements, Chunks& chunks);
+    /// Calls `body(i)` for every i below `count`, on several threads where that is allowed.
+    void in_parallel(size_t count, const std::function<void(size_t)>& body) const;
+    void report_pages() MC_REQUIRES(ledger_mutex_);
     void close_keys(Chunk& chunk);
     Result<> revoke(std::span<const std::unique_ptr<Chunk>> chunks);
     ChunkRecord tell(Chunk& chunk) MC_REQUIRES(mutex_);
 
     const std::vector<Rail*> rails_;
+    const Settings settings_;
     KeySource key_source_;
     Mutex ledger_mutex_;  // held while registering: one at a time, so that what one learns the next knows
     NicLedger ledger_ MC_GUARDED_BY(ledger_mutex_);

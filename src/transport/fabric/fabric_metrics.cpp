@@ -15,22 +15,15 @@ RailMetrics::RailMetrics(metrics::Registry& registry, const std::string& nic) {
         of(direction) = {
             .bytes = &registry.counter("mooncake_fabric_bytes_total", "Bytes that a NIC moved for transfers of this process.", labels),
             .operations = &registry.counter("mooncake_fabric_operations_total", "Operations that succeeded.", labels),
-            .latency_ns = &registry.histogram("mooncake_fabric_latency_seconds", "From post to completion.", labels, 1e9),
         };
     }
-    const auto again = [&](const char* why) {
-        return &registry.counter("mooncake_fabric_again_total", "Posts that the provider had no room for.", with("class", why));
-    };
-    again_full = again("full");
-    again_connecting = again("connecting");
     constexpr std::array<const char*, 5> kClasses = {"none", "path", "stale", "misuse", "again"};
     for (size_t i = 0; i < errors.size(); ++i)
         errors[i] = &registry.counter("mooncake_fabric_errors_total", "Operations that failed, repeated ones included.",
                                       with("class", kClasses[i]));
     unattributed_errors = &registry.counter("mooncake_fabric_unattributed_errors_total",
                                             "Errors of which the provider did not say whose they are.", own);
-    paths_down = &registry.counter("mooncake_fabric_paths_down_total", "How often the way from this NIC to one of a peer was given up.",
-                                   own);
+    again = &registry.counter("mooncake_fabric_again_total", "Posts that the provider had no room for, or no connection.", own);
     recycles = &registry.counter("mooncake_fabric_recycles_total", "Initiating endpoints thrown away with what was stuck on them.", own);
     fences = &registry.counter("mooncake_fabric_fences_total", "Serving endpoints closed so that nothing sent earlier can land.", own);
     in_flight = &registry.gauge("mooncake_fabric_in_flight", "Operations posted and not yet finished.", own);

@@ -17,19 +17,22 @@ struct RailMetrics {
     struct PerDirection {
         metrics::Counter* bytes = nullptr;
         metrics::Counter* operations = nullptr;
-        metrics::Histogram* latency_ns = nullptr;  // from post to completion
     };
     std::array<PerDirection, 2> by_direction;
     PerDirection& of(Direction direction) noexcept { return by_direction[static_cast<size_t>(direction)]; }
 
-    metrics::Counter* again_full = nullptr;        // back-pressure
-    metrics::Counter* again_connecting = nullptr;  // nothing in flight, and still no room
-    std::array<metrics::Counter*, 5> errors{};     // by Trouble; use error()
-    metrics::Counter& error(Trouble trouble) noexcept { return *errors[static_cast<size_t>(trouble)]; }
+    /// An operation that ended.
+    void finished(Direction direction, uint64_t length, Trouble trouble) noexcept {
+        if (trouble != Trouble::kNone) return errors[static_cast<size_t>(trouble)]->add();
+        of(direction).bytes->add(length);
+        of(direction).operations->add();
+    }
+
+    std::array<metrics::Counter*, 5> errors{};        // by Trouble
     metrics::Counter* unattributed_errors = nullptr;  // without a context
-    metrics::Counter* paths_down = nullptr;           // times that a path went down
+    metrics::Counter* again = nullptr;                // posts that the provider had no room for
     metrics::Counter* recycles = nullptr;             // initiating endpoints thrown away
-    metrics::Counter* fences = nullptr;               // serving endpoints closed for somebody
+    metrics::Counter* fences = nullptr;               // serving endpoints closed
     metrics::Gauge* in_flight = nullptr;
     metrics::Gauge* pages_used = nullptr;
     metrics::Gauge* pages_limit = nullptr;  // -1: none known

@@ -129,6 +129,7 @@ void FabricPeer::submit(Direction direction, std::span<const Slice> slices, Subm
     uint64_t bytes = 0;
     for (size_t i = 0; i < std::min<size_t>(slices.size(), 1024); ++i) bytes += slices[i].length;
     const size_t count = slices.size();
+    const Nearness& order = shared_.order.of(slices.front().region != nullptr ? slices.front().region->location : std::string_view());
     Error reason;
     {
         Lock lock(mutex_);
@@ -148,11 +149,16 @@ void FabricPeer::submit(Direction direction, std::span<const Slice> slices, Subm
     const size_t wanted = std::min(rails, 1 + bytes / (2 * shared_.profile.stripe_bytes) + count / kSlicesPerRail);
     const uint32_t first = next_rail_.fetch_add(1, std::memory_order_relaxed);
     const bool here = how == Submit::kWait || bytes <= kLeaveBytes;
-    for (size_t i = 0; i < wanted; ++i) shared_.rails[(first + i) % rails]->announce(*this);
-    for (size_t i = here ? 1 : 0; i < wanted; ++i) shared_.rails[(first + i) % rails]->ring();
+    // Near rails first, in turn; the others help when there is enough for them.
+    const auto rail_at = [&](size_t i) -> Rail& {
+        const size_t near = order.near.size();
+        return *shared_.rails[i < near ? order.near[(first + i) % near] : order.far[(first + i) % order.far.size()]];
+    };
+    for (size_t i = 0; i < wanted; ++i) rail_at(i).announce(*this);
+    for (size_t i = here ? 1 : 0; i < wanted; ++i) rail_at(i).ring();
     if (!here) return;
     Endings endings;
-    shared_.rails[first % rails]->drive(endings);
+    rail_at(0).drive(endings);
 }
 
 bool FabricPeer::drive(Endings& endings) {

@@ -18,6 +18,7 @@
 #include "transport/control.h"
 #include "transport/fabric/control_pool.h"
 #include "transport/fabric/fabric_memory.h"
+#include "transport/fabric/nics.h"
 #include "transport/fabric/path.h"
 #include "transport/fabric/queue.h"
 #include "transport/fabric/rail.h"
@@ -48,6 +49,7 @@ struct FabricShared {
     ProviderProfile profile;
     FabricOptions options;
     std::vector<Rail*> rails;
+    RailOrder order;
     FabricMemory& memory;
     ControlPlane& control;
     DoubtTable& doubts;
@@ -87,6 +89,8 @@ public:
     Stopped cancel(Completion& completion, const Error& reason, Deadline deadline);
     void close(const Error& reason);
     bool usable() const noexcept { return !broken_.load(std::memory_order_acquire); }
+    /// Reads a few bytes from each of the target's rails that one of ours prefers and has not spoken to yet.
+    Result<> warm_up(Deadline deadline);
 
     /// Ends everything and leaves the rails. Once.
     void leave();
@@ -146,6 +150,8 @@ private:
     Next prepare_waiting(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_);
     Next prepare_batch(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_);
     Next prepare_probe(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
+    Next prepare_warm_up(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
+    bool begin_probe(Rail& rail, Path& path, const ChunkRecord& chunk, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
     Choice choose(Rail& rail, uint64_t address, Choosing& choosing) MC_REQUIRES(mutex_);
     bool open_route(Rail& rail, uint32_t remote, Path& path) MC_REQUIRES(mutex_);
     void fill(Rail& rail, Flight& flight, Operation& operation, const Choosing& choosing, void* descriptor) MC_REQUIRES(mutex_);
@@ -157,6 +163,10 @@ private:
     uint64_t all_rails() const noexcept;
     void close_routes(Rail& rail) MC_REQUIRES(mutex_);
     uint64_t length_for(const Rail& rail, uint64_t left, uint64_t room) const noexcept;
+
+    // ---- ahead of the first transfer (peer_warm_up.cpp)
+    Path* first_path(const Rail& rail, uint32_t& remote) MC_REQUIRES(mutex_);
+    uint64_t cold_rails() MC_REQUIRES(mutex_);
 
     // ---- the control plane (peer_control.cpp)
     void ask() MC_REQUIRES(mutex_);
@@ -202,6 +212,7 @@ private:
     std::vector<std::vector<Path>> paths_ MC_GUARDED_BY(mutex_);                         // by our rail, then by the peer's
     std::vector<std::vector<std::unique_ptr<Route>>> old_routes_ MC_GUARDED_BY(mutex_);  // by our rail
     RemoteKeys keys_ MC_GUARDED_BY(mutex_);
+    uint64_t to_warm_ MC_GUARDED_BY(mutex_) = 0;  // our rails (bits) that owe a warm-up its read
     uint32_t in_flight_ MC_GUARDED_BY(mutex_) = 0;
     Time heard_ MC_GUARDED_BY(mutex_){};       // a sign of life
     Time reclaim_at_ MC_GUARDED_BY(mutex_){};  // when broken: then what still flies is hopeless

@@ -32,7 +32,8 @@ std::vector<Offer> select_offers(std::vector<Offer> offers, const EngineOptions&
     std::set<std::string> seen;  // a NIC may be offered once per address
     std::erase_if(offers, [&](const Offer& offer) { return !seen.insert(offer.nic).second; });
     // The same order on every host of a kind, so that rail i of one talks to rail i of the other.
-    std::stable_sort(offers.begin(), offers.end(), [](const Offer& a, const Offer& b) { return NaturalOrder()(a.nic, b.nic); });
+    if (options.fabric.nodes.empty())
+        std::stable_sort(offers.begin(), offers.end(), [](const Offer& a, const Offer& b) { return NaturalOrder()(a.nic, b.nic); });
     if (offers.size() > max) offers.resize(max);
     return offers;
 }
@@ -44,6 +45,20 @@ Nearness rails_near(const Topology& topology, std::string_view location, std::sp
         (contains(priority.preferred, nics[rail]) ? result.near : result.far).push_back(rail);
     if (result.near.empty()) std::swap(result.near, result.far);
     return result;
+}
+
+RailOrder::RailOrder(const Topology& topology, std::span<const std::string> nics) {
+    for (uint32_t rail = 0; rail < nics.size(); ++rail) all_.near.push_back(rail);
+    for (const auto& [location, priority] : topology.locations) {
+        Nearness nearness = rails_near(topology, location, nics);
+        if (!nearness.far.empty()) by_location_.emplace(location, std::move(nearness));
+    }
+}
+
+const Nearness& RailOrder::of(std::string_view location) const {
+    if (by_location_.empty()) return all_;
+    const auto found = by_location_.find(location);
+    return found == by_location_.end() ? all_ : found->second;
 }
 
 Topology topology_for(const EngineOptions& options) {

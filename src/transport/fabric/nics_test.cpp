@@ -55,6 +55,23 @@ TEST(FabricNics, AreNearOrFar) {
     EXPECT_THAT(rails_near(Topology{}, "*", {}).near, IsEmpty());
 }
 
+TEST(FabricNics, KeepTheOrderOfTheAddressesGiven) {
+    EngineOptions options;
+    options.fabric.nodes = {"10.0.0.9", "10.0.0.1"};
+    EXPECT_THAT(selected({"10.0.0.9", "10.0.0.1"}, options), ElementsAre("10.0.0.9", "10.0.0.1"));
+}
+
+TEST(FabricNics, AreOrderedByLocation) {
+    const auto topology = topology_from_json(R"({"cuda:0": [["n1"], ["n0"]], "cpu:0": [["n0", "n1"], []]})");
+    const std::vector<std::string> nics = {"n0", "n1"};
+    const RailOrder order(*topology, nics);
+    EXPECT_THAT(order.of("cuda:0").near, ElementsAre(1));
+    EXPECT_THAT(order.of("cuda:0").far, ElementsAre(0));
+    EXPECT_THAT(order.of("cpu:0").near, ElementsAre(0, 1));
+    EXPECT_THAT(order.of("*").near, ElementsAre(0, 1));
+    EXPECT_THAT(RailOrder(Topology{}, nics).of("cuda:0").near, ElementsAre(0, 1));
+}
+
 TEST(FabricNics, TopologyMayComeFromAFileOrNotAtAll) {
     EngineOptions options;
     options.discover_topology = false;

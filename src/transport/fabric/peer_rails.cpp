@@ -221,23 +221,29 @@ FabricPeer::Next FabricPeer::prepare_probe(Rail& rail, Flight& flight, Operation
         if (path.health.usable() || !path.compatible || path.suspended != Time{}) continue;
         const ChunkRecord* const chunk = keys_.any(remote);
         if (chunk == nullptr || !path.health.begin_probe(now) || !open_route(rail, remote, path)) continue;
-        flight.bounce = rail.take_bounce();
-        if (flight.bounce == nullptr) continue;
-        flight.piece = {.direction = Direction::kRead, .remote = chunk->address, .length = std::min(chunk->length, kProbeBytes)};
-        fill(rail, flight, operation, {.chunk = chunk, .path = &path}, rail.bounce_descriptor());
-        return Next::kReady;
+        if (begin_probe(rail, path, *chunk, flight, operation)) return Next::kReady;
     }
     return Next::kNothing;
 }
 
+bool FabricPeer::begin_probe(Rail& rail, Path& path, const ChunkRecord& chunk, Flight& flight, Operation& operation) {
+    flight.bounce = rail.take_bounce();
+    if (flight.bounce == nullptr) return false;
+    flight.piece = {.direction = Direction::kRead, .remote = chunk.address, .length = std::min(chunk.length, kProbeBytes)};
+    fill(rail, flight, operation, {.chunk = &chunk, .path = &path}, rail.bounce_descriptor());
+    return true;
+}
+
 FabricPeer::Next FabricPeer::prepare(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
     if (broken_.load(std::memory_order_relaxed)) return Next::kNothing;
-    if (queue_.empty() && waiting_.empty()) return Next::kNothing;
+    const Next warm_up = to_warm_ == 0 ? Next::kNothing : prepare_warm_up(rail, flight, operation);
+    if (warm_up == Next::kReady || (queue_.empty() && waiting_.empty())) return warm_up;
     if (prepare_probe(rail, flight, operation) == Next::kReady) return Next::kReady;
     const Next waiting = prepare_waiting(rail, flight, operation, endings);
     if (waiting == Next::kReady) return waiting;
     const Next batch = prepare_batch(rail, flight, operation, endings);
-    return batch == Next::kNothing ? waiting : batch;
+    if (batch != Next::kNothing) return batch;
+    return waiting != Next::kNothing ? waiting : warm_up;
 }
 
 Result<bool> FabricPeer::take_off(Rail& rail, Flight& flight, Operation& operation) {
@@ -292,7 +298,8 @@ bool FabricPeer::again(Rail& rail, Flight& flight, Endings& endings) {
     const Time now = Clock::now();
     Path& path = paths_[rail.index()][route.remote];
     if (flight.piece.run == nullptr) {
-        path.health.failed(flight.generation, now);
+        if (path.health.usable()) to_warm_ |= uint64_t{1} << rail.index();
+        else path.health.failed(flight.generation, now);
     } else if (flight.piece.given_up()) {
         endings.hold(endings_);
         queue_.finish(flight.piece, endings);
@@ -337,6 +344,7 @@ void FabricPeer::on_finished(Rail& rail, Flight& flight, const Finished& finishe
             route.connecting_since = Time{};
             route.backoff = {};
             paths_[route.rail][route.remote].health.succeeded(flight.generation);
+            if (flight.piece.run == nullptr) changed_.notify_all();
             if (flight.piece.run != nullptr) {
                 if (copied) queue_.finish(flight.piece, endings);
                 else queue_.fail(flight.piece, copied.error(), endings);

@@ -67,6 +67,7 @@ Result<> Rail::close_epoch(uint64_t epoch) {
     if (state().epoch > epoch) return {};
     if (offer_.endpoint_keys) return fail(Code::kNotSupported, "registrations are bound to the endpoint of {}", offer_.nic);
     serving_.reset();
+    if (settings_.metrics != nullptr) settings_.metrics->fences->add();
     if (auto opened = open_serving(); !opened) MC_LOG_ERROR("{} serves no longer: {}", offer_.nic, opened.error().to_string());
     return {};
 }
@@ -137,6 +138,7 @@ bool Rail::step(Endings& endings) {
     const uint32_t before = aloft_;
     pull(endings);
     any |= aloft_ != before;
+    if (settings_.metrics != nullptr) settings_.metrics->in_flight->set(aloft_);
     const bool busy = aloft_ > 0 || !retiring_.empty();
     if (wait_fd_ < 0) wake_by(now + (busy ? kUnsleepingBusy : kUnsleepingIdle));
     wake_by(now + (busy ? kTick : kIdle));
@@ -152,6 +154,7 @@ size_t Rail::poll(Endings& endings) {
             const Finished& one = finished_[i];
             auto* const flight = static_cast<Flight*>(one.context);
             if (flight == nullptr) {
+                if (settings_.metrics != nullptr) settings_.metrics->unattributed_errors->add();
                 MC_LOG_WARNING_EVERY(10s, "{} reports error {} of no operation of ours", offer_.nic, one.error);
             } else if (flight->aloft) {
                 finish(*flight, one, endings);
@@ -169,6 +172,9 @@ void Rail::finish(Flight& flight, const Finished& finished, Endings& endings) {
     flight.aloft = false;
     --aloft_;
     aloft_bytes_ -= flight.piece.length;
+    if (settings_.metrics != nullptr)
+        settings_.metrics->finished(flight.piece.direction, flight.piece.length,
+                                    trouble_of(settings_.profile, finished.error, finished.provider_error));
     flight.client->on_finished(*this, flight, finished, endings);
 }
 
@@ -229,6 +235,7 @@ Result<bool> Rail::post(Flight& flight, Operation operation) {
     if (!current_.endpoint) return false;
     operation.context = &flight;
     auto posted = current_.endpoint->post(operation);
+    if (posted && !*posted && settings_.metrics != nullptr) settings_.metrics->again->add();
     if (!posted || !*posted) return posted;
     current_.flights.push(flight);
     flight.aloft = true;
@@ -242,6 +249,7 @@ void Rail::recycle(Duration drain) {
     for (Flight* flight = current_.flights.first(); flight != nullptr; flight = current_.flights.after(flight))
         hopeless |= flight->hopeless;
     if (!hopeless) return;
+    if (settings_.metrics != nullptr) settings_.metrics->recycles->add();
     auto fresh = domain_->open_endpoint();
     if (!fresh) MC_LOG_ERROR("{} has no further endpoint: {}", offer_.nic, fresh.error().to_string());
     Initiating& old = retiring_.emplace_back();

@@ -11,6 +11,7 @@
 
 #include "base/thread_annotations.h"
 #include "transport/fabric/api.h"
+#include "transport/fabric/fabric_metrics.h"
 #include "transport/fabric/flight.h"
 #include "transport/fabric/profile.h"
 #include "transport/fabric/wire.h"
@@ -44,8 +45,9 @@ public:
     struct Settings {
         uint32_t index = 0;
         ProviderProfile profile;
-        uint32_t operations_max = 0;  // 0: as many as the NIC takes
-        uint64_t window_bytes = 0;    // in flight
+        uint32_t operations_max = 0;     // 0: as many as the NIC takes
+        uint64_t window_bytes = 0;       // in flight
+        RailMetrics* metrics = nullptr;  // null: nothing is counted; outlives the rail
     };
     static Result<std::unique_ptr<Rail>> open(FabricApi& api, const Offer& offer, const Settings& settings);
     /// No client is left.
@@ -57,6 +59,7 @@ public:
     const Offer& offer() const noexcept { return offer_; }
     const ProviderProfile& profile() const noexcept { return settings_.profile; }
     uint32_t credits_max() const noexcept { return credits_max_; }
+    RailMetrics* metrics() const noexcept { return settings_.metrics; }  // null: nothing is counted
     void set_thread(RailThread* thread) noexcept { thread_ = thread; }
 
     // ---- for anybody
