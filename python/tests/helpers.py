@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import os
 import select
@@ -22,6 +23,10 @@ PATHS = {
     "foreign memory": ({}, False),
     "tcp": ({"MC_TRANSPORTS": "tcp"}, False),
 }
+# Nothing but libfabric's tcp, with two rails.
+FABRIC = {"MC_TRANSPORTS": "fabric", "MOONCAKE_PROTOCOL": "fabric:tcp", "MC_FABRIC_NODES": "127.0.0.1,127.0.0.2"}
+if ctypes.util.find_library("fabric"):
+    PATHS["fabric"] = (FABRIC, False)
 
 
 class Peer:
