@@ -61,7 +61,7 @@ def open_engine(options: dict[str, Any], devices: str = "") -> Any:
 def serve() -> None:
     """One JSON line in, one out, until the input ends."""
     options = json.loads(sys.stdin.readline())
-    engine = open_engine(options, options["devices"])
+    engine = open_engine(options)
     memory = Memory(options["bytes"])
     assert engine.register_memory(memory.address, memory.length) == 0, engine.last_error()
     name = f"{options['host']}:{engine.get_rpc_port()}"
@@ -71,12 +71,12 @@ def serve() -> None:
 
 
 class Target:
-    def __init__(self, arguments: argparse.Namespace, devices: str = "", length: int = 256 * MiB) -> None:
+    def __init__(self, arguments: argparse.Namespace, length: int = 256 * MiB) -> None:
         command = [sys.executable, __file__, "--serve"]
         if arguments.remote:
             command = shlex.split(arguments.remote) + [arguments.remote_python, arguments.remote_file, "--serve"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        setup = {"host": arguments.remote_host, "protocol": arguments.protocol, "nodes": arguments.remote_nodes, "devices": devices, "bytes": length}
+        setup = {"host": arguments.remote_host, "protocol": arguments.protocol, "nodes": arguments.remote_nodes, "bytes": length}
         self.process.stdin.write(json.dumps(setup) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -156,11 +156,11 @@ def measure(run: Callable[[], int], bytes_per_run: int, seconds: float) -> float
 def sweep(arguments: argparse.Namespace, nics: list[str]) -> list[dict[str, Any]]:
     """Speed by block size, with one, half and all of the NICs."""
     rows = []
-    counts = sorted({1, max(1, len(nics) // 2), len(nics)}) if nics else [0]
-    for count in counts:
-        devices = "" if count in (0, len(nics)) else ",".join(nics[:count])
+    for count in sorted({1, max(1, len(nics) // 2), len(nics)}):
+        chosen, options = ",".join(nics[:count]), own_options(arguments)
         target = Target(arguments)
-        engine = open_engine(own_options(arguments), devices)
+        # Rails are told apart by their source address where there are no devices.
+        engine = open_engine({**options, "nodes": chosen}) if options["nodes"] else open_engine(options, chosen)
         try:
             memory = Memory(target.bytes)
             assert engine.register_memory(memory.address, memory.length) == 0, engine.last_error()
@@ -281,7 +281,7 @@ def main() -> None:
     report["registration"] = registration(engine, int(arguments.register_gib * GiB))
     engine.close()
     print("sweep", flush=True)
-    report["sweep"] = sweep(arguments, report["settings"]["nics"] if not arguments.nodes else [])
+    report["sweep"] = sweep(arguments, report["settings"]["nics"])
     print("first transfer", flush=True)
     report["first_transfer"] = first_transfer(arguments)
     print("a killed target", flush=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine and the store over libfabric. What every path must do is tested over this one as well, by the fixture `pair`."""
 
+import json
 import re
 import subprocess
 import sys
@@ -121,3 +122,17 @@ def test_store_of_two_processes_lives_on_the_fabric(fabric, capfd):
         assert store.close() == 0
     finally:
         master.stop()
+
+
+def test_check_of_a_machine_reports(tmp_path):
+    script = HERE.parents[1] / "bench" / "fabric_check.py"
+    if not script.exists():
+        pytest.skip("not in a checkout")
+    report = tmp_path / "report"
+    done = subprocess.run([sys.executable, str(script), "--nodes", "127.0.0.1,127.0.0.2", "--seconds", "0.02", "--register-gib", "0.25", "--report", str(report)],
+                          capture_output=True, text=True, timeout=2 * PATIENCE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(report.with_suffix(".json").read_text())
+    assert len(found["settings"]["nics"]) == 2 and {row["nics"] for row in found["sweep"]} == {1, 2}
+    assert found["peer_death"]["outcome"] != 0 and found["peer_death"]["successor_reached"]
+    assert "# Fabric check: fabric:tcp" in report.with_suffix(".md").read_text()
