@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <latch>
 #include <thread>
 
@@ -28,6 +29,33 @@ protected:
     std::vector<std::byte> local = std::vector<std::byte>(256, std::byte{1});
     std::vector<std::byte> remote = std::vector<std::byte>(256);
 };
+
+struct CountingCopier final : Copier {
+    void begin() noexcept override { ++begun; }
+    void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override { std::memcpy(to, from, length); }
+    int begun = 0;
+};
+
+TEST_F(TransferTest, TellsACopierOfEveryAttemptAndMergesNothingThatHasOne) {
+    CountingCopier first, second;
+    const auto remote_at = [this](size_t at) { return reinterpret_cast<uint64_t>(remote.data() + at); };
+    const std::vector<Block> blocks = {{.local = local.data(), .remote = remote_at(0), .length = 64, .copier = &first},
+                                       {.local = local.data() + 64, .remote = remote_at(64), .length = 64, .copier = &second},
+                                       {.local = local.data() + 128, .remote = remote_at(128), .length = 64},
+                                       {.local = local.data() + 192, .remote = remote_at(192), .length = 64}};
+    Completion completion;
+    std::vector<Slice> slices;
+    world.registry->resolve(blocks, &completion, slices);
+    ASSERT_EQ(slices.size(), 3u);
+    EXPECT_EQ(slices[0].copier, &first);
+    EXPECT_EQ(slices[1].copier, &second);
+    EXPECT_EQ(slices[2].copier, nullptr);
+    int failures = 1;
+    world.script.on_slice = [&](const Slice&) { return failures-- > 0 ? Result<>(fail(Code::kUnavailable, "reset")) : Result<>(); };
+    EXPECT_TRUE(run_transfer(world.core, world.session("peer"), Direction::kWrite, slices, completion, Deadline::after(10s)));
+    EXPECT_EQ(first.begun, 2);
+    EXPECT_EQ(second.begun, 2);
+}
 
 TEST_F(TransferTest, MovesAndCounts) {
     EXPECT_EQ(write().value(), 128u);

@@ -306,7 +306,7 @@ void Fetch::run_groups() {
         const Share& share = shares[static_cast<size_t>(&move - moves.data())];
         judge(*share.group, share.items, move.outcome);
     };
-    core_.mover.run(Direction::kRead, moves, {.under_way = {}, .is_over = is_over});
+    core_.mover.run(Direction::kRead, moves, {.starts = {}, .is_over = is_over});
 }
 
 void Fetch::copy_near(Group& group) {

@@ -44,23 +44,29 @@ void Mover::run(Direction direction, std::span<Move> moves, const Events& events
     const auto over = [&](Move& move) {
         if (events.is_over) events.is_over(move);
     };
+    const auto starts = [&](const Move& move) {
+        if (events.starts) events.starts(move);
+    };
     if (moves.size() == 1 && moves[0].bytes < kHandOverBytes) {
+        starts(moves[0]);
         run_here(direction, moves[0]);
         return over(moves[0]);
     }
     // Those over a network first; while they are under way, the near ones are copied here.
     std::deque<Running> running;  // completions do not move
-    for (Move* const move : far_moves(direction, moves))
+    for (Move* const move : far_moves(direction, moves)) {
+        starts(*move);
         if (!start(direction, *move, running.emplace_back())) {
             running.pop_back();
             over(*move);
         }
+    }
     for (Move& move : moves) {
         if (!stays_here(direction, move)) continue;
+        starts(move);
         run_here(direction, move);
         over(move);
     }
-    if (!running.empty() && events.under_way) events.under_way();
     for (Running& one : running) {
         finish(one, direction);
         over(*one.move);

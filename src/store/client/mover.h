@@ -47,8 +47,8 @@ public:
 
     /// Calls of run() on the way, on its thread.
     struct Events {
-        std::function<void()> under_way;     // everything that others carry out is under way; not called where nothing is
-        std::function<void(Move&)> is_over;  // once for each move, in the order of their ends or nearly so
+        std::function<void(const Move&)> starts;  // right before it does
+        std::function<void(Move&)> is_over;       // once for each move, in the order of their ends or nearly so
     };
     void run(Direction direction, std::span<Move> moves, const Events& events = {});
 

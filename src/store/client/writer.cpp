@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "base/log.h"
 #include "store/client/value_hash.h"
@@ -18,6 +20,7 @@ namespace {
 
 constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
 constexpr Duration kFencePatience = 500ms;
+constexpr uint64_t kFarStep = 4 << 20;       // sent while the next ones are hashed
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
 constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
 
@@ -95,6 +98,7 @@ private:
 
     void move(const PutStartReply& reply) {
         ends_.resize(items_.size());
+        far_.resize(items_.size());
         if (core_.config.options.checksum) hashes_ = std::vector<ValueHash>(items_.size());
         const auto pass = core_.fence.enter(reply.epoch, Deadline::after(std::min(kJoinPatience, core_.config.options.rpc_timeout)));
         WriteMoves moves(core_);
@@ -108,9 +112,10 @@ private:
             }
             if (!add(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
         }
-        // On this host values are hashed while they are copied. Those that only go elsewhere are hashed while they are under way.
-        run(moves, [this] {
-            for (const uint32_t i : far_) (void)hashes_[i].checksum();
+        // On this host values are hashed while they are copied. Those that only go elsewhere are hashed right before they leave, while those
+        // before them are on their way.
+        run(moves, [this](uint32_t i) {
+            if (!hashes_.empty() && far_[i]) (void)hashes_[i].checksum();
         });
         if (hashes_.empty()) return;
         for (uint32_t i = 0; i < items_.size(); ++i) {
@@ -121,8 +126,8 @@ private:
         run(moves, {});
     }
 
-    void run(WriteMoves& moves, const std::function<void()>& under_way) {
-        for (const WriteMoves::Failure& failure : moves.run(under_way)) {
+    void run(WriteMoves& moves, const std::function<void(uint32_t)>& before) {
+        for (const WriteMoves::Failure& failure : moves.run(before)) {
             ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
             if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.segment);
@@ -153,7 +158,7 @@ private:
                 offset += length;
             }
         }
-        if (!hashed) far_.push_back(i);
+        far_[i] = !hashed;
         return true;
     }
 
@@ -190,7 +195,7 @@ private:
     std::vector<PutItem> put_items_;
     std::vector<WriteEnd> ends_;
     std::vector<ValueHash> hashes_;                       // of the items; empty where nothing is hashed
-    std::vector<uint32_t> far_;                           // items of which no replica is on this host
+    std::vector<bool> far_;                               // items of which no replica is on this host
     std::vector<std::pair<uint32_t, uint32_t>> repeats_;  // this value got the fate of that one
     uint64_t bytes_written_ = 0;
 };
@@ -286,7 +291,6 @@ WriteMoves::Target& WriteMoves::target_for(uint64_t epoch, uint32_t number) {
     if (found != targets_.end()) return *found;
     Target& target = targets_.emplace_back();
     target.to = segments_.find(epoch, number);
-    target.move.segment = target.to.segment;
     return target;
 }
 
@@ -298,9 +302,8 @@ bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& repli
     const uint64_t at = replica.offset + offset;
     if (at > spec.size || length > spec.size - at) return false;
     const uint64_t base = target.to.own ? reinterpret_cast<uint64_t>(target.to.own->memory->base()) : spec.base;
-    target.move.blocks.push_back({.local = const_cast<std::byte*>(from), .remote = base + at, .length = length, .copier = copier});
-    target.move.bytes += length;
-    if (target.items.empty() || target.items.back() != item) target.items.push_back(item);
+    target.blocks.push_back({.local = const_cast<std::byte*>(from), .remote = base + at, .length = length, .copier = copier});
+    target.item_of_block.push_back(item);
     return true;
 }
 
@@ -309,33 +312,60 @@ bool WriteMoves::near(uint64_t epoch, const ReplicaLocation& replica) {
     return to.own || (to.segment && core_.mover.near(to.segment->spec));
 }
 
-std::vector<WriteMoves::Failure> WriteMoves::run(const std::function<void()>& under_way) {
-    std::vector<Move> moves;
-    std::vector<const Target*> moved;
-    for (Target& target : targets_) {
-        if (!target.to.segment || target.move.blocks.empty()) continue;
-        if (target.to.own) {
-            for (const Block& block : target.move.blocks) copy_here(reinterpret_cast<std::byte*>(block.remote), block.local, block);
-            continue;
-        }
-        target.move.patience = kPatience + kPatiencePerByte * target.move.bytes;
-        moves.push_back(std::move(target.move));
-        moved.push_back(&target);
+void WriteMoves::cut(const Target& target, std::vector<Move>& moves, std::vector<Share>& shares) const {
+    const uint64_t step = core_.mover.near(target.to.segment->spec) ? std::numeric_limits<uint64_t>::max() : kFarStep;
+    uint64_t before = 0;
+    for (size_t first = 0, end = 0; first < target.blocks.size(); first = end) {
+        uint64_t bytes = 0;
+        while (end < target.blocks.size() && bytes < step) bytes += target.blocks[end++].length;
+        before += bytes;
+        moves.push_back(
+            {.segment = target.to.segment,
+             .blocks = {target.blocks.begin() + static_cast<ptrdiff_t>(first), target.blocks.begin() + static_cast<ptrdiff_t>(end)},
+             .bytes = bytes,
+             .patience = kPatience + kPatiencePerByte * before,
+             .outcome = {}});
+        shares.push_back({.target = &target, .items = std::span(target.item_of_block).subspan(first, end - first)});
     }
-    std::vector<Failure> failures;
-    if (!moves.empty()) core_.mover.run(Direction::kWrite, moves, {.under_way = under_way, .is_over = {}});
-    for (size_t i = 0; i < moves.size(); ++i) {
-        if (moves[i].outcome) {
-            if (!core_.directory.all_reachable()) core_.directory.worked(moves[i].segment);
+}
+
+std::vector<WriteMoves::Failure> WriteMoves::run(const std::function<void(uint32_t)>& before) {
+    std::vector<Move> moves;
+    std::vector<Share> shares;  // of each move
+    for (const Target& target : targets_) {
+        if (!target.to.segment) continue;
+        if (!target.to.own) {
+            cut(target, moves, shares);
             continue;
         }
-        core_.segment_failed(moves[i].segment, moves[i].outcome.error());
-        const bool in_doubt = may_still_land(moves[i]);
-        for (const uint32_t item : moved[i]->items)
-            failures.push_back({.item = item, .segment = moves[i].segment->number, .in_doubt = in_doubt});
+        for (const Block& block : target.blocks) copy_here(reinterpret_cast<std::byte*>(block.remote), block.local, block);
+    }
+    const auto starts = [&](const Move& move) {
+        if (before)
+            for (const uint32_t item : shares[static_cast<size_t>(&move - moves.data())].items) before(item);
+    };
+    if (!moves.empty()) core_.mover.run(Direction::kWrite, moves, {.starts = starts, .is_over = {}});
+    std::vector<Failure> failures;
+    for (size_t first = 0, end = 0; first < moves.size(); first = end) {  // what went to one target
+        while (end < moves.size() && shares[end].target == shares[first].target) ++end;
+        note_failures(*shares[first].target, std::span(moves).subspan(first, end - first), failures);
     }
     targets_.clear();
     return failures;
+}
+
+void WriteMoves::note_failures(const Target& target, std::span<const Move> moves, std::vector<Failure>& failures) {
+    const SegmentHandle& segment = target.to.segment;
+    const auto failed = std::find_if(moves.begin(), moves.end(), [](const Move& move) { return !move.outcome; });
+    if (failed == moves.end()) {
+        if (!core_.directory.all_reachable()) core_.directory.worked(segment);
+        return;
+    }
+    core_.segment_failed(segment, failed->outcome.error());
+    const bool in_doubt = std::any_of(failed, moves.end(), [this](const Move& move) { return !move.outcome && may_still_land(move); });
+    uint32_t last = std::numeric_limits<uint32_t>::max();
+    for (const uint32_t item : target.item_of_block)
+        if (std::exchange(last, item) != item) failures.push_back({.item = item, .segment = segment->number, .in_doubt = in_doubt});
 }
 
 bool WriteMoves::may_still_land(const Move& move) {

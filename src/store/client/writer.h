@@ -46,17 +46,25 @@ public:
         uint32_t segment = 0;
         bool in_doubt = false;  // its bytes may still land there
     };
-    /// `under_way`: see Mover::Events.
-    std::vector<Failure> run(const std::function<void()>& under_way = {});
+    /// `before`: called with an item before bytes of it leave this host.
+    std::vector<Failure> run(const std::function<void(uint32_t item)>& before = {});
 
 private:
     struct Target {
         SegmentLookup::Found to;
-        Move move;
-        std::vector<uint32_t> items;
+        std::vector<Block> blocks;
+        std::vector<uint32_t> item_of_block;
+    };
+    /// What one move carries.
+    struct Share {
+        const Target* target = nullptr;
+        std::span<const uint32_t> items;
     };
 
     Target& target_for(uint64_t epoch, uint32_t number);
+    /// Into moves of a size.
+    void cut(const Target& target, std::vector<Move>& moves, std::vector<Share>& shares) const;
+    void note_failures(const Target& target, std::span<const Move> moves, std::vector<Failure>& failures);
     bool may_still_land(const Move& move);
 
     ClientCore& core_;

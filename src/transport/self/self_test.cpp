@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "transport/testing/conformance.h"
@@ -42,6 +43,23 @@ TEST_F(SelfTransport, MovesOverlappingRangesAsMemmoveDoes) {
             expect_memmove(direction, 123, 123, 3 << 20, registered);
         }
     }
+}
+
+TEST_F(SelfTransport, CopiesByTheCopierOfASlice) {
+    struct Inverting final : Copier {
+        void begin() noexcept override {}
+        void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override {
+            for (uint64_t i = 0; i < length; ++i) to[i] = ~from[i];
+            bytes.fetch_add(length);
+        }
+        std::atomic<uint64_t> bytes{0};
+    } copier;
+    constexpr uint64_t kLength = 3 << 20, kApart = 4 << 20;  // so long that it is copied in parts
+    area.fill_random(2);
+    const Slice slice{.local = area.data(), .remote = area.address() + kApart, .length = kLength, .region = region, .copier = &copier};
+    ASSERT_TRUE(transfer(*peer, Direction::kWrite, slice));
+    EXPECT_EQ(copier.bytes.load(), kLength);
+    for (uint64_t i = 0; i < kLength; ++i) ASSERT_EQ(area.data()[kApart + i], ~area.data()[i]) << i;
 }
 
 TEST_F(SelfTransport, MovesOverlappingRangesAmongOthers) {
