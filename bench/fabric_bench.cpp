@@ -172,8 +172,8 @@ struct Host {
 
 class OurLoop {
 public:
-    explicit OurLoop(const EngineOptions& options)
-        : child_([&] { serve(options); }), there_(receive(pair_.ours)), here_(options, pair_.ours) {
+    OurLoop(const EngineOptions& options, Duration target_spin)
+        : child_([&] { serve(options, target_spin); }), there_(receive(pair_.ours)), here_(options, pair_.ours) {
         SegmentDescriptor descriptor{.name = "target", .incarnation = there_.incarnation};
         descriptor.endpoints["fabric"] = std::string(there_.bytes, there_.length);
         auto connected = here_.transport->connect(descriptor, Deadline::after(5s));
@@ -201,7 +201,8 @@ public:
     }
 
 private:
-    void serve(const EngineOptions& options) const {
+    void serve(EngineOptions options, Duration spin) const {
+        options.fabric.spin = spin;
         Host host(options, pair_.theirs);
         Announcement here{.incarnation = host.incarnation, .pool = reinterpret_cast<uint64_t>(host.pool)};
         const std::string endpoint = host.transport->endpoint();
@@ -263,16 +264,15 @@ int main(int argc, char** argv) {
     options.protocol = "fabric:tcp";
     std::string node = "127.0.0.1";
     double seconds = 1;
-    int spin_us = 1000;
+    Duration spin = 1ms;
     for (int i = 1; i < argc; ++i) {
         const std::string argument = argv[i];
         const std::string value = argument.substr(argument.find('=') + 1);
-        if (argument.starts_with("spin=")) spin_us = std::stoi(value);
+        if (argument.starts_with("spin=")) spin = std::chrono::microseconds(std::stoi(value));
         else if (argument.starts_with("node=")) node = value;
         else seconds = std::stod(argument);
     }
     options.fabric.nodes = {node};
-    options.fabric.spin = std::chrono::microseconds(spin_us);
     const auto run = [&](Direction direction, size_t size, size_t count) {
         Figures plain, ours;
         {
@@ -280,7 +280,7 @@ int main(int argc, char** argv) {
             plain = measure(seconds, size * count, [&] { loop.call(direction, size, count); });
         }
         {
-            OurLoop loop(options);
+            OurLoop loop(options, spin);
             ours = measure(seconds, size * count, [&] { loop.call(direction, size, count, Submit::kWait); });
         }
         const char* const name = direction == Direction::kWrite ? "write" : "read";
@@ -300,7 +300,7 @@ int main(int argc, char** argv) {
         run(direction, 64 << 10, 16);
         run(direction, 1 << 20, 8);
     }
-    OurLoop quiet(options);
+    OurLoop quiet(options, spin);
     quiet.call(Direction::kWrite, 4096, 1, Submit::kWait);
     idle();
     return 0;

@@ -125,6 +125,8 @@ public:
     virtual int wait_fd() const noexcept = 0;
     /// Whether one may sleep on wait_fd() now; false: poll() once more first.
     virtual bool may_sleep() = 0;
+    /// Where a provider leaves wait_fd() readable although poll() finds nothing: ends that. May take a millisecond.
+    virtual void calm_wait_fd() {}
     virtual uint32_t completions_max() const noexcept = 0;
 };
 

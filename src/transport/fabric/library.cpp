@@ -158,6 +158,7 @@ public:
         fid* waited = &queue_->fid;
         return wait_fd_ < 0 || fi_trywait(fabric_.get(), &waited, 1) == 0;
     }
+    void calm_wait_fd() override;
     uint32_t completions_max() const noexcept override { return completions_max_; }
 
 private:
@@ -174,7 +175,8 @@ private:
     Handle<fid_cq> queue_;
     int wait_fd_ = -1;
     uint32_t completions_max_ = 0;
-    size_t name_bytes_ = 0;  // of our endpoints, and so of everybody's
+    size_t name_bytes_ = 0;         // of our endpoints, and so of everybody's
+    std::optional<Finished> kept_;  // taken from the queue while its descriptor was put right
 };
 
 Result<> LibraryDomain::open(const FabricApi::DomainSettings& settings) {
@@ -285,8 +287,19 @@ Result<std::unique_ptr<MemoryKey>> LibraryDomain::register_memory(const KeyReque
     return std::make_unique<LibraryKey>(std::move(region));
 }
 
+/// "net" signals a completion on a descriptor of its own, which only a blocking read resets; fi_trywait() does not.
+void LibraryDomain::calm_wait_fd() {
+    if (kept_) return;
+    fi_cq_data_entry entry{};
+    if (fi_cq_sread(queue_.get(), &entry, 1, nullptr, 1) == 1) kept_ = {.context = static_cast<OperationContext*>(entry.op_context)};
+}
+
 size_t LibraryDomain::poll(std::span<Finished> into) {
     if (into.empty()) return 0;
+    if (kept_) {
+        into[0] = *std::exchange(kept_, std::nullopt);
+        return 1;
+    }
     std::array<fi_cq_data_entry, kPollMax> entries;
     const ssize_t count = fi_cq_read(queue_.get(), entries.data(), std::min(into.size(), entries.size()));
     if (count > 0) {

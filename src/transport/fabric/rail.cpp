@@ -129,10 +129,22 @@ Rail::Sleep Rail::may_sleep() {
     return may ? Sleep::kMay : Sleep::kNotNow;
 }
 
+void Rail::calm_wait_fd() {
+    if (wait_fd_ < 0 || !mutex_.try_lock()) return;
+    signalled_.store(false, std::memory_order_relaxed);
+    domain_->calm_wait_fd();
+    mutex_.unlock();
+}
+
 bool Rail::step(Endings& endings) {
     const Time now = Clock::now();
     wake_next_ = Time::max();
-    bool any = poll(endings) > 0;
+    // What was just submitted goes first: looking for completions takes a system call with some providers.
+    const uint32_t at_first = aloft_;
+    if (announced()) pull(endings);
+    bool any = aloft_ != at_first;
+    any |= poll(endings) > 0;
+    if (any) signalled_.store(true, std::memory_order_relaxed);
     if (!retiring_.empty()) retire(now, endings);
     if (now - ticked_ >= kTick) tick(now, endings);
     const uint32_t before = aloft_;

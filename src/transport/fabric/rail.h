@@ -82,6 +82,10 @@ public:
     /// Whether its thread may sleep on wait_fd().
     enum class Sleep : uint8_t { kMay, kNotNow, kTaken };  // kTaken: somebody else is at work
     Sleep may_sleep();
+    /// Its descriptor is readable although there is nothing: puts that right.
+    void calm_wait_fd();
+    /// Completions were read since then.
+    bool signalled() const noexcept { return signalled_.load(std::memory_order_relaxed); }
 
     /// The serving endpoint as it is now.
     RailState state() const;
@@ -176,6 +180,7 @@ private:
     std::vector<std::byte*> bounces_ MC_GUARDED_BY(mutex_);
 
     std::atomic<Duration::rep> wake_at_{0};
+    std::atomic<bool> signalled_{false};
     std::atomic<int> drivers_{0};
     std::atomic<Duration::rep> driven_until_{0};
     std::atomic<bool> announced_any_{false};

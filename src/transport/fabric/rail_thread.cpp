@@ -18,6 +18,10 @@ namespace mooncake::fabric {
 namespace {
 constexpr Duration kDrivenSleep = 1ms;   // while a caller drives a rail
 constexpr Duration kTakenSleep = 100us;  // while somebody does something to it
+constexpr int kInVainMax = 4;            // wakes for nothing, before a descriptor is no longer trusted
+constexpr Duration kNapping = 20ms;      // and how long it is not
+constexpr Duration kNapMin = 20us;
+constexpr Duration kNapMax = 200us;
 }  // namespace
 
 Result<std::unique_ptr<RailThread>> RailThread::start(const std::string& name, std::vector<Rail*> rails, Duration spin) {
@@ -53,7 +57,10 @@ void RailThread::run(const std::stop_token& stop) {
             for (Rail* const rail : rails_) any |= rail->drive(endings);
         }
         const Time now = Clock::now();
-        if (any) busy = now;
+        if (any) {
+            busy = now;
+            in_vain_ = 0;
+        }
         if (now - busy < spin_) {
             pause();
             continue;
@@ -62,16 +69,28 @@ void RailThread::run(const std::stop_token& stop) {
     }
 }
 
+/// Some providers leave their descriptor readable after a completion was read. Then we look by ourselves for a while, and when nothing
+/// happens have it put right, which takes the rail away from others for a moment. Zero: the descriptors may be trusted.
+Duration RailThread::nap(Time now) {
+    if (in_vain_ < kInVainMax) return Duration::zero();
+    if (in_vain_ == kInVainMax) napping_since_ = now;
+    if (now - napping_since_ < kNapping) return std::min<Duration>(kNapMin * (1 << std::min(in_vain_++ - kInVainMax, 10)), kNapMax);
+    for (Rail* const rail : rails_) rail->calm_wait_fd();
+    in_vain_ = 0;
+    return Duration::zero();
+}
+
 void RailThread::sleep() {
     sleeping_.store(true, std::memory_order_seq_cst);
-    std::vector<pollfd> waited{{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
     const Time now = Clock::now();
-    Time wake = Time::max();
+    const Duration napping = nap(now);
+    std::vector<pollfd> waited{{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
+    Time wake = napping != Duration::zero() ? now + napping : Time::max();
     bool awake = false;
     for (Rail* const rail : rails_) {
         awake |= rail->announced();
         wake = std::min(wake, rail->wake_at());
-        if (rail->wait_fd() < 0) continue;
+        if (rail->wait_fd() < 0 || napping != Duration::zero()) continue;
         if (rail->is_driven(now)) {
             wake = std::min(wake, now + kDrivenSleep);
             continue;
@@ -86,6 +105,9 @@ void RailThread::sleep() {
         const auto rest = std::chrono::duration_cast<std::chrono::nanoseconds>(wake - now);
         const timespec timeout{.tv_sec = rest.count() / 1'000'000'000, .tv_nsec = rest.count() % 1'000'000'000};
         ::ppoll(waited.data(), waited.size(), &timeout, nullptr);
+        // Counts until a step finds something. What peers do to us never shows, but does not lead to such a state either.
+        const bool woken = std::any_of(waited.begin() + 1, waited.end(), [](const pollfd& one) { return one.revents != 0; });
+        if (woken && std::any_of(rails_.begin(), rails_.end(), [](const Rail* rail) { return rail->signalled(); })) ++in_vain_;
     }
     if (sleeping_.exchange(false, std::memory_order_seq_cst)) return;
     uint64_t rings = 0;

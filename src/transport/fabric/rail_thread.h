@@ -31,11 +31,14 @@ private:
 
     void run(const std::stop_token& stop);
     void sleep();
+    Duration nap(Time now);
 
     const std::vector<Rail*> rails_;
     const Duration spin_;
     const UniqueFd bell_;                // an eventfd
     std::atomic<bool> sleeping_{false};  // or about to
+    int in_vain_ = 0;                    // wakes in a row for which there was no reason
+    Time napping_since_{};
     std::jthread thread_;
 };
 
