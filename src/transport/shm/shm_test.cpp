@@ -15,6 +15,7 @@
 #include <new>
 #include <thread>
 
+#include "base/log.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/target.h"
 #include "transport/testing/conformance.h"
@@ -217,6 +218,8 @@ TEST_F(ShmTransport, IsNotBlockedByStrangersThatSayNothing) {
 }
 
 TEST_F(ShmTransport, TurnsPeersAwayWhenDescriptorsRunOut) {
+    // UBSan looks at objects of a type it meets for the first time through a pipe, so those of the log must not be new to it below.
+    MC_LOG_WARNING("descriptors run out");
     rlimit before{};
     ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
     std::vector<UniqueFd> filling(1);
@@ -224,15 +227,17 @@ TEST_F(ShmTransport, TurnsPeersAwayWhenDescriptorsRunOut) {
     const rlimit low{.rlim_cur = static_cast<rlim_t>(filling.front().get()) + 20, .rlim_max = before.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
     while (filling.back()) filling.emplace_back(::fcntl(filling.front().get(), F_DUPFD_CLOEXEC, 0));
+    std::vector<Code> answers;
     for (int round = 0; round < 5; ++round) {
         filling.pop_back();
         filling.back().reset();  // room for our end, not for the other
         const net::Socket socket = raw_connection();
-        EXPECT_EQ(code_of(answer(socket)), Code::kUnavailable);
+        answers.push_back(code_of(answer(socket)));
         filling.emplace_back();
     }
     filling.clear();
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(answers, std::vector(5, Code::kUnavailable));
     EXPECT_TRUE(pair.connect()->usable());
 }
 
