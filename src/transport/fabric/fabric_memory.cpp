@@ -181,8 +181,9 @@ Result<> FabricMemory::revoke(std::span<const std::unique_ptr<Chunk>> chunks) {
     }
     for (const auto& chunk : chunks) close_keys(*chunk);
     // A message whose header was accepted goes on streaming into memory after its key was closed.
+    // Not so where registrations are bound to the endpoint: such NICs hold every packet against its key.
     for (size_t i = 0; i < told.size(); ++i)
-        if (told[i] != 0) MC_RETURN_IF_ERROR(rails_[i]->close_epoch(told[i]));
+        if (told[i] != 0 && !rails_[i]->offer().endpoint_keys) MC_RETURN_IF_ERROR(rails_[i]->close_epoch(told[i]));
     return {};
 }
 

@@ -54,7 +54,12 @@ Result<> FabricPeer::greet(const EndpointBlob& blob, Deadline deadline) {
     if (!doubts.empty()) {
         const Request request{.initiator = shared_.incarnation, .body = fence_of(doubts)};
         auto fenced = call(shared_, descriptor_, request, blob.rails.size(), deadline, decode_rails_answer);
-        if (!fenced) {
+        if (!fenced && fenced.error().code() == Code::kNotSupported && shared_.profile.fence == Fence::kGrace) {
+            // The target cannot close its endpoints one by one. Ours are closed: what is on the wire now is the last of it.
+            const Deadline grace = deadline.earlier(Deadline::after(shared_.profile.fence_grace));
+            std::unique_lock lock(mutex_);
+            while (!grace.passed()) changed_.wait_until(lock, grace.at());
+        } else if (!fenced) {
             shared_.doubts.add(descriptor_.incarnation, doubts);
             return Unexpected(std::move(fenced).error().with_context("fence what an earlier connection left"));
         }
