@@ -103,7 +103,7 @@ void MasterState::soft_pin(Object& object, Time until) {
 
 Duration MasterState::rationed(const HoldLedger& ledger, Duration shortest, Time now) const {
     const Duration full = options_.lease_ttl;
-    if (options_.held_share == 0) return full;
+    if (options_.held_share == 0 || segments_.capacity() == 0) return full;
     const double share = options_.held_share * static_cast<double>(segments_.capacity());
     const double left = 1.0 - static_cast<double>(ledger.held(now)) / share;
     return std::max(std::chrono::duration_cast<Duration>(full * std::max(left, 0.0)), std::min(full, shortest));

@@ -86,6 +86,14 @@ Result<size_t> bounded_count(const flatbuffers::Vector<T>* vector, size_t count_
     return count;
 }
 
+/// A copy, because the verifier does not ask where the elements of a vector lie: a forged one may be at any address.
+template <typename Struct>
+Struct struct_at(const flatbuffers::Vector<const Struct*>& vector, size_t index) {
+    Struct copy;
+    std::memcpy(&copy, vector.Data() + index * sizeof(Struct), sizeof copy);
+    return copy;
+}
+
 /// Numbers as they lie in the message; the wire has the byte order of the machines we run on.
 template <typename T>
 std::span<const T> numbers_of(const flatbuffers::Vector<T>* vector) {
@@ -166,7 +174,7 @@ flatbuffers::Offset<flatbuffers::Vector<const wire::Replica*>> replicas_to_wire(
 inline std::vector<ReplicaLocation> replicas_from_wire(const flatbuffers::Vector<const wire::Replica*>* replicas) {
     std::vector<ReplicaLocation> locations(count_of(replicas));
     for (size_t i = 0; i < locations.size(); ++i) {
-        const wire::Replica& replica = *replicas->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto replica = struct_at(*replicas, i);
         locations[i] = {.segment = replica.segment(), .offset = replica.offset()};
     }
     return locations;

@@ -96,7 +96,7 @@ Result<std::vector<RangePlanned>> planned_from_wire(const wire::FeedUpdate& mess
     std::vector<RangePlanned> ranges(count_of(message.planned()));
     TextReader texts(message.planned_texts());
     for (size_t i = 0; i < ranges.size(); ++i) {
-        const wire::FeedPlanned& item = *message.planned()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto item = struct_at(*message.planned(), i);
         RangePlanned& range = ranges[i];
         range.segment = id_from_wire<SegmentId>(&item.segment());
         range.offset = item.offset();
@@ -118,7 +118,7 @@ Result<std::vector<KeyChanged>> changed_from_wire(const wire::FeedUpdate& messag
     std::vector<KeyChanged> keys(count_of(message.changed()));
     TextReader texts(message.changed_texts());
     for (size_t i = 0; i < keys.size(); ++i) {
-        const wire::FeedChanged& item = *message.changed()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto item = struct_at(*message.changed(), i);
         keys[i].tenant = texts.next(item.tenant_bytes());
         keys[i].key = texts.next(item.key_bytes());
     }
@@ -208,13 +208,13 @@ Result<FeedUpdate> decode_feed_update(std::span<const std::byte> body) {
     MC_ASSIGN_OR_RETURN(update.changed, changed_from_wire(*message));
     update.filled.reserve(count_of(message->filled()));
     for (size_t i = 0; i < count_of(message->filled()); ++i) {
-        const wire::FeedFilled& item = *message->filled()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto item = struct_at(*message->filled(), i);
         update.filled.push_back(
             {.segment = id_from_wire<SegmentId>(&item.segment()), .generation = item.generation(), .checksum = item.checksum()});
     }
     update.dropped.reserve(count_of(message->dropped()));
     for (size_t i = 0; i < count_of(message->dropped()); ++i) {
-        const wire::FeedDropped& item = *message->dropped()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto item = struct_at(*message->dropped(), i);
         update.dropped.push_back({.segment = id_from_wire<SegmentId>(&item.segment()),
                                   .generation = item.generation(),
                                   .rest = duration_from_wire(item.rest_ns())});

@@ -104,7 +104,7 @@ Result<std::vector<PutEndItem>> ends_from_wire(const wire::PutEndRequest& messag
     std::vector<PutEndItem> items(count);
     TextReader texts(message.texts());
     for (size_t i = 0; i < count; ++i) {
-        const wire::PutEndItem& item = *message.items()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto item = struct_at(*message.items(), i);
         items[i] = {.key = texts.next(item.key_bytes()), .generation = item.generation(), .checksum = item.checksum()};
     }
     MC_RETURN_IF_ERROR(texts.check());
@@ -164,7 +164,7 @@ Result<GetReply> decode_get_reply(std::span<const std::byte> body) {
                    .epoch = message->epoch()};
     size_t first = 0;
     for (size_t i = 0; i < reply.items.size(); ++i) {
-        const wire::GetItem& item = *message->items()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto item = struct_at(*message->items(), i);
         reply.items[i] = {.code = static_cast<StoreCode>(item.code()),
                           .first_replica = static_cast<uint32_t>(first),
                           .replica_count = item.replica_count(),
@@ -209,7 +209,7 @@ Result<ReceivedPutStart> decode_put_start_request(std::span<const std::byte> bod
                               .copy = nullptr};
     TextReader texts(message->texts());
     for (size_t i = 0; i < count; ++i) {
-        const wire::PutItem& item = *message->items()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto item = struct_at(*message->items(), i);
         received.items[i].key = texts.next(item.key_bytes());
         received.items[i].length = item.length();
         received.items[i].group = texts.next(item.group_bytes());
@@ -240,7 +240,7 @@ Result<PutStartReply> decode_put_start_reply(std::span<const std::byte> body) {
                         .epoch = message->epoch()};
     size_t first = 0;
     for (size_t i = 0; i < reply.items.size(); ++i) {
-        const wire::PutStartItem& item = *message->items()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto item = struct_at(*message->items(), i);
         reply.items[i] = {.code = static_cast<StoreCode>(item.code()),
                           .first_replica = static_cast<uint32_t>(first),
                           .replica_count = item.replica_count(),

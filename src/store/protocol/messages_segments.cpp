@@ -73,17 +73,16 @@ Result<ReceivedRemount::Held> held_from_wire(const wire::HeldSegment& table) {
     ReceivedRemount::Held held;
     TextReader texts(table.texts());
     held.objects.reserve(count_of(table.objects()));
-    for (size_t i = 0; i < count_of(table.objects()); ++i)
-        held.objects.push_back(object_from_wire(*table.objects()->Get(static_cast<flatbuffers::uoffset_t>(i)), texts));
+    for (size_t i = 0; i < count_of(table.objects()); ++i) held.objects.push_back(object_from_wire(struct_at(*table.objects(), i), texts));
     MC_RETURN_IF_ERROR(texts.check());
     held.writes.reserve(count_of(table.writes()));
     for (size_t i = 0; i < count_of(table.writes()); ++i) {
-        const wire::HeldWrite& write = *table.writes()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto write = struct_at(*table.writes(), i);
         held.writes.push_back({.offset = write.offset(), .length = write.length(), .writer = id_from_wire<ClientId>(&write.writer())});
     }
     held.rests.reserve(count_of(table.rests()));
     for (size_t i = 0; i < count_of(table.rests()); ++i) {
-        const wire::HeldRest& rest = *table.rests()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto rest = struct_at(*table.rests(), i);
         held.rests.push_back({.offset = rest.offset(), .length = rest.length(), .left = duration_from_wire(rest.left_ns())});
     }
     return held;
@@ -152,7 +151,7 @@ Result<RemountReply> decode_remount_reply(std::span<const std::byte> body) {
     RemountReply reply;
     reply.segments.reserve(count_of(message->segments()));
     for (size_t i = 0; i < count_of(message->segments()); ++i) {
-        const wire::RemountedSegment& segment = *message->segments()->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const auto segment = struct_at(*message->segments(), i);
         reply.segments.push_back({.code = static_cast<StoreCode>(segment.code()),
                                   .adopted = segment.adopted(),
                                   .stale = segment.stale(),
@@ -212,8 +211,10 @@ Result<ReceivedFailureReport> decode_failure_report(std::span<const std::byte> b
     MC_ASSIGN_OR_RETURN(const size_t count, bounded_count(message->segments(), kHeldSegmentsMax, "segments"));
     ReceivedFailureReport received;
     received.segments.reserve(count);
-    for (size_t i = 0; i < count; ++i)
-        received.segments.push_back(id_from_wire<SegmentId>(message->segments()->Get(static_cast<flatbuffers::uoffset_t>(i))));
+    for (size_t i = 0; i < count; ++i) {
+        const auto segment = struct_at(*message->segments(), i);
+        received.segments.push_back(id_from_wire<SegmentId>(&segment));
+    }
     received.report = {.client = id_from_wire<ClientId>(message->client()), .segments = received.segments};
     return received;
 }
