@@ -121,7 +121,7 @@ public:
         const fi_rma_iov remote{.addr = operation.remote, .len = operation.length, .key = operation.key};
         void* descriptor = operation.local_descriptor;
         const fi_msg_rma message{.msg_iov = &local,
-                                 .desc = &descriptor,
+                                 .desc = descriptor != nullptr ? &descriptor : nullptr,  // shm follows what it finds there
                                  .iov_count = 1,
                                  .addr = operation.peer,
                                  .rma_iov = &remote,

@@ -56,7 +56,7 @@ protected:
         const Operation operation{.direction = direction,
                                   .local = from.memory.data(),
                                   .length = length,
-                                  .local_descriptor = from.key->descriptor(),
+                                  .local_descriptor = offer.local_keys ? from.key->descriptor() : nullptr,
                                   .peer = peer,
                                   .remote = to.remote(offset),
                                   .key = to.key->key(),
