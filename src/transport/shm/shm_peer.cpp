@@ -175,7 +175,10 @@ void ShmPeer::take_memory(const Received& received) {
     Lock lock(refresh_mutex_);
     if (answers_due_ > 0) --answers_due_;
     const auto found = memories_.find(received.message.value);
-    if (found != memories_.end() && mapping && *mapping) found->second.mapping = std::make_shared<const Mapping>(std::move(*mapping));
+    if (found != memories_.end() && mapping && *mapping) {
+        found->second.mapping = std::make_shared<const Mapping>(std::move(*mapping));
+        pages_.add(found->second.mapping);
+    }
     rebuild();
 }
 

@@ -17,6 +17,7 @@
 #include "transport/cross_memory.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/loop.h"
+#include "transport/shm/page_mapper.h"
 #include "transport/shm/region_table.h"
 #include "transport/shm/region_view.h"
 
@@ -75,6 +76,7 @@ private:
     Mutex refresh_mutex_;  // taken before view_mutex_
     RemoteMemories memories_ MC_GUARDED_BY(refresh_mutex_);
     size_t answers_due_ MC_GUARDED_BY(refresh_mutex_) = 0;
+    PageMapper pages_;
 };
 
 }  // namespace mooncake::shm
