@@ -43,8 +43,9 @@ public:
     /// As enter(), but waits for a master that we are just getting to know.
     Pass enter(uint64_t epoch, Deadline deadline) {
         mutex_.lock();
-        const bool may_come = epoch != 0 && epoch != last_;
-        while (may_come && epoch_ != epoch && !stopped_ && !deadline.passed()) changed_.wait_until(mutex_, deadline.at());
+        // Not once another has followed it; but it may be the one that we have just lost sight of.
+        const auto may_come = [&]() MC_REQUIRES(mutex_) { return epoch != 0 && (epoch_ == 0 || epoch != last_); };
+        while (epoch_ != epoch && may_come() && !stopped_ && !deadline.passed()) changed_.wait_until(mutex_, deadline.at());
         const bool inside = epoch != 0 && epoch_ == epoch;
         if (inside) ++inside_;
         mutex_.unlock();

@@ -131,13 +131,14 @@ private:
             ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
             if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.segment);
-            unreachable_.push_back(failure.segment);
+            if (!avoided(failure.segment)) unreachable_.push_back(failure.segment);
         }
     }
 
     static std::span<const ReplicaLocation> replicas_of(uint32_t i, const PutStartReply& reply) {
         return std::span(reply.replicas).subspan(reply.items[i].first_replica, reply.items[i].replica_count);
     }
+    bool avoided(uint32_t segment) const { return std::find(unreachable_.begin(), unreachable_.end(), segment) != unreachable_.end(); }
 
     bool add(WriteMoves& moves, uint32_t i, const PutStartReply& reply) {
         const std::span<const Piece> pieces = values_[items_[i].value].pieces;
@@ -145,7 +146,7 @@ private:
         if (!hashed) hashes_[i].start(pieces, items_[i].length, Direction::kWrite);
         for (const ReplicaLocation& replica : replicas_of(i, reply)) {
             // Planned for want of anything better, but it has just failed: not worth waiting for.
-            if (std::find(unreachable_.begin(), unreachable_.end(), replica.segment) != unreachable_.end()) return false;
+            if (avoided(replica.segment)) return false;
             // One copy of it is enough to look at.
             const bool look = !hashed && moves.near(reply.epoch, replica);
             hashed |= look;

@@ -23,6 +23,17 @@ RangePlanned word_of_object(const MasterState& state, SegmentNumber segment, con
             .group = object.group == 0 ? std::string() : state.groups()[object.group].name};
 }
 
+/// Of a value, or of a copy that becomes one: without the place and the writer.
+RangePlanned word_of_content(const MasterState& state, SegmentNumber segment, const Object& object, Time now) {
+    RangePlanned word = word_of_object(state, segment, object);
+    word.length = object.length;
+    word.generation = object.generation;
+    word.data_type = object.data_type;
+    word.hard_pin = object.hard_pin;
+    word.soft_pin_left = left(object.soft_pin_end, now);
+    return word;
+}
+
 RangePlanned word_of_rest(const MasterState& state, const UsedRange& range, SegmentNumber segment) {
     return {.segment = state.segments()[segment].spec.id, .offset = range.offset, .length = range.length, .generation = range.generation};
 }
@@ -46,27 +57,16 @@ RangePlanned word_of_write(const MasterState& state, SegmentNumber segment, Writ
 
 RangePlanned word_of_value(const MasterState& state, SegmentNumber segment, ObjectId id, Time now) {
     const Object& object = state.objects()[id];
-    RangePlanned word = word_of_object(state, segment, object);
+    RangePlanned word = word_of_content(state, segment, object, now);
     word.offset = offset_on(object.replicas, segment);
-    word.length = object.length;
-    word.generation = object.generation;
-    word.data_type = object.data_type;
-    word.hard_pin = object.hard_pin;
-    word.soft_pin_left = left(object.soft_pin_end, now);
     if (object.writer != 0) word.writer = state.clients()[object.writer].id;
     return word;
 }
 
 RangePlanned word_of_copy(const MasterState& state, SegmentNumber segment, CopyId id, Time now) {
     const Copy& copy = state.copy(id);
-    const Object& object = state.objects()[copy.object];
-    RangePlanned word = word_of_object(state, segment, object);
+    RangePlanned word = word_of_content(state, segment, state.objects()[copy.object], now);
     word.offset = offset_on(copy.targets, segment);
-    word.length = object.length;
-    word.generation = object.generation;
-    word.data_type = object.data_type;
-    word.hard_pin = object.hard_pin;
-    word.soft_pin_left = left(object.soft_pin_end, now);
     word.writer = state.clients()[copy.client].id;
     return word;
 }

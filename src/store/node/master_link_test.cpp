@@ -12,6 +12,7 @@
 #include "base/thread_annotations.h"
 #include "rpc/rpc.h"
 #include "store/protocol/messages.h"
+#include "store/protocol/testing/next_version.h"
 
 namespace mooncake::store {
 
@@ -252,6 +253,29 @@ TEST_F(MasterLinkTest, AMasterThatIsGoneAndComesBackIsReachedAgain) {
     for (const Deadline patience = soon(); !reply && !patience.passed();) reply = master_->ping(kClient, soon());
     ASSERT_TRUE(reply) << reply.error().to_string();
     EXPECT_EQ(reply->epoch, 4U);
+}
+
+TEST(MasterLink, UnderstandsAMasterOfTheNextVersion) {
+    Desk desk;
+    desk.answer(Method::kStoreGetReplicas, [](std::span<const std::byte>) {
+        parts::Builder builder;
+        const auto text = builder->CreateString("from the future");
+        const auto items = builder->CreateVectorOfStructs(std::vector<wire::GetItem>{wire::GetItem(100, 2, 3, 0, 1, 0)});
+        const auto replicas = builder->CreateVectorOfStructs(std::vector<wire::Replica>{wire::Replica(4, 5)});
+        wire::GetReplyBuilder table(*builder);
+        table.add_items(items);
+        table.add_replicas(replicas);
+        table.add_epoch(6);
+        return builder.finish(testing::finish_as_next_version(table, 4, text));
+    });
+    const auto master = connect_master({.address = desk.address(), .incarnation = Incarnation::random()});
+    const std::string_view key = "k";
+    const auto reply = master->get_replicas({.tenant = {}, .keys = {&key, 1}, .unreachable = {}}, soon());
+    ASSERT_TRUE(reply) << reply.error().to_string();
+    EXPECT_EQ(reply->epoch, 6u);
+    ASSERT_EQ(reply->items.size(), 1u);
+    EXPECT_EQ(reply->items[0].length, 100u);
+    EXPECT_THAT(reply->replicas, ElementsAre(ReplicaLocation{4, 5}));
 }
 
 TEST(MasterAddress, MustBeAHostAndAPort) {

@@ -8,11 +8,14 @@
 
 #include "store/protocol/message_parts.h"
 #include "store/protocol/messages.h"
+#include "store/protocol/testing/next_version.h"
 
 namespace mooncake::store {
 namespace {
 
 using Body = std::vector<std::byte>;
+using testing::added_field;
+using testing::finish_as_next_version;
 
 /// True when the decoder accepted the bytes.
 using Decoder = std::function<bool(std::span<const std::byte>)>;
@@ -161,19 +164,6 @@ TEST(StoreMessagesRobustness, AnActionWeDoNotKnowIsRefusedAndAnAnswerWeDoNotKnow
 
 // ---- the next version
 
-/// Where the fields stand that the next version adds to a table with so many fields of ours.
-constexpr flatbuffers::voffset_t added_field(size_t fields, size_t added) {
-    return static_cast<flatbuffers::voffset_t>(4 + 2 * (fields + added));
-}
-
-/// Ends a table begun by one of the generated builders with two fields of the next version: a number and a text.
-template <typename TableBuilder>
-auto finish_as_next_version(TableBuilder& table, size_t fields, flatbuffers::Offset<flatbuffers::String> text) {
-    table.fbb_.template AddElement<uint64_t>(added_field(fields, 0), 42, 0);
-    table.fbb_.AddOffset(added_field(fields, 1), text);
-    return table.Finish();
-}
-
 /// What the next version reads where this one wrote nothing.
 template <typename Table>
 void expect_next_version_sees_defaults(const Body& body, size_t fields) {
@@ -226,7 +216,8 @@ TEST(StoreMessagesVersions, AReplyAndAFeedOfTheNextVersionAreUnderstood) {
 TEST(StoreMessagesVersions, TheNextVersionUnderstandsOurs) {
     const std::vector<std::string_view> keys{"key"};
     expect_next_version_sees_defaults<wire::KeysRequest>(encode_keys_request({.tenant = "t", .keys = keys, .unreachable = {}}), 4);
-    expect_next_version_sees_defaults<wire::PutStartRequest>(encode_put_start_request({.items = {}}, false), 7);
+    expect_next_version_sees_defaults<wire::PutStartRequest>(encode_put_start_request({.items = {}}, false), 8);
+    expect_next_version_sees_defaults<wire::PutEndRequest>(encode_put_revoke_request({.items = {}}), 6);
     expect_next_version_sees_defaults<wire::GetReply>(encode_get_reply({}), 4);
     expect_next_version_sees_defaults<wire::FeedUpdate>(encode_feed_update({.sequence = 1}), 12);
 }

@@ -87,10 +87,12 @@ TEST(StoreMessages, PutStartComesBackWithEveryFieldOfItsConfiguration) {
                        .data_type = ObjectDataType::kWeight,
                        .preferred_segments = {"x:1", "y:2"},
                        .writer_host = "here"};
-    const auto back = decode_put_start_request(
-        encode_put_start_request({.client = kClient, .request_id = 11, .tenant = "t", .config = config, .items = items}, true));
+    const std::vector<uint32_t> segments{3, 9};
+    const auto back = decode_put_start_request(encode_put_start_request(
+        {.client = kClient, .request_id = 11, .tenant = "t", .config = config, .items = items, .unreachable = segments}, true));
     ASSERT_TRUE(back);
     EXPECT_TRUE(back->replace);
+    EXPECT_THAT(back->request.unreachable, ElementsAre(3, 9));
     EXPECT_EQ(back->request.client, kClient);
     EXPECT_EQ(back->request.request_id, 11u);
     EXPECT_EQ(back->request.tenant, "t");
@@ -113,6 +115,7 @@ TEST(StoreMessages, PutStartComesBackWithEveryFieldOfItsConfiguration) {
     EXPECT_FALSE(plain->replace);
     EXPECT_FALSE(plain->request.config.soft_pin_ttl);
     EXPECT_EQ(plain->request.config.replica_num, 1u);
+    EXPECT_TRUE(plain->request.unreachable.empty());
 }
 
 TEST(StoreMessages, PutStartReplyComesBack) {
@@ -141,9 +144,11 @@ TEST(StoreMessages, PutEndAndRevokeComeBack) {
     EXPECT_EQ(end->request.items[1].generation, 3u);
     EXPECT_EQ(end->request.items[1].checksum, 4u);
 
+    const std::vector<uint32_t> segments{4};
     const auto revoke = decode_put_revoke_request(
-        encode_put_revoke_request({.client = kClient, .request_id = 5, .tenant = "t", .items = items}));
+        encode_put_revoke_request({.client = kClient, .request_id = 5, .tenant = "t", .items = items, .in_doubt = segments}));
     ASSERT_TRUE(revoke);
+    EXPECT_THAT(revoke->request.in_doubt, ElementsAre(4));
     EXPECT_EQ(revoke->request.request_id, 5u);
     EXPECT_EQ(revoke->request.items.size(), 2u);
 

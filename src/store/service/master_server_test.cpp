@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "store/protocol/testing/next_version.h"
 #include "store/service/testing/served_master.h"
 
 namespace mooncake::store {
@@ -36,6 +37,25 @@ protected:
     std::unique_ptr<MasterServer> server_ = serve();
     Caller caller_{address_of(*server_)};
 };
+
+TEST_F(MasterServerTest, AClientOfTheNextVersionIsServed) {
+    caller_.join(kNode, 1);
+    parts::Builder builder;
+    const auto text = builder->CreateString("from the future");
+    const auto items = builder->CreateVectorOfStructs(std::vector<wire::PutItem>{wire::PutItem(100, 3, 0)});
+    const auto texts = builder->CreateVector(std::vector<uint8_t>{'k', 'e', 'y'});
+    const wire::Id client = parts::id_to_wire(kNode);
+    wire::PutStartRequestBuilder table(*builder);
+    table.add_client(&client);
+    table.add_items(items);
+    table.add_texts(texts);
+    const auto answer = caller_.call(rpc::Method::kStorePutStart, builder.finish(finish_as_next_version(table, 8, text)));
+    ASSERT_TRUE(answer) << answer.error().to_string();
+    const auto started = decode_put_start_reply(*answer);
+    ASSERT_TRUE(started);
+    EXPECT_EQ(started->items.at(0).code, StoreCode::kOk);
+    EXPECT_THAT(caller_.put_end(kNode, {"key"}).codes, ElementsAre(StoreCode::kOk));
+}
 
 TEST_F(MasterServerTest, AValueIsPutReadAndRemoved) {
     caller_.join(kNode, 1);

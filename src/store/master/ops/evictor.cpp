@@ -165,22 +165,31 @@ std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, Sacrifice most
     constexpr int kTries = 1024;
     const ObjectId coldest = next(0, most);
     if (coldest == 0) return std::nullopt;
-    const EvictionPolicy& policy = state().tenants()[state().objects()[coldest].tenant].order.policy();
-    const bool in_order = state().objects()[coldest].shelf == Shelf::kOrder;
+    const auto& order = state().tenants()[state().objects()[coldest].tenant].order;
     int tries = kTries;
-    for (ObjectId unit = coldest; unit != 0 && tries-- > 0; unit = in_order ? policy.next_coldest(unit) : 0) {
-        if (!may_go(unit, most)) continue;
-        for (const ObjectId id : state().members(unit)) {
-            const ReplicaList& replicas = state().objects()[id].replicas;
-            for (size_t i = 0; i < replicas.size(); ++i) {
-                const SegmentNumber segment = replicas[i].segment;
-                if (!usable(segment)) continue;
-                const std::vector<ObjectId> victims = hole_around(replicas[i], state().rounded(length), most);
-                if (victims.empty()) continue;
-                for (const ObjectId victim : victims) evict(victim);
-                if (state().segments()[segment].allocator.find(state().rounded(length))) return segment;
-                return std::nullopt;
-            }
+    // Whatever stands in the way of one may not stand in the way of another, also where all of them are only set aside.
+    for (const Shelf shelf : {Shelf::kOrder, Shelf::kSoftPinned, Shelf::kPromised}) {
+        ObjectId unit = shelf == Shelf::kOrder ? order.policy().coldest() : order.first_aside(shelf);
+        while (unit != 0 && tries-- > 0) {
+            if (const auto segment = may_go(unit, most) ? evict_hole_at(unit, length, most, usable) : std::nullopt) return segment;
+            unit = shelf == Shelf::kOrder ? order.policy().next_coldest(unit) : state().objects()[unit].order.next;
+        }
+    }
+    return std::nullopt;
+}
+
+std::optional<SegmentNumber> Evictor::evict_hole_at(ObjectId unit, uint64_t length, Sacrifice most,
+                                                    const std::function<bool(SegmentNumber)>& usable) {
+    for (const ObjectId id : state().members(unit)) {
+        const ReplicaList& replicas = state().objects()[id].replicas;
+        for (size_t i = 0; i < replicas.size(); ++i) {
+            const SegmentNumber segment = replicas[i].segment;
+            if (!usable(segment)) continue;
+            const std::vector<ObjectId> victims = hole_around(replicas[i], state().rounded(length), most);
+            if (victims.empty()) continue;
+            for (const ObjectId victim : victims) evict(victim);
+            if (state().segments()[segment].allocator.find(state().rounded(length))) return segment;
+            return std::nullopt;
         }
     }
     return std::nullopt;

@@ -67,6 +67,9 @@ private:
     bool may_go(ObjectId unit, Sacrifice most);
     bool usable(SegmentNumber segment, const Wanted& wanted) const;
     std::optional<SegmentNumber> evict_hole(uint64_t length, Sacrifice most, const std::function<bool(SegmentNumber)>& usable);
+    /// Around one of its replicas.
+    std::optional<SegmentNumber> evict_hole_at(ObjectId unit, uint64_t length, Sacrifice most,
+                                               const std::function<bool(SegmentNumber)>& usable);
     std::vector<ObjectId> hole_around(const Replica& replica, uint64_t length, Sacrifice most);
 
     Transaction& transaction_;

@@ -81,6 +81,18 @@ TEST_F(Reclaim, AProbeOfEveryKeyCannotStopAPut) {
     }
 }
 
+TEST_F(Reclaim, FindsAHoleAlsoWhereTheColdestStandAmongWritesAndAllArePromised) {
+    constexpr uint64_t kUnit = kPool / 16;
+    for (int i = 0; i < 4; ++i) {  // one value between two unfinished writes, four times
+        ASSERT_EQ(start("w" + std::to_string(i), kUnit).code, StoreCode::kOk);
+        ASSERT_EQ(put(std::to_string(i), kUnit), StoreCode::kOk);
+    }
+    for (int i = 4; i < 12; ++i) ASSERT_EQ(put(std::to_string(i), kUnit), StoreCode::kOk);
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(exists(std::to_string(i)), 1);
+    EXPECT_EQ(put("large", 2 * kUnit), StoreCode::kOk);
+    EXPECT_EQ(put("larger", 4 * kUnit), StoreCode::kOk);
+}
+
 TEST_F(Reclaim, RefusesWithAHintWhenAllIsLeased) {
     fill(kPool / 4);
     for (const char* key : {"0", "1", "2", "3"}) {

@@ -37,7 +37,14 @@ StoreCode mount_segment(Transaction& transaction, const MountRequest& request, T
     if (!state.clients().alive(client) || !state.clients()[client].attached) return StoreCode::kClientNotFound;
     bool mounted = false;
     const StoreCode code = check_mount(state, client, request.segment, mounted);
-    if (code != StoreCode::kOk || mounted) return code;
+    if (code != StoreCode::kOk) return code;
+    if (mounted) {
+        // Known from the log of an earlier life, and mounted by a node that was never answered: it has nothing to report.
+        const SegmentNumber known = state.segments().find(request.segment.id);
+        if (state.segments()[known].reporting && !state.segments()[known].adopting)
+            transaction.apply(SegmentOpened{.segment = known, .now = now});
+        return code;
+    }
     replace_namesakes(transaction, client, request.segment.name, now);
     transaction.apply(SegmentMounted{.client = request.client, .segment = request.segment, .now = now});
     transaction.apply(SegmentOpened{.segment = state.segments().find(request.segment.id), .now = now});

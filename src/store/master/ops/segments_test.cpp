@@ -43,6 +43,19 @@ TEST_F(Segments, MountIsIdempotentAndChecked) {
     EXPECT_EQ(mount(overlapping, node(1)), StoreCode::kOk);
 }
 
+TEST_F(Segments, AMountThatWasNotAnsweredBeforeARestartFromTheLogIsOpened) {
+    attach(node(1));
+    ASSERT_EQ(mount(spec(1, kPool), node(1)), StoreCode::kOk);
+    {
+        auto t = transaction();
+        t.apply(Restarted{.now = now_});
+    }
+    EXPECT_EQ(put("k"), StoreCode::kNoAvailableHandle) << "its node has not met this life yet";
+    attach(node(1));
+    ASSERT_EQ(mount(spec(1, kPool), node(1)), StoreCode::kOk);
+    EXPECT_EQ(put("k"), StoreCode::kOk);
+}
+
 TEST_F(Segments, RefusesNonsense) {
     attach(node(1));
     SegmentSpec bad = spec(1, 63);
