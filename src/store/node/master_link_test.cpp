@@ -11,6 +11,7 @@
 
 #include "base/thread_annotations.h"
 #include "rpc/rpc.h"
+#include "store/protocol/message_parts.h"
 #include "store/protocol/messages.h"
 #include "store/protocol/testing/next_version.h"
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "base/log.h"
 #include "base/thread.h"
@@ -34,13 +35,18 @@ void JobRunner::wake_by(Time at) {
 }
 
 void JobRunner::run(const std::stop_token& stop) {
+    looked_ = Clock::now();
     while (!stop.stop_requested()) {
-        const Time started = Clock::now();
         const Time next = run_once();
-        const Time ended = Clock::now();
-        if (ended - started > kLate) lost_ += ended - started;
-        wait(stop, ended, next);
+        wait(stop, look(Clock::now()), next);
     }
+}
+
+Time JobRunner::look(Time now, Time due) {
+    const Time expected = std::max(looked_, due);
+    if (now - expected > kLate) lost_ += now - expected;
+    looked_ = now;
+    return now;
 }
 
 void JobRunner::forgive(Transaction& transaction) const {
@@ -55,12 +61,12 @@ Time JobRunner::run_once() {
         touched_.store(false, std::memory_order_relaxed);
         due_ = Time::max();
     }
-    if (lost_ > Duration::zero())
-        MC_LOG_WARNING_EVERY(10s, "the master did not run for {} ms; its clients get this time back",
-                             std::chrono::duration_cast<std::chrono::milliseconds>(lost_).count());
     Time next{};
+    Duration forgiven{0};
     const EvictionRun evicted = master_.run([&](Transaction& transaction, Time now) {
+        look(now);  // this very time decides who has been silent for too long
         if (lost_ > Duration::zero()) forgive(transaction);
+        forgiven = std::exchange(lost_, Duration::zero());
         const EvictionRun result = run_jobs(transaction, now);
         hub_.drop_strangers(transaction.state());
         for (const ClientId& client : hub_.take_lost(transaction.state()))
@@ -69,7 +75,9 @@ Time JobRunner::run_once() {
         next = result.more ? now : std::min(now + idle, transaction.state().next_event());
         return result;
     });
-    lost_ = Duration::zero();
+    if (forgiven > Duration::zero())
+        MC_LOG_WARNING_EVERY(10s, "the master did not run for {} ms; its clients get this time back",
+                             std::chrono::duration_cast<std::chrono::milliseconds>(forgiven).count());
     metrics_.evicted(evicted);
     wake_by(hub_.expire(Clock::now()));
     return next;
@@ -81,12 +89,12 @@ void JobRunner::wait(const std::stop_token& stop, Time ran, Time at) MC_NO_THREA
         const bool touched = touched_.load(std::memory_order_relaxed);
         const Time job = touched ? ran + kInterval : std::max(at, ran + kInterval);
         const Time until = std::min(job, due_);
-        const Time before = Clock::now();
+        const Time before = look(Clock::now());
         if (before >= until) return;
         const Time due = due_;
         changed_.wait_until(lock, stop, until,
                             [&]() MC_NO_THREAD_ANALYSIS { return touched_.load(std::memory_order_relaxed) != touched || due_ != due; });
-        if (const Duration late = Clock::now() - until; late > kLate) lost_ += late;
+        look(Clock::now(), until);
     }
 }
 

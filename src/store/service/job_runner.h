@@ -41,6 +41,9 @@ private:
     /// Returns when to run again if nothing happens before.
     Time run_once();
     void wait(const std::stop_token& stop, Time ran, Time at);
+    /// Only the thread, which looks at the clock again and again: that much later than the last time, or than it was to wake up, means that it
+    /// did not run meanwhile. Returns `now`.
+    Time look(Time now, Time due = {});
     /// Clients get back the time for which they could not be heard.
     void forgive(Transaction& transaction) const;
 
@@ -52,6 +55,7 @@ private:
     std::condition_variable_any changed_;
     Time due_ MC_GUARDED_BY(mutex_) = Time::max();  // the hub's
     Duration lost_{0};                              // the thread's: when it did not run, since the last job
+    Time looked_{};                                 // the thread's: at the clock
     std::jthread thread_;
 };
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "store/protocol/message_parts.h"
 #include "store/protocol/testing/next_version.h"
 #include "store/service/testing/served_master.h"
 
