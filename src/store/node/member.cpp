@@ -14,7 +14,9 @@ namespace {
 constexpr Duration kPingTimeout = 1s;     // a master that needs longer may as well be gone; the next ping asks again
 constexpr Duration kReportTimeout = 30s;  // of one part: all nodes of a pool come at once
 constexpr Duration kUnmountTimeout = 1s;
-constexpr Duration kFeedSilence = 100ms;  // what the kernel has of an ended stream comes without a pause
+// What the kernel has of an ended stream comes without a pause, but on a busy machine it may take a while until our thread reads it. Only where
+// its host is lost does a stream not end by itself.
+constexpr Duration kFeedSilence = 1s;
 constexpr int kMountTries = 3;
 
 }  // namespace
