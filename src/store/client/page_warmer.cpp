@@ -2,9 +2,6 @@
 #include "store/client/page_warmer.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,7 +22,6 @@ namespace mooncake::store {
 
 namespace {
 
-constexpr int kLowestPriority = 19;
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
 bool populate_pages(std::byte* at, uint64_t length) {
@@ -81,6 +77,7 @@ uint64_t PageWarmer::warm(std::byte* memory, uint64_t length, const PageSource& 
         const uint64_t step = std::min(kStepBytes, length - done);
         if (!source.populate(memory + done, step)) return done;
         done += step;
+        std::this_thread::yield();
     }
     return done;
 }
@@ -88,7 +85,6 @@ uint64_t PageWarmer::warm(std::byte* memory, uint64_t length, const PageSource& 
 PageWarmer::PageWarmer(std::byte* memory, uint64_t length, PageSource source) {
     try {
         thread_ = start_thread("mc-store-pages", [memory, length, source = std::move(source)](const std::stop_token& stop) {
-            ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kLowestPriority);
             warm(memory, length, source, stop);
         });
     } catch (const std::system_error& exception) {

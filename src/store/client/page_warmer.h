@@ -19,8 +19,9 @@ struct PageSource {
 };
 
 /// Makes the pages of memory exist before somebody must wait for them: a page that is first touched by a put costs it several times what the
-/// copy does. Works in short steps on a thread of low priority, and gives up where the system refuses or memory becomes scarce: the
-/// pages that are left then appear when they are used. Ends with this object, which must go before the memory does.
+/// copy does. Works in short steps, and gives up where the system refuses or memory becomes scarce: the pages that are left then appear when
+/// they are used. Not at low priority: each step holds the lock of the process's address space, which everybody needs who allocates memory, and a
+/// thread that must wait for a processor while it holds that lock stops all the others. Ends with this object, which must go before the memory does.
 class PageWarmer {
 public:
     PageWarmer(std::byte* memory, uint64_t length, PageSource source = PageSource::system());
@@ -30,8 +31,8 @@ public:
     /// What the thread does. Returns how many bytes are there for sure.
     static uint64_t warm(std::byte* memory, uint64_t length, const PageSource& source, const std::stop_token& stop);
 
-    static constexpr uint64_t kStepBytes = 1 << 20;   // under a millisecond, mostly
-    static constexpr uint64_t kLookBytes = 64 << 20;  // between looks at how much is left
+    static constexpr uint64_t kStepBytes = 128 << 10;  // some ten microseconds, mostly
+    static constexpr uint64_t kLookBytes = 64 << 20;   // between looks at how much is left
 
 private:
     std::jthread thread_;
