@@ -464,6 +464,8 @@ Result<Opened> open_library(const std::string& path) {
                                               {"/opt/amazon/efa/lib64/libfabric.so.1", 0},
                                               {"libfabric.so.1", 0}}
                      : std::vector<Candidate>{{path, 0}};
+    // It brings libraries along that would otherwise take over SIGINT, SIGTERM, SIGSEGV and others of the program that loads them.
+    for (const char* const name : {"HFI_NO_BACKTRACE", "IPATH_NO_BACKTRACE"}) ::setenv(name, "1", 0);
     std::string reason;
     for (const Candidate& candidate : candidates) {
         if (void* const handle = ::dlopen(candidate.path.c_str(), RTLD_NOW | RTLD_LOCAL | candidate.flags))

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library of this machine, over its providers that need no hardware.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -161,6 +163,22 @@ TEST(Library, AKeyThatIsTakenIsBusy) {
     const auto second = (*domain)->register_memory({.address = memory.data(), .length = 100, .key = 5});
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().code(), Code::kBusy) << second.error().to_string();
+}
+
+bool signals_are_as_before() {
+    const auto api = load_library("");
+    if (api && !(*api)->offers({.provider = "net"})) return false;
+    for (const int number : {SIGINT, SIGTERM}) {
+        struct sigaction action {};
+        if (::sigaction(number, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return false;
+    }
+    return true;
+}
+
+TEST(LibraryDeathTest, LeavesTheProgramsSignalsAlone) {
+    // In a fresh process: the provider shm, which other tests use, does take some.
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(std::exit(signals_are_as_before() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Library, SaysWhyThereIsNone) {
