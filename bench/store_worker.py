@@ -70,7 +70,8 @@ class Client:
     def _gets(self, size: int, batch: int) -> Iterator[int]:
         places, sizes = [self._address + i * size for i in range(batch)], [size] * batch
         count = max(1, min(KEPT // (size * batch), 64))
-        names = [[f"get{size}-{batch}-{b}-{i}" for i in range(batch)] for b in range(count)]
+        self._number += 1  # fresh ones each time: older ones are the first to be evicted by puts
+        names = [[f"get{self._number}-{b}-{i}" for i in range(batch)] for b in range(count)]
         for keys in names:
             self._need(self._store.batch_put_from(keys, places, sizes), 0)
         while True:
@@ -81,7 +82,8 @@ class Client:
                     yield self._timed(lambda: self._store.batch_get_into(keys, places, sizes), size)
 
     def _hits(self, size: int, batch: int) -> Iterator[int]:
-        keys, places = [f"hit{i}" for i in range(batch)], [self._address] * batch
+        self._number += 1
+        keys, places = [f"hit{self._number}-{i}" for i in range(batch)], [self._address] * batch
         self._need(self._store.batch_put_from(keys, places, [size] * batch), 0)
         while True:
             yield self._timed(lambda: self._store.batch_is_exist(keys), 1)
