@@ -65,7 +65,8 @@ void RailThread::run(const std::stop_token& stop) {
             pause();
             continue;
         }
-        sleep();
+        // What peers do to us is seen only by this.
+        if (sleep()) busy = Clock::now();
     }
 }
 
@@ -80,13 +81,13 @@ Duration RailThread::nap(Time now) {
     return Duration::zero();
 }
 
-void RailThread::sleep() {
+bool RailThread::sleep() {
     sleeping_.store(true, std::memory_order_seq_cst);
     const Time now = Clock::now();
     const Duration napping = nap(now);
     std::vector<pollfd> waited{{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
     Time wake = napping != Duration::zero() ? now + napping : Time::max();
-    bool awake = false;
+    bool awake = false, woken = false;
     for (Rail* const rail : rails_) {
         awake |= rail->announced();
         wake = std::min(wake, rail->wake_at());
@@ -106,12 +107,13 @@ void RailThread::sleep() {
         const timespec timeout{.tv_sec = rest.count() / 1'000'000'000, .tv_nsec = rest.count() % 1'000'000'000};
         ::ppoll(waited.data(), waited.size(), &timeout, nullptr);
         // Counts until a step finds something. What peers do to us never shows, but does not lead to such a state either.
-        const bool woken = std::any_of(waited.begin() + 1, waited.end(), [](const pollfd& one) { return one.revents != 0; });
+        woken = std::any_of(waited.begin() + 1, waited.end(), [](const pollfd& one) { return one.revents != 0; });
         if (woken && std::any_of(rails_.begin(), rails_.end(), [](const Rail* rail) { return rail->signalled(); })) ++in_vain_;
     }
-    if (sleeping_.exchange(false, std::memory_order_seq_cst)) return;
+    if (sleeping_.exchange(false, std::memory_order_seq_cst)) return woken;
     uint64_t rings = 0;
     (void)!::read(bell_.get(), &rings, sizeof rings);
+    return woken;
 }
 
 }  // namespace mooncake::fabric

@@ -30,7 +30,8 @@ private:
     RailThread(std::vector<Rail*> rails, Duration spin, UniqueFd bell) : rails_(std::move(rails)), spin_(spin), bell_(std::move(bell)) {}
 
     void run(const std::stop_token& stop);
-    void sleep();
+    /// True: a descriptor of a rail ended it.
+    bool sleep();
     Duration nap(Time now);
 
     const std::vector<Rail*> rails_;
