@@ -8,6 +8,12 @@
 
 namespace mooncake {
 
+namespace {
+
+constexpr Duration kLinkPatience = 10s;  // nothing holds a link for long when the engine is closed
+
+}  // namespace
+
 Result<std::unique_ptr<Router>> Router::create(const TransportContext& context, metrics::Registry& metrics, Service& service) {
     MC_ASSIGN_OR_RETURN(auto transports, make_transports(context));
     if (transports.empty()) return fail(Code::kNotSupported, "none of the allowed transports is available");
@@ -69,6 +75,33 @@ bool Router::reaches(const TransportContext& context, const Capabilities& capabi
     return false;
 }
 
+void Router::let_go(Link* link) {
+    // The last holder may be one of the peer's own threads: the service destroys it or, once that has stopped, our destructor.
+    std::shared_ptr<Link> owned(link, [this](Link* last) {
+        delete last;
+        Lock lock(mutex_);
+        --alive_;
+        changed_.notify_all();
+    });
+    if (service_.post([owned] {})) return;
+    Lock lock(mutex_);
+    ended_.push_back(std::move(owned));
+    changed_.notify_all();
+}
+
+Router::~Router() {
+    const Deadline patience = Deadline::after(kLinkPatience);
+    for (;;) {
+        std::vector<std::shared_ptr<Link>> ended;
+        {
+            std::unique_lock lock(mutex_);
+            while (ended_.empty() && alive_ > 0 && !patience.passed()) changed_.wait_until(lock, patience.at());
+            ended.swap(ended_);
+        }
+        if (ended.empty()) return;
+    }
+}
+
 Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
                                               Deadline deadline) {
     Error last(Code::kNotSupported, "no allowed transport reaches it");
@@ -78,9 +111,11 @@ Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std:
         if (excluded.contains(name) || !descriptor.endpoints.contains(name) || !reaches(context_, capabilities, descriptor)) continue;
         auto peer = path.transport->connect(descriptor, deadline);
         if (peer) {
-            // The last holder may be one of the peer's own I/O threads, which cannot wait for itself: the service destroys it.
-            auto link = std::shared_ptr<Link>(
-                new Link, [service = &service_](Link* unused) { service->post([owned = std::shared_ptr<Link>(unused)] {}); });
+            auto link = std::shared_ptr<Link>(new Link, [this](Link* unused) { let_go(unused); });
+            {
+                Lock lock(mutex_);
+                ++alive_;
+            }
             link->transport = path.transport.get();
             link->metrics = &path.metrics;
             link->peer = std::move(*peer);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/thread_annotations.h"
 #include "engine/link.h"
 #include "engine/metrics_log.h"
 #include "engine/service.h"
@@ -18,6 +20,9 @@ namespace mooncake {
 /// The transports of one engine, and the choice of one for each peer: the nearest that reaches it. Thread-safe.
 class Router {
 public:
+    /// Waits for links that a transport's thread still holds.
+    ~Router();
+
     /// Makes the transports that the options allow. kInvalidArgument when MC_TRANSPORTS names an unknown one, kNotSupported when
     /// none of the allowed ones works here or a network device is required and absent.
     static Result<std::unique_ptr<Router>> create(const TransportContext& context, metrics::Registry& metrics, Service& service);
@@ -48,9 +53,16 @@ private:
     void add(std::unique_ptr<Transport> transport, metrics::Registry& metrics);
     static bool reaches(const TransportContext& context, const Capabilities& capabilities, const SegmentDescriptor& descriptor);
 
+    /// Where links end: their last holder may be one of the transport's own threads, which could not wait for itself.
+    void let_go(Link* link);
+
     std::vector<Path> paths_;  // by rank; constant after create()
     const TransportContext& context_;
     Service& service_;
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    size_t alive_ MC_GUARDED_BY(mutex_) = 0;                          // links not yet destroyed
+    std::vector<std::shared_ptr<Link>> ended_ MC_GUARDED_BY(mutex_);  // for the destructor, when the service has stopped
 };
 
 }  // namespace mooncake
