@@ -2,8 +2,6 @@
 #include "transport/shm/page_mapper.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +22,7 @@ namespace mooncake::shm {
 
 namespace {
 
-constexpr int kLooksMax = 8, kLowestPriority = 19;
+constexpr int kLooksMax = 8;
 constexpr Duration kFirstPause = 50ms;  // then twice as long each time: 6 s in all
 constexpr uint64_t kLeastPage = 4096;
 
@@ -70,7 +68,6 @@ bool PageMapper::look(Job& job, const std::stop_token& stop) {
 }
 
 void PageMapper::run(const std::stop_token& stop) {
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kLowestPriority);
     std::vector<Job> jobs;
     Duration pause = kFirstPause;
     while (!stop.stop_requested()) {

@@ -16,7 +16,8 @@ namespace mooncake::shm {
 
 /// Enters pages that a peer's memory has into our page tables before a copy would have to wait for that, one page at a time. Never makes pages: of
 /// what the peer has not touched there may be no need. Looks a few times, ever more rarely, for the peer may just be touching its memory. On a thread
-/// of low priority, started when first needed. Thread-safe.
+/// that is started when first needed; not at low priority, since each step holds the lock of the address space, and who waits for a processor with that
+/// stops everybody who allocates memory. Thread-safe.
 class PageMapper {
 public:
     PageMapper() = default;
