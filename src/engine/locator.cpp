@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/locator.h"
 
+#include <cerrno>
+
 #include "engine/descriptor_json.h"
 #include "engine/messages.h"
 
 namespace mooncake {
+
+namespace {
+
+/// A connection from the life before of a peer that restarted: nothing is known of the peer as it is now.
+bool connection_broke(const Error& error) {
+    const int why = error.system_errno();
+    return error.code() == Code::kUnavailable && (why == 0 || why == ECONNRESET || why == EPIPE);
+}
+
+}  // namespace
 
 Result<net::HostPort> Locator::address(const std::string& name, Deadline deadline) {
     if (options_.directory == nullptr) {
@@ -28,6 +40,7 @@ Result<DescriptorSource::Found> Locator::fetch(const std::string& name, uint32_t
     const std::string rpc_address = where->to_string();
     const auto request = encode_describe_request(options_.directory == nullptr ? std::string() : name, buffers_max);
     auto reply = client_.call(rpc_address, rpc::Method::kDescribe, request, deadline);
+    if (!reply && connection_broke(reply.error())) reply = client_.call(rpc_address, rpc::Method::kDescribe, request, deadline);
     if (!reply) return Unexpected(std::move(reply).error().with_context(format_text("describe {}", rpc_address)));
     MC_ASSIGN_OR_RETURN(auto descriptor, decode_descriptor(*reply));
     // The peer may not know by which address others see it; the one that just worked is right for us.
