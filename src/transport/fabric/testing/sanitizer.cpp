@@ -3,6 +3,6 @@
 #if defined(__SANITIZE_THREAD__)
 
 extern "C" const char* __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier): the sanitizer's name
-extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libfabric.so\n"; }
+extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libfabric.so\nrace:libfabric.so\n"; }
 
 #endif
