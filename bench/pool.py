@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 from mooncake.store import MooncakeDistributedStore
 
@@ -31,6 +33,7 @@ class Pool:
         try:
             self._start_master(master_args or [])
             self._start_node(node_bytes, protocol)
+            self._bytes = node_bytes
         except BaseException:
             self.close()
             raise
@@ -55,6 +58,16 @@ class Pool:
                 return
             sys.stderr.write(line)
         raise RuntimeError(f"a node ended with {node.wait()}")
+
+    def wait_for_pages(self, patience: float = 10) -> None:
+        """Until the node's memory exists, as that of a pool in use does: a node makes its pages in the background."""
+        status = Path(f"/proc/{self._processes[-1].pid}/status")
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            found = re.search(r"RssShmem:\s+(\d+) kB", status.read_text())
+            if found and int(found[1]) << 10 >= 0.98 * self._bytes:
+                return
+            time.sleep(0.02)
 
     @property
     def pids(self) -> list[int]:

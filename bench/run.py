@@ -201,6 +201,7 @@ class Bench:
     def _initiator(self, pair: str) -> Child:
         if pair in POOLS and pair not in self._initiators:
             pool = self._stack.enter_context(Pool(POOL_BYTES, env=QUIET | POOLS[pair]))
+            pool.wait_for_pages()  # memcpy has its own, too
             client = self._stack.enter_context(Child("store_worker.py", pool.address, env=QUIET | POOLS[pair]))
             client.ask(do="verify")
             self._pids += [*pool.pids, client.pid]

@@ -2,7 +2,9 @@
 // libfabric is not built for ThreadSanitizer, which then sees what the library reads and writes but not what orders it.
 #if defined(__SANITIZE_THREAD__)
 
-extern "C" const char* __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier): the sanitizer's name
-extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libfabric.so\nrace:libfabric.so\n"; }
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name; it looks for it from its own library, so it must not be hidden
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
+    return "called_from_lib:libfabric.so\nrace:libfabric.so\n";
+}
 
 #endif
