@@ -11,8 +11,6 @@ namespace mooncake::fabric {
 
 namespace {
 
-constexpr int kSettleLooks = 4, kSettleLooksMax = 64;
-constexpr Duration kAddressGrace = 30s;  // longer than any provider tries to connect
 constexpr size_t kPollEntries = 64;
 constexpr size_t kPollMax = 512;            // in one step, so that others get the lock
 constexpr Duration kTick = 10ms;            // how precisely stalls and the ends of endpoints are kept
@@ -65,7 +63,6 @@ Result<> Rail::open_serving() {
 }
 
 Result<> Rail::close_epoch(uint64_t epoch) {
-    Endings endings;
     Lock lock(mutex_);
     if (state().epoch > epoch) return {};
     if (settings_.profile.fence == Fence::kNone) {
@@ -75,7 +72,6 @@ Result<> Rail::close_epoch(uint64_t epoch) {
         return {};
     }
     if (offer_.endpoint_keys) return fail(Code::kNotSupported, "registrations are bound to the endpoint of {}", offer_.nic);
-    settle(endings);
     serving_.reset();
     if (settings_.metrics != nullptr) settings_.metrics->fences->add();
     if (auto opened = open_serving(); !opened) MC_LOG_ERROR("{} serves no longer: {}", offer_.nic, opened.error().to_string());
@@ -297,13 +293,7 @@ void Rail::retire(Time now, Endings& endings) {
     }
 }
 
-/// Before an endpoint is closed: a provider may have news of its connections in hand, to which it would come back afterwards and die.
-void Rail::settle(Endings& endings) {
-    for (int looks = 0, quiet = 0; looks < kSettleLooksMax && quiet < kSettleLooks; ++looks) quiet = poll(endings) == 0 ? quiet + 1 : 0;
-}
-
 void Rail::close(Initiating& old, Endings& endings) {
-    settle(endings);
     old.endpoint.reset();
     // Most providers now report everything that was under way. Whatever they do not, we end; they might still come back to it.
     for (size_t read = 0; read <= domain_->completions_max();) {
@@ -339,29 +329,17 @@ Result<AddressHandle> Rail::insert_address(const std::vector<std::byte>& name) {
         ++found->second.users;
         return found->second.handle;
     }
-    make_room_for_address();
     MC_ASSIGN_OR_RETURN(const AddressHandle handle, domain_->insert_address(name));
-    addresses_[name] = {.handle = handle, .users = 1, .unused_since = {}};
+    addresses_[name] = {.handle = handle, .users = 1};
     return handle;
 }
 
-/// A provider may still be connecting to an address nobody uses any more, and dies of its removal: they stay while there is room, and
-/// in any case for a while.
 void Rail::remove_address(AddressHandle address) {
     const auto found = std::find_if(addresses_.begin(), addresses_.end(),
                                     [&](const auto& entry) { return entry.second.handle == address; });
-    if (found != addresses_.end() && --found->second.users == 0) found->second.unused_since = Clock::now();
-}
-
-void Rail::make_room_for_address() {
-    if (addresses_.size() < settings_.profile.addresses_max / 10 * 9) return;
-    const Time now = Clock::now();
-    for (auto next = addresses_.begin(); next != addresses_.end();) {
-        const auto entry = next++;
-        if (entry->second.users > 0 || now - entry->second.unused_since < kAddressGrace) continue;
-        domain_->remove_address(entry->second.handle);
-        addresses_.erase(entry);
-    }
+    if (found == addresses_.end() || --found->second.users > 0) return;
+    domain_->remove_address(address);
+    addresses_.erase(found);
 }
 
 Result<std::unique_ptr<MemoryKey>> Rail::register_memory(Domain::KeyRequest request) {

@@ -145,10 +145,8 @@ private:
     void pull(Endings& endings) MC_REQUIRES(mutex_);
     void tick(Time now, Endings& endings) MC_REQUIRES(mutex_);
     void retire(Time now, Endings& endings) MC_REQUIRES(mutex_);
-    void settle(Endings& endings) MC_REQUIRES(mutex_);
     void close(Initiating& old, Endings& endings) MC_REQUIRES(mutex_);
     Result<> open_serving() MC_REQUIRES(mutex_);
-    void make_room_for_address() MC_REQUIRES(mutex_);
 
     const Offer offer_;
     const Settings settings_;
@@ -172,7 +170,6 @@ private:
     struct Address {
         AddressHandle handle = 0;
         uint32_t users = 0;
-        Time unused_since{};
     };
     std::map<std::vector<std::byte>, Address> addresses_ MC_GUARDED_BY(mutex_);
     Time ticked_ MC_GUARDED_BY(mutex_){};
