@@ -32,7 +32,7 @@ run: install  ## the demonstration; arguments in ARGS="..."
 test: build  ## build, then every C++ and Python test
 	rm -rf build/dev/reports
 	@status=0; \
-	ctest --test-dir build/dev --output-on-failure -j $(JOBS) --output-junit reports/ctest.xml || status=1; \
+	GTEST_BRIEF=1 ctest --test-dir build/dev --output-on-failure -j $(JOBS) --output-junit reports/ctest.xml || status=1; \
 	$(MAKE) --no-print-directory install || exit 1; \
 	$(PYTHON) -m pytest --junitxml=build/dev/reports/pytest.xml || status=1; \
 	$(PYTHON) tests/tidy/summary.py build/dev/reports || status=1; \

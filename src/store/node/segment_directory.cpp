@@ -25,7 +25,7 @@ Result<SegmentHandle> SegmentDirectory::find(uint64_t epoch, uint32_t number, De
     if (auto known = look_up(epoch, number)) return std::move(*known);
     uint64_t wanted = 0;
     for (bool fresh = false; !fresh;) {
-        MC_ASSIGN_OR_RETURN(fresh, await_list(wanted, deadline));
+        MC_ASSIGN_OR_RETURN(fresh, await_list(epoch, number, wanted, deadline));
         // A list that somebody had asked for before may do; where it does not, it proves nothing.
         if (auto known = look_up(epoch, number)) return std::move(*known);
     }
@@ -54,7 +54,7 @@ void SegmentDirectory::remember_absent(uint64_t epoch, uint32_t number) {
     absent_.insert(number);
 }
 
-Result<bool> SegmentDirectory::await_list(uint64_t& wanted, Deadline deadline) MC_NO_THREAD_ANALYSIS {
+Result<bool> SegmentDirectory::await_list(uint64_t epoch, uint32_t number, uint64_t& wanted, Deadline deadline) MC_NO_THREAD_ANALYSIS {
     std::unique_lock lock(flight_mutex_);
     if (wanted == 0) wanted = begun_ + 1;
     if (flying_) {
@@ -66,6 +66,7 @@ Result<bool> SegmentDirectory::await_list(uint64_t& wanted, Deadline deadline) M
         if (failure_ && failure_->code() != Code::kTimedOut) return Unexpected(*failure_);
         return !failure_ && ended_ >= wanted;
     }
+    if (look_up(epoch, number)) return false;  // the list landed between our look and this lock
     flying_ = true;
     const uint64_t flight = ++begun_;
     lock.unlock();

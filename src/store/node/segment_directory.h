@@ -59,8 +59,8 @@ private:
     /// Nothing: the master must be asked.
     std::optional<Result<SegmentHandle>> look_up(uint64_t epoch, uint32_t number) const;
     void remember_absent(uint64_t epoch, uint32_t number);
-    /// Waits for the next list. True: it was asked for by or after the caller's `wanted`.
-    Result<bool> await_list(uint64_t& wanted, Deadline deadline);
+    /// Waits for the next list, or finds that it came meanwhile. True: it was asked for by or after the caller's `wanted`.
+    Result<bool> await_list(uint64_t epoch, uint32_t number, uint64_t& wanted, Deadline deadline);
     void take_list(const SegmentsReply& list);
 
     MasterApi& master_;
