@@ -26,7 +26,7 @@ PATHS = {
 # Nothing but libfabric's tcp, with two rails.
 FABRIC = {"MC_TRANSPORTS": "fabric", "MOONCAKE_PROTOCOL": "fabric:tcp", "MC_FABRIC_NODES": "127.0.0.1,127.0.0.2"}
 if ctypes.util.find_library("fabric"):
-    PATHS["fabric"] = (FABRIC | {"MC_FABRIC_NODES": "127.0.0.1"}, False)  # with several, libfabric 1.17 may crash (docs/fabric.md)
+    PATHS["fabric"] = (FABRIC, False)
 
 
 class Peer:

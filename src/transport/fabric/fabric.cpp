@@ -138,9 +138,6 @@ Result<> FabricTransport::open_rails() {
         parts_->rails.push_back(std::move(*rail));
     }
     if (parts_->rails.empty()) return fail(Code::kNotSupported, "no NIC can be opened: {}", last.to_string());
-    if (parts_->rails.size() > 1 && parts_->rails.front()->offer().provider == "net")
-        MC_LOG_WARNING("several rails with {}: it may crash when memory is unregistered; one address in MC_FABRIC_NODES is safe",
-                       parts_->api->description());
     return {};
 }
 

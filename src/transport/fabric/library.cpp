@@ -25,6 +25,7 @@
 
 #include "base/log.h"
 #include "base/thread_annotations.h"
+#include "transport/fabric/endpoint_sockets.h"
 
 namespace mooncake::fabric {
 
@@ -33,6 +34,7 @@ namespace {
 constexpr uint32_t kApiVersionMax = FI_VERSION(1, 18);  // the newest whose meaning we know
 constexpr size_t kNameBytesMax = 256;
 constexpr size_t kPollMax = 64;
+constexpr size_t kCloseRounds = 2;  // of progress, beside one for each connection, before an endpoint is closed
 
 static_assert(sizeof(OperationContext) >= sizeof(fi_context2));
 
@@ -101,8 +103,15 @@ private:
 
 class LibraryEndpoint final : public Endpoint {
 public:
-    LibraryEndpoint(const Symbols& symbols, Handle<fid_ep> endpoint, uint64_t write_flags)
-        : symbols_(symbols), endpoint_(std::move(endpoint)), write_flags_(write_flags) {}
+    /// The queue outlives it.
+    LibraryEndpoint(const Symbols& symbols, Handle<fid_ep> endpoint, fid_cq* queue, uint64_t write_flags)
+        : symbols_(symbols), endpoint_(std::move(endpoint)), queue_(queue), write_flags_(write_flags) {}
+    ~LibraryEndpoint() override {
+        const size_t broken = break_connections_to(name_);
+        if (broken == 0) return;
+        // A reading of nothing: only lets the provider see that they are gone.
+        for (size_t left = broken + kCloseRounds; left > 0; --left) (void)fi_cq_read(queue_, nullptr, 0);
+    }
 
     Result<> read_name() {
         name_.resize(kNameBytesMax);
@@ -138,6 +147,7 @@ public:
 private:
     const Symbols& symbols_;
     const Handle<fid_ep> endpoint_;
+    fid_cq* const queue_;
     const uint64_t write_flags_;
     std::vector<std::byte> name_;
 };
@@ -242,7 +252,7 @@ Result<std::unique_ptr<Endpoint>> LibraryDomain::open_endpoint() {
     if (offer_.provider == "efa" && fi_getopt(&made->fid, FI_OPT_ENDPOINT, kEfaEmulatedWrite, &emulated, &length) == 0 && emulated)
         MC_LOG_WARNING_EVERY(60s, "{} has no RDMA write: the provider emulates it", offer_.nic);
     const uint64_t write_flags = FI_COMPLETION | (offer_.delivery_complete ? FI_DELIVERY_COMPLETE : 0);
-    auto opened = std::make_unique<LibraryEndpoint>(symbols_, std::move(endpoint), write_flags);
+    auto opened = std::make_unique<LibraryEndpoint>(symbols_, std::move(endpoint), queue_.get(), write_flags);
     MC_RETURN_IF_ERROR(opened->read_name());
     name_bytes_ = opened->name().size();
     return opened;

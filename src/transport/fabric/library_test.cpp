@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library of this machine, over its providers that need no hardware.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <vector>
 
 #include "base/time.h"
+#include "base/unique_fd.h"
 #include "transport/fabric/api.h"
 
 namespace mooncake::fabric {
@@ -116,6 +122,42 @@ TEST_P(LibraryMoves, AnEndpointOpenedAnewServesTheSameRegistrations) {
     left.memory[0] = std::byte{42};
     ASSERT_EQ(move(Direction::kWrite, left, right, *peer, 7, 1).error, 0);
     EXPECT_EQ(right.memory[7], std::byte{42});
+}
+
+size_t open_descriptors() {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_P(LibraryMoves, AHalfMadeConnectionGoesWithItsEndpoint) {
+    const std::vector<std::byte> name = right.endpoint->name();
+    if (name.size() != sizeof(sockaddr_in)) GTEST_SKIP() << "no endpoint of TCP over IPv4";
+    Finished finished[4];
+    const size_t before = open_descriptors();
+    {
+        // They connect and say nothing. A first byte after the endpoint was closed made the library follow a stale pointer.
+        std::vector<UniqueFd> clients;
+        for (int i = 0; i < 100; ++i) {
+            clients.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+            ASSERT_EQ(::connect(clients.back().get(), reinterpret_cast<const sockaddr*>(name.data()), sizeof(sockaddr_in)), 0);
+            if (i < 90) right.domain->poll(finished);  // accepted; the last ones are not
+        }
+        right.endpoint.reset();
+        for (const UniqueFd& client : clients) {
+            char byte = 0;
+            EXPECT_EQ(::recv(client.get(), &byte, 1, MSG_DONTWAIT), -1);
+            EXPECT_EQ(errno, ECONNRESET);
+            (void)!::send(client.get(), &byte, 1, MSG_NOSIGNAL);
+        }
+        for (int i = 0; i < 10; ++i) right.domain->poll(finished);
+    }
+    auto endpoint = right.domain->open_endpoint();
+    ASSERT_TRUE(endpoint) << endpoint.error().to_string();
+    right.endpoint = std::move(*endpoint);
+    EXPECT_EQ(open_descriptors(), before);
+    const auto peer = left.domain->insert_address(right.endpoint->name());
+    ASSERT_TRUE(peer) << peer.error().to_string();
+    EXPECT_EQ(move(Direction::kWrite, left, right, *peer, 7, 1).error, 0);
 }
 
 TEST_P(LibraryMoves, NamesOfAnotherLengthAreRefused) {
