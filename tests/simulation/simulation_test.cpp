@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many clients and nodes against one master, in simulated time, with everything going wrong that can: see world.h and the duties
-// in sim_node.h and sim_client.h. A failing run prints its seed; MC_SIM_SEED repeats it, MC_SIM_SEEDS=N runs that many.
+// in sim_node.h and sim_client.h. A failing run prints its seed; MC_SIM_SEED repeats it, MC_SIM_SEEDS=N runs that many, from MC_SIM_FIRST on.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -163,10 +163,11 @@ private:
 std::vector<uint64_t> seeds() {
     const Environment environment = process_environment();
     if (const auto one = environment("MC_SIM_SEED")) return {std::strtoull(one->c_str(), nullptr, 0)};
-    const auto many = environment("MC_SIM_SEEDS");
+    const auto many = environment("MC_SIM_SEEDS"), from = environment("MC_SIM_FIRST");
     const uint64_t count = many ? std::strtoull(many->c_str(), nullptr, 0) : 40;
+    const uint64_t first = from ? std::strtoull(from->c_str(), nullptr, 0) : 1;
     std::vector<uint64_t> result;
-    for (uint64_t i = 1; i <= count; ++i) result.push_back(i);
+    for (uint64_t i = 0; i < count; ++i) result.push_back(first + i);
     return result;
 }
 
@@ -187,9 +188,9 @@ TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
     std::printf(
         "%lu puts, %lu gets, %lu copies, %lu refused for space, %lu reads outlived their lease, %lu met bytes of a lost word, %lu steps\n",
         puts, gets, copies, refused, late, missed, steps);
-    EXPECT_GT(puts, 100u * seeds().size());
-    EXPECT_GT(gets, 50u * seeds().size());
-    if (seeds().size() > 1) {
+    if (seeds().size() > 1) {  // one alone may be a pool that is down or full most of the time
+        EXPECT_GT(puts, 100u * seeds().size());
+        EXPECT_GT(gets, 50u * seeds().size());
         EXPECT_GT(copies, seeds().size());
     }
 }

@@ -12,6 +12,7 @@
 namespace mooncake::store {
 
 void JobRunner::start() {
+    looked_ = Clock::now();  // not when the thread first runs: clients may be heard, and the process stopped, before that
     thread_ = start_thread("mc-master-jobs", [this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -35,7 +36,6 @@ void JobRunner::wake_by(Time at) {
 }
 
 void JobRunner::run(const std::stop_token& stop) {
-    looked_ = Clock::now();
     while (!stop.stop_requested()) {
         const Time next = run_once();
         wait(stop, look(Clock::now()), next);

@@ -205,19 +205,20 @@ TEST(MasterFeedEnd, ANodeOfAStoppedMasterKnowsAtLeastWhatWritersWereTold) {
 }
 
 constexpr Duration kProcessTtl = 2s;
-constexpr const char* kMaster = "MasterFeedPeer.*";
+constexpr const char *kPatientMaster = "MasterFeedPeer.*WithoutPings", *kMaster = "MasterFeedPeer.*WithPings";
 
-/// Not a test: what kMaster runs.
-TEST(MasterFeedPeer, DISABLED_ServesInAProcessOfItsOwn) {
-    auto server = MasterServer::create({.core = {.client_ttl = kProcessTtl}, .threads = 2});
-    ASSERT_TRUE(server);
-    (*server)->start();
-    OtherProcess::tell_port((*server)->port());
+[[noreturn]] void serve_in_this_process(Duration client_ttl) {
+    auto server = MasterServer::create({.core = {.client_ttl = client_ttl}, .threads = 2}).value();
+    server->start();
+    OtherProcess::tell_port(server->port());
     for (;;) ::pause();
 }
+/// Not tests: what kMaster and kPatientMaster run.
+TEST(MasterFeedPeer, DISABLED_ServesClientsWithPings) { serve_in_this_process(kProcessTtl); }
+TEST(MasterFeedPeer, DISABLED_ServesClientsWithoutPings) { serve_in_this_process(1h); }
 
 TEST(MasterProcessFeed, ANodeOfAKilledMasterKnowsAtLeastWhatWritersWereTold) {
-    OtherProcess master(kMaster);
+    OtherProcess master(kPatientMaster);
     Caller caller(master.address());
     caller.join(kNode, 1);
     Following following(master.address(), kNode);
