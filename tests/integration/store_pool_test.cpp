@@ -32,13 +32,13 @@ public:
     StoreClient& client() { return *client_; }
 
     /// How many were stored.
-    size_t put(const std::string& prefix, size_t count) {
+    size_t put(const std::string& prefix, size_t count, uint32_t replicas = 1) {
         return for_batches(prefix, count, [&](const std::vector<std::string>& keys) {
             for (size_t i = 0; i < keys.size(); ++i) fill(keys[i], &memory_[i * kLength]);
             const std::vector<Piece> pieces = pieces_of(keys.size());
             std::vector<ValueToWrite> values;
             for (size_t i = 0; i < keys.size(); ++i) values.push_back({.key = keys[i], .pieces = {&pieces[i], 1}});
-            const std::vector<StoreCode> codes = client_->write(values, {}, false);
+            const std::vector<StoreCode> codes = client_->write(values, {.replica_num = replicas}, false);
             return static_cast<size_t>(std::count(codes.begin(), codes.end(), StoreCode::kOk));
         });
     }
@@ -61,12 +61,15 @@ public:
             return read;
         });
     }
-    /// Until all of them can be read, or stored: it may take a moment after a master came back.
-    void get_all(const std::string& prefix, size_t count) {
+    /// Until so many can be read: it may take a moment after a master came back. Returns how many.
+    size_t get_at_least(const std::string& prefix, size_t count, size_t enough) {
         size_t read = 0;
-        for (const Deadline patience = Deadline::after(60s); read != count && !patience.passed();) read = get(prefix, count);
-        EXPECT_EQ(read, count);
+        for (const Deadline patience = Deadline::after(60s); read < enough && !patience.passed();) read = get(prefix, count);
+        EXPECT_GE(read, enough);
+        return read;
     }
+    void get_all(const std::string& prefix, size_t count) { get_at_least(prefix, count, count); }
+    /// Until all of them are stored.
     void put_all(const std::string& prefix, size_t count) {
         size_t stored = 0;
         for (const Deadline patience = Deadline::after(60s); stored != count && !patience.passed();) stored = put(prefix, count);
@@ -101,6 +104,8 @@ private:
     std::vector<std::byte> memory_;
 };
 
+double seconds_since(Time began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
+
 /// Lends memory, in a process of its own.
 std::unique_ptr<RoleProcess> lender(const MasterProcess& master, uint64_t bytes) {
     auto process = std::make_unique<RoleProcess>(std::vector<std::string>{"client", master.address(), std::to_string(bytes)});
@@ -115,16 +120,19 @@ TEST(StorePool, EveryValueCanBeReadAgainAfterTheMasterWasKilled) {
     MasterProcess master;
     const auto one = lender(master, 128 << 20), two = lender(master, 128 << 20);
     Member member(master.address());
+    const Time began = Clock::now();
     ASSERT_EQ(member.put("k", kKeys), kKeys);
     ASSERT_EQ(member.get("k", kKeys), kKeys);
+    const double before_s = seconds_since(began);
     master.kill();
     master.start();
     const Time back = Clock::now();
     Member fresh(master.address());  // it remembers nothing
     fresh.get_all("k", kKeys);
-    const double took_s = std::chrono::duration<double>(Clock::now() - back).count();
-    GTEST_LOG_(INFO) << kKeys << " values read again " << took_s << " s after the master's return";
-    EXPECT_LT(took_s, 15 * kSlowness);  // under a second on a machine with nothing else to do
+    const double took_s = seconds_since(back);
+    GTEST_LOG_(INFO) << kKeys << " values read again " << took_s << " s after the master's return; written and read before in " << before_s;
+    // Half a second on a machine with nothing else to do. A busy one takes longer for everything.
+    EXPECT_LT(took_s, std::max(3.0, 3 * before_s));
     member.put_all("new", 20'000);
     EXPECT_EQ(fresh.get("k", kKeys), kKeys) << "nothing was overwritten";
     EXPECT_EQ(fresh.get("new", 20'000), 20'000U);
@@ -170,6 +178,39 @@ TEST(StorePool, AStoppedNodeCostsItsOwnValuesAndBringsThemBack) {
     two->go_on();
     member.get_all("k", 1000);
     EXPECT_EQ(member.get("new", 1000), 1000U);
+}
+
+TEST(StorePool, OfFiveNodesOneIsKilledOneStoppedAndTheMasterReplaced) {
+    constexpr size_t kSingle = 5000, kDouble = 2000;
+    MasterProcess master(2s, 1s);
+    std::vector<std::unique_ptr<RoleProcess>> nodes;
+    for (int i = 0; i < 5; ++i) nodes.push_back(lender(master, 16 << 20));
+    Member member(master.address());
+    ASSERT_EQ(member.put("single", kSingle), kSingle);
+    ASSERT_EQ(member.put("double", kDouble, 2), kDouble);
+    nodes[0]->kill();
+    EXPECT_EQ(member.get("double", kDouble), kDouble) << "there is another replica";
+    const size_t left = member.get("single", kSingle);
+    EXPECT_GT(left, kSingle * 7 / 10);
+    EXPECT_LT(left, kSingle * 9 / 10) << "each node has a fair share";
+    EXPECT_EQ(member.put("while one is dead", 1000), 1000U);
+
+    nodes[1]->stop();
+    master.kill();
+    master.start();
+    Member fresh(master.address());
+    EXPECT_LT(fresh.get_at_least("single", kSingle, left - kSingle * 3 / 10), left) << "a fair share is away";
+    member.put_all("while one is stopped", 1000);
+    nodes[1]->go_on();
+    EXPECT_EQ(fresh.get_at_least("single", kSingle, left), left);
+    fresh.get_all("double", kDouble);
+    fresh.get_all("while one is dead", 1000);
+    EXPECT_EQ(fresh.get("while one is stopped", 1000), 1000U);
+
+    nodes[0] = lender(master, 16 << 20);
+    member.put_all("with a new one", 2000);
+    EXPECT_EQ(fresh.get("with a new one", 2000), 2000U);
+    EXPECT_EQ(fresh.get("single", kSingle), left);
 }
 
 TEST(StorePool, ReadersAndWritersSurviveAMasterThatDiesAgainAndAgain) {
