@@ -44,9 +44,11 @@ protected:
         ASSERT_NE(port_, 0);
     }
     std::string address() const { return format_text("127.0.0.1:{}", port_); }
-    /// Its process; `name` becomes that of its segment.
+    /// Its process; `name` becomes that of its segment, and is its address if it is not empty.
     std::unique_ptr<RoleProcess> lender(std::string& name) {
-        auto process = std::make_unique<RoleProcess>(std::vector<std::string>{"client", address(), std::to_string(64 * kMiB), GetParam()});
+        std::vector<std::string> arguments{"client", address(), std::to_string(64 * kMiB), GetParam()};
+        if (!name.empty()) arguments.push_back(name);
+        auto process = std::make_unique<RoleProcess>(arguments);
         name = process->line();
         EXPECT_FALSE(name.empty());
         return process;

@@ -50,6 +50,35 @@ TEST_P(FaultyPool, PutsGoOnWhileOneOfTwoNodesIsKilled) {
     for (size_t i = 20; i < values.size(); ++i) EXPECT_EQ(get(*writer, std::to_string(i), values[i]), 50'000) << i;
 }
 
+TEST_P(FaultyPool, ANodeThatRestartsAtItsAddressIsNotTakenForItsFormerLife) {
+    constexpr uint64_t kValues = 40, kLength = 50'000;
+    start_master();
+    std::string name;
+    auto node = lender(name);
+    const auto reader = client(), other = client();
+    std::vector<std::vector<std::byte>> old_values, new_values;
+    for (uint64_t i = 0; i < kValues; ++i) {
+        old_values.push_back(pattern(kLength, i));
+        ASSERT_EQ(put(*other, format_text("old{}", i), old_values[i]), StoreCode::kOk);
+        ASSERT_EQ(get(*reader, format_text("old{}", i), old_values[i]), kLength) << "from now on it knows where";
+    }
+    const std::string before = name;
+    node->kill();
+    node = lender(name);  // as likely as not with the same addresses
+    ASSERT_EQ(name, before);
+    for (uint64_t i = 0; i < kValues; ++i) {
+        new_values.push_back(pattern(kLength, 1000 + i));
+        const std::string key = format_text("new{}", i);
+        EXPECT_TRUE(eventually([&] { return put(*other, key, new_values[i]) == StoreCode::kOk; })) << key;
+    }
+    for (uint64_t i = 0; i < kValues; ++i) {
+        EXPECT_LT(get(*reader, format_text("old{}", i), old_values[i]), 0) << "it went with its node";
+        EXPECT_TRUE(eventually([&] { return get(*reader, format_text("new{}", i), new_values[i]) == kLength; })) << i;
+    }
+    EXPECT_EQ(put(*reader, "old0", new_values[0]), StoreCode::kOk);
+    EXPECT_EQ(get(*other, "old0", new_values[0]), kLength);
+}
+
 TEST_P(FaultyPool, AWriteThatBrokeOffKeepsNoKey) {
     start_master();
     std::string name_a, name_b;

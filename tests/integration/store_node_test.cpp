@@ -298,6 +298,37 @@ TEST(StoreNode, AMasterThatWasStoppedHasGivenUpNobody) {
     EXPECT_EQ(node.membership->catalogue().objects(), 2000U) << "the same feed goes on";
 }
 
+TEST(StoreNode, AMasterThatHungAndWasReplacedIsFoundByItsNodes) {
+    MasterProcess master(2s);
+    Node node(master.address(), 1, 16 << 20);
+    Ledger ledger(node);
+    ASSERT_EQ(ledger.put("k", 1000), 1000U);
+    const Places before = ledger.find("k", 1000);
+    master.process().stop();
+    ASSERT_TRUE(node.listener.wait_for(2));  // "lost", with a connection that is still open
+    master.kill();
+    master.start();
+    ASSERT_TRUE(node.listener.wait_for(3));
+    EXPECT_EQ(node.membership->epoch(), master.epoch());
+    EXPECT_TRUE(ledger.find("k", 1000) == before);
+}
+
+TEST(StoreNode, FiftyMembersFindBackAtOnce) {
+    constexpr size_t kMembers = 50, kKeys = 10'000;
+    MasterProcess master(30s);
+    std::vector<std::unique_ptr<Node>> nodes;
+    for (size_t i = 0; i < kMembers; ++i) nodes.push_back(std::make_unique<Node>(master.address(), i + 1, 1 << 20));
+    Ledger ledger(*nodes[0]);
+    ASSERT_EQ(ledger.put("k", kKeys), kKeys);
+    const Places before = ledger.find("k", kKeys);
+    master.kill();
+    master.start();
+    const Time back = Clock::now();
+    for (const auto& node : nodes) ASSERT_TRUE(node->listener.wait_for(3));
+    GTEST_LOG_(INFO) << kMembers << " members again after " << seconds_since(back) << " s";
+    EXPECT_TRUE(ledger.find("k", kKeys) == before);
+}
+
 TEST(StoreNode, ANodeThatWasStoppedBringsItsValuesBack) {
     MasterProcess master(1s);
     RoleProcess node({"node", master.address(), "7", std::to_string(16 << 20)});

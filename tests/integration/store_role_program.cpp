@@ -2,7 +2,7 @@
 // One role of the store as a process of its own, for tests that stop and kill it. Ends when its standard input does.
 //     store_role master PORT CLIENT_TTL_MS LEASE_MS   prints "PORT EPOCH"
 //     store_role node MASTER SEGMENT_ID BYTES         prints "ready", and "lost" and "found EPOCH" as its master comes and goes
-//     store_role client MASTER BYTES [tcp]            lends memory for real, by TCP alone if asked to; prints its name
+//     store_role client MASTER BYTES [PATH [NAME]]    lends memory for real, by TCP alone if PATH is tcp; prints its name (host:port)
 //     store_role writer MASTER KEY BYTES [tcp]        writes the first half of a value, prints "half"; when it is continued after a stop,
 //                                                     writes the rest and prints "ended CODE"
 #include <signal.h>
@@ -80,6 +80,7 @@ int be_client(char** arguments) {
     StoreConfig config{.local_hostname = "127.0.0.1", .segment_bytes = std::strtoull(arguments[1], nullptr, 10), .buffer_bytes = 0};
     config.master = arguments[0];
     if (arguments[2] != nullptr && std::string(arguments[2]) == "tcp") config.options.engine.transports = {"tcp"};
+    if (arguments[2] != nullptr && arguments[3] != nullptr) config.local_hostname = arguments[3];
     auto client = StoreClient::create(std::move(config));
     if (!client) return 1;
     say((*client)->name());

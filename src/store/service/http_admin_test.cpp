@@ -109,6 +109,8 @@ TEST_F(AdminTest, TellsWhereAKeyIsAndLeasesIt) {
                                       "transport_endpoint_": "node1:1"}]})"));
     EXPECT_TRUE(leased("a key/with=odd&signs %,\xc3\xa4"));
     EXPECT_EQ(metrics_.total(CountedCall::kGetReplicaList), 1u);
+    EXPECT_EQ(metrics_.lookups().found, 1u);
+    EXPECT_THAT(ask("/metrics").body, HasSubstr("\nmem_cache_hit_bytes_total 1000\n"));
 }
 
 TEST_F(AdminTest, SaysWhyAKeyCannotBeFound) {

@@ -30,7 +30,7 @@ net::HttpResponse AdminService::query_key(const Request& request) {
     const std::string* key = request.parameter("key");
     if (key == nullptr || key->empty()) return error_answer(StoreCode::kInvalidParams, "the parameter 'key' is missing");
     const ObjectView object = lease_object(master_, tenant_of(request), *key);
-    metrics_.call(CountedCall::kGetReplicaList, object.code == StoreCode::kOk);
+    metrics_.get_replicas({.items = {{.code = object.code, .length = object.places.empty() ? 0 : object.places.front().length}}});
     if (object.code == StoreCode::kOk) return json_answer({{"success", true}, {"data", places_json(object)}});
     Response answer = error_answer(object.code);
     answer.status = 404;  // whatever the reason, there is nothing to be read
