@@ -18,14 +18,12 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -35,6 +33,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "child.h"
 
 namespace {
 
@@ -66,28 +66,6 @@ public:
 private:
     size_t bytes_;
     char* data_ = nullptr;
-};
-
-/// Another process, killed when this goes away.
-class Child {
-public:
-    explicit Child(const std::function<void()>& body) : pid_(::fork()) {
-        if (pid_ < 0) die("fork");
-        if (pid_ != 0) return;
-        body();
-        ::_exit(0);
-    }
-    ~Child() {
-        ::kill(pid_, SIGKILL);
-        ::waitpid(pid_, nullptr, 0);
-    }
-    Child(const Child&) = delete;
-    Child& operator=(const Child&) = delete;
-
-    pid_t pid() const { return pid_; }
-
-private:
-    pid_t pid_;
 };
 
 struct Figures {

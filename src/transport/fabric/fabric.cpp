@@ -16,12 +16,8 @@ namespace {
 
 constexpr std::string_view kName = "fabric";
 constexpr Duration kSweepInterval = 250ms;
-constexpr Duration kSpin = 50us;  // of a rail's thread, where there are cores for it
-constexpr unsigned kSpinCores = 4;
 
 int default_parallel() noexcept { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)); }
-
-Duration default_spin() noexcept { return std::thread::hardware_concurrency() >= kSpinCores ? kSpin : 0us; }
 
 Result<std::vector<Offer>> find_offers(FabricApi& api, const ProviderProfile& profile, const EngineOptions& options) {
     MC_ASSIGN_OR_RETURN(const ProviderQueries queries, queries_for(profile, api.version(), options.fabric, false));
@@ -148,8 +144,7 @@ Result<> FabricTransport::start_threads() {
     for (size_t i = 0; i < count; ++i) {
         std::vector<Rail*> share;
         for (size_t r = i; r < parts_->rails.size(); r += count) share.push_back(parts_->rails[r].get());
-        MC_ASSIGN_OR_RETURN(auto thread,
-                            RailThread::start(format_text("mc-fabric-{}", i), std::move(share), options.spin.value_or(default_spin())));
+        MC_ASSIGN_OR_RETURN(auto thread, RailThread::start(format_text("mc-fabric-{}", i), std::move(share), options.spin));
         parts_->threads.push_back(std::move(thread));
     }
     return {};

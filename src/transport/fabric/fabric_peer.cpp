@@ -10,7 +10,9 @@ namespace mooncake::fabric {
 
 namespace {
 
-constexpr Duration kWaitSpin = 200us;        // without any event, before a waiting caller leaves the work to the rails' threads
+// Without any event for so long, a waiting caller leaves the work to the rails' threads: a moment, and what a piece takes on a fast network.
+constexpr Duration kWaitSpin = 200us;
+constexpr uint64_t kFastBytesPerUs = 1000;
 constexpr Duration kDrain = 250ms;           // how long what is given up may end by itself
 constexpr Duration kOthersDrain = 200ms;     // and what others have on the endpoint that then has to go
 constexpr uint64_t kLeaveBytes = 256 << 10;  // what submit(kLeave) may post before it returns
@@ -164,34 +166,70 @@ void FabricPeer::submit(Direction direction, std::span<const Slice> slices, Subm
 bool FabricPeer::drive(Endings& endings) {
     bool any = false;
     for (Rail* const rail : shared_.rails)
-        if (flights_on_[rail->index()].load(std::memory_order_relaxed) > 0 || rail->announced()) any |= rail->drive(endings);
+        if (concerns(*rail)) any |= rail->drive(endings);
     return any;
 }
 
-bool FabricPeer::drive_until(const Completion& completion, Deadline deadline) {
-    Time quiet = Clock::now();
-    SpinPause pause;
-    Endings endings;
-    while (!completion.done()) {
-        const bool any = drive(endings);
-        endings.fire();
-        const Time now = Clock::now();
-        if (any) quiet = now;
-        else if (now - quiet > kWaitSpin) return completion.done();
-        else pause();
-        if (now >= deadline.at()) return completion.done();
+/// Drives the rails that have something of ours, in place of their threads, until the completion is done or nothing happens for a while.
+class FabricPeer::Driver {
+public:
+    explicit Driver(FabricPeer& peer) : peer_(peer) {}
+
+    bool run(const Completion& completion, Deadline deadline) {
+        Time quiet = Clock::now();
+        SpinPause pause;
+        Endings endings;
+        while (!completion.done()) {
+            const bool any = drive(endings);
+            endings.fire();
+            const Time now = Clock::now();
+            if (any) quiet = now;
+            else if (now - quiet > peer_.patience()) return completion.done();
+            else pause();
+            if (now >= deadline.at()) return completion.done();
+        }
+        return true;
     }
-    return true;
+    /// Leaves them to their threads again. `done`: whoever waits will probably be back in a moment.
+    void leave(bool done) noexcept {
+        for (Rail* const rail : peer_.shared_.rails) {
+            if ((driven_ >> rail->index() & 1) == 0) continue;
+            rail->end_driving(done);
+            if (!done) rail->ring();
+        }
+    }
+
+private:
+    bool drive(Endings& endings) {
+        bool any = false;
+        for (Rail* const rail : peer_.shared_.rails) {
+            if (!peer_.concerns(*rail)) continue;
+            const uint64_t bit = uint64_t{1} << rail->index();
+            if ((driven_ & bit) == 0) rail->begin_driving();
+            driven_ |= bit;
+            any |= rail->drive(endings);
+        }
+        return any;
+    }
+
+    FabricPeer& peer_;
+    uint64_t driven_ = 0;  // rails (bits)
+};
+
+bool FabricPeer::concerns(const Rail& rail) const noexcept {
+    return flights_on_[rail.index()].load(std::memory_order_relaxed) > 0 || rail.announced();
+}
+
+Duration FabricPeer::patience() const noexcept {
+    const uint64_t piece = std::min(bytes_aloft_.load(std::memory_order_relaxed), 2 * shared_.profile.stripe_bytes);
+    return kWaitSpin + std::chrono::microseconds(piece / kFastBytesPerUs);
 }
 
 bool FabricPeer::wait(Completion& completion, Deadline deadline) {
     if (completion.done()) return true;
-    for (Rail* const rail : shared_.rails) rail->begin_driving();
-    const bool done = drive_until(completion, deadline);
-    for (Rail* const rail : shared_.rails) {
-        rail->end_driving(done);
-        if (!done) rail->ring();
-    }
+    Driver driver(*this);
+    const bool done = driver.run(completion, deadline);
+    driver.leave(done);
     return done || completion.wait(deadline, Duration::zero());
 }
 

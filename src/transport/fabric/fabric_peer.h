@@ -187,8 +187,10 @@ private:
     void break_off(const Error& reason, Endings& endings) MC_REQUIRES(mutex_);
     void path_lost(Endings& endings) MC_REQUIRES(mutex_);
     void drop_waiting(const Completion* completion, Endings& endings) MC_REQUIRES(mutex_);
+    class Driver;
     bool drive(Endings& endings);
-    bool drive_until(const Completion& completion, Deadline deadline);
+    bool concerns(const Rail& rail) const noexcept;  // something of ours is on it, or waits for it
+    Duration patience() const noexcept;
     void reclaim(const Completion* completion);
     void wait_for_flights();
     void wake_rails();
@@ -198,7 +200,8 @@ private:
     std::atomic<bool> broken_{false};
     std::atomic<uint32_t> next_rail_{0};
     std::vector<std::atomic<uint32_t>> flights_on_;  // by rail
-    Gate endings_;                                   // somebody is about to tell completions
+    std::atomic<uint64_t> bytes_aloft_{0};
+    Gate endings_;  // somebody is about to tell completions
 
     Mutex mutex_;
     std::condition_variable_any changed_;

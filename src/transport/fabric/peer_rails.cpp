@@ -97,6 +97,7 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
     if (route.in_flight++ == 0) route.progress = Clock::now();
     ++in_flight_;
     flights_on_[rail.index()].fetch_add(1, std::memory_order_relaxed);
+    bytes_aloft_.fetch_add(piece.length, std::memory_order_relaxed);
     const bool virtual_addresses = remotes_[route.remote].record.virtual_addresses;
     operation = {.direction = piece.direction,
                  .local = flight.bounce != nullptr ? flight.bounce : piece.local,
@@ -289,6 +290,7 @@ void FabricPeer::land(Rail& rail, Flight& flight) {
     --flight.route->in_flight;
     --in_flight_;
     flights_on_[rail.index()].fetch_sub(1, std::memory_order_relaxed);
+    bytes_aloft_.fetch_sub(flight.piece.length, std::memory_order_relaxed);
     if (flight.bounce != nullptr) rail.release_bounce(std::exchange(flight.bounce, nullptr));
 }
 

@@ -125,7 +125,7 @@ void Rail::end_driving(bool back_soon) noexcept {
 }
 
 bool Rail::is_driven(Time now) const noexcept {
-    return drivers_.load(std::memory_order_acquire) > 0 || now.time_since_epoch().count() < driven_until_.load(std::memory_order_relaxed);
+    return is_being_driven() || now.time_since_epoch().count() < driven_until_.load(std::memory_order_relaxed);
 }
 
 Rail::Sleep Rail::may_sleep() {

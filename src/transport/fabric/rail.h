@@ -77,6 +77,8 @@ public:
     void begin_driving() noexcept { drivers_.fetch_add(1, std::memory_order_acq_rel); }
     /// `back_soon`: it will probably drive again in a moment.
     void end_driving(bool back_soon) noexcept;
+    bool is_being_driven() const noexcept { return drivers_.load(std::memory_order_acquire) > 0; }
+    /// Or will be in a moment.
     bool is_driven(Time now) const noexcept;
     int wait_fd() const noexcept { return wait_fd_; }
     /// Whether its thread may sleep on wait_fd().

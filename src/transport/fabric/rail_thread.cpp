@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/fabric/rail_thread.h"
 
-#include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "base/futex.h"
 #include "base/thread.h"
 #include "transport/fabric/rail.h"
 
@@ -22,9 +21,10 @@ constexpr int kInVainMax = 4;            // wakes for nothing, before a descript
 constexpr Duration kNapping = 20ms;      // and how long it is not
 constexpr Duration kNapMin = 20us;
 constexpr Duration kNapMax = 200us;
+constexpr Duration kDescheduled = 300us;  // between two polls
 }  // namespace
 
-Result<std::unique_ptr<RailThread>> RailThread::start(const std::string& name, std::vector<Rail*> rails, Duration spin) {
+Result<std::unique_ptr<RailThread>> RailThread::start(const std::string& name, std::vector<Rail*> rails, std::optional<Duration> spin) {
     UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!bell) return fail_errno(Code::kNoSpace, errno, "no eventfd");
     std::unique_ptr<RailThread> made(new RailThread(std::move(rails), spin, std::move(bell)));
@@ -47,27 +47,45 @@ void RailThread::ring() noexcept {
     (void)!::write(bell_.get(), &one, sizeof one);
 }
 
+bool RailThread::drive_rails(Time now) {
+    Endings endings;
+    bool any = false;
+    for (Rail* const rail : rails_)
+        if (!rail->is_being_driven() || rail->announced() || now >= rail->wake_at()) any |= rail->drive(endings);
+    return any;
+}
+
 void RailThread::run(const std::stop_token& stop) {
-    Time busy{};
-    SpinPause pause;
+    Time polling_since{};
+    Time now = Clock::now();
+    std::optional<Duration> slept;  // until a rail had something to do
     while (!stop.stop_requested()) {
-        bool any = false;
-        {
-            Endings endings;
-            for (Rail* const rail : rails_) any |= rail->drive(endings);
-        }
-        const Time now = Clock::now();
-        if (any) {
-            busy = now;
-            in_vain_ = 0;
-        }
-        if (now - busy < spin_) {
-            pause();
+        const bool any = drive_rails(now);
+        const Time before = std::exchange(now, Clock::now());
+        if (slept) woken(*slept, any);
+        if (slept || any) polling_since = now;
+        if (any) in_vain_ = 0;
+        if (now - before > kDescheduled) alertness_.crowded();
+        slept.reset();
+        if (now - polling_since < alertness_.budget() && !is_driven(now)) {
+            ::sched_yield();  // whoever we wait for may need this very core
             continue;
         }
-        // What peers do to us is seen only by this.
-        if (sleep()) busy = Clock::now();
+        slept = sleep();
+        now = Clock::now();
     }
+}
+
+bool RailThread::is_driven(Time now) const noexcept {
+    return std::all_of(rails_.begin(), rails_.end(), [&](const Rail* rail) { return rail->is_driven(now); });
+}
+
+/// Whether the descriptor was readable for a reason shows only where we find something, or where nothing of ours may have left it so.
+void RailThread::woken(Duration slept, bool found) {
+    const bool stale = std::any_of(rails_.begin(), rails_.end(), [](const Rail* rail) { return rail->signalled(); });
+    if (found || !stale) alertness_.woken(slept);
+    // What peers do to us never shows, but does not lead to such a state either.
+    else ++in_vain_;
 }
 
 /// Some providers leave their descriptor readable after a completion was read. Then we look by ourselves for a while, and when nothing
@@ -81,13 +99,14 @@ Duration RailThread::nap(Time now) {
     return Duration::zero();
 }
 
-bool RailThread::sleep() {
+std::optional<Duration> RailThread::sleep() {
     sleeping_.store(true, std::memory_order_seq_cst);
     const Time now = Clock::now();
     const Duration napping = nap(now);
-    std::vector<pollfd> waited{{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
+    waited_.assign(1, {.fd = bell_.get(), .events = POLLIN, .revents = 0});
     Time wake = napping != Duration::zero() ? now + napping : Time::max();
-    bool awake = false, woken = false;
+    bool awake = false;
+    std::optional<Duration> slept;
     for (Rail* const rail : rails_) {
         awake |= rail->announced();
         wake = std::min(wake, rail->wake_at());
@@ -97,7 +116,7 @@ bool RailThread::sleep() {
             continue;
         }
         switch (rail->may_sleep()) {
-            case Rail::Sleep::kMay: waited.push_back({.fd = rail->wait_fd(), .events = POLLIN, .revents = 0}); break;
+            case Rail::Sleep::kMay: waited_.push_back({.fd = rail->wait_fd(), .events = POLLIN, .revents = 0}); break;
             case Rail::Sleep::kTaken: wake = std::min(wake, now + kTakenSleep); break;
             case Rail::Sleep::kNotNow: awake = true; break;
         }
@@ -105,15 +124,13 @@ bool RailThread::sleep() {
     if (!awake && wake > now) {
         const auto rest = std::chrono::duration_cast<std::chrono::nanoseconds>(wake - now);
         const timespec timeout{.tv_sec = rest.count() / 1'000'000'000, .tv_nsec = rest.count() % 1'000'000'000};
-        ::ppoll(waited.data(), waited.size(), &timeout, nullptr);
-        // Counts until a step finds something. What peers do to us never shows, but does not lead to such a state either.
-        woken = std::any_of(waited.begin() + 1, waited.end(), [](const pollfd& one) { return one.revents != 0; });
-        if (woken && std::any_of(rails_.begin(), rails_.end(), [](const Rail* rail) { return rail->signalled(); })) ++in_vain_;
+        ::ppoll(waited_.data(), waited_.size(), &timeout, nullptr);
+        if (std::any_of(waited_.begin() + 1, waited_.end(), [](const pollfd& one) { return one.revents != 0; })) slept = Clock::now() - now;
     }
-    if (sleeping_.exchange(false, std::memory_order_seq_cst)) return woken;
+    if (sleeping_.exchange(false, std::memory_order_seq_cst)) return slept;
     uint64_t rings = 0;
     (void)!::read(bell_.get(), &rings, sizeof rings);
-    return woken;
+    return slept;
 }
 
 }  // namespace mooncake::fabric

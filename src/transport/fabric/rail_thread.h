@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <poll.h>
+
+#include <algorithm>
 #include <atomic>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -15,11 +19,38 @@ namespace mooncake::fabric {
 
 class Rail;
 
-/// Drives rails when nobody else does: without it, nothing that peers send to us would arrive. Spins for a moment when there was
-/// something to do, then sleeps on the rails' descriptors.
+/// How long a rail's thread polls before it sleeps. What peers do to us never shows in what we poll, only in that a sleep ends early.
+/// So, unless told a fixed time: after a sleep that was too short to be worth it we poll for a while, twice as long after each of them
+/// in a row; after a longer one we sleep again at once. A quiet process never polls, and a busy one hardly ever sleeps; nobody polls in
+/// vain for much longer than there was something to do. Pure.
+class Alertness {
+public:
+    /// Without `fixed`, as above.
+    explicit Alertness(std::optional<Duration> fixed) noexcept : fixed_(fixed) {}
+
+    /// A sleep ended because a rail had something to do.
+    void woken(Duration slept) noexcept {
+        budget_ = slept > kShortSleep ? Duration::zero() : std::clamp<Duration>(budget_ * 2, kBudgetMin, kBudgetMax);
+    }
+    /// Somebody else wants the core.
+    void crowded() noexcept { budget_ = Duration::zero(); }
+    Duration budget() const noexcept { return fixed_.value_or(budget_); }
+
+    static constexpr Duration kShortSleep = 100us;
+    static constexpr Duration kBudgetMin = 50us;
+    static constexpr Duration kBudgetMax = 2ms;
+
+private:
+    const std::optional<Duration> fixed_;
+    Duration budget_{};
+};
+
+/// Drives rails when nobody else does: without it, nothing that peers send to us would arrive. Polls while that pays off, then sleeps on
+/// the rails' descriptors.
 class RailThread {
 public:
-    static Result<std::unique_ptr<RailThread>> start(const std::string& name, std::vector<Rail*> rails, Duration spin);
+    /// `spin`: how long it polls before it sleeps; without, as long as it pays off.
+    static Result<std::unique_ptr<RailThread>> start(const std::string& name, std::vector<Rail*> rails, std::optional<Duration> spin);
     /// Ends the thread.
     ~RailThread();
 
@@ -27,19 +58,24 @@ public:
     void ring() noexcept;
 
 private:
-    RailThread(std::vector<Rail*> rails, Duration spin, UniqueFd bell) : rails_(std::move(rails)), spin_(spin), bell_(std::move(bell)) {}
+    RailThread(std::vector<Rail*> rails, std::optional<Duration> spin, UniqueFd bell)
+        : rails_(std::move(rails)), alertness_(spin), bell_(std::move(bell)) {}
 
     void run(const std::stop_token& stop);
-    /// True: a descriptor of a rail ended it.
-    bool sleep();
+    bool drive_rails(Time now);
+    /// How long, if it ended because of a rail.
+    std::optional<Duration> sleep();
+    void woken(Duration slept, bool found);
+    bool is_driven(Time now) const noexcept;
     Duration nap(Time now);
 
     const std::vector<Rail*> rails_;
-    const Duration spin_;
+    Alertness alertness_;
     const UniqueFd bell_;                // an eventfd
     std::atomic<bool> sleeping_{false};  // or about to
     int in_vain_ = 0;                    // wakes in a row for which there was no reason
     Time napping_since_{};
+    std::vector<pollfd> waited_;  // the bell first
     std::jthread thread_;
 };
 
