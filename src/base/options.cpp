@@ -119,6 +119,7 @@ void read_fabric(const Reader& reader, FabricOptions& options) {
     if (const auto spin_us = reader.integer("MC_FABRIC_SPIN_US", 0, 1'000'000)) options.spin = std::chrono::microseconds(*spin_us);
     reader.milliseconds("MC_FABRIC_STALL_MS", options.stall_timeout, 10, 3'600'000);
     reader.milliseconds("MC_FABRIC_CONNECT_MS", options.connect_timeout, 10, 3'600'000);
+    reader.milliseconds("MC_FABRIC_IDLE_MS", options.idle_timeout, 10, 1'000'000'000);
     reader.number("MC_FABRIC_ATTEMPTS", options.attempts, 1, 100);
     reader.number("MC_FABRIC_PAGE_BUDGET", options.page_budget, 1, kBytesMax);
     reader.flag("MC_FABRIC_FALLBACK", options.fallback);

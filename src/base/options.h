@@ -25,6 +25,7 @@ struct FabricOptions {
     std::optional<Duration> spin;         // MC_FABRIC_SPIN_US: polling before a rail's thread sleeps
     Duration stall_timeout = 0s;          // MC_FABRIC_STALL_MS: no completion for this long: the path is down
     Duration connect_timeout = 0s;        // MC_FABRIC_CONNECT_MS
+    Duration idle_timeout = 0s;           // MC_FABRIC_IDLE_MS: a path that nobody uses is forgotten after this
     int attempts = 3;                     // MC_FABRIC_ATTEMPTS: of one fragment, over all its paths
     uint64_t page_budget = 0;             // MC_FABRIC_PAGE_BUDGET: page entries per NIC
     bool fallback = true;                 // MC_FABRIC_FALLBACK: tcp may carry what the fabric cannot

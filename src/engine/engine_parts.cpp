@@ -200,6 +200,7 @@ void EngineParts::close() {
     for (const auto& batch : batches.take_all()) batch->cancel();
     links.clear();
     gate.close();
+    for (Transport* const transport : router->transports()) transport->stop_serving();
     service.stop();
     if (publisher) publisher->withdraw(Deadline::after(kWithdrawPatience));
     server->stop();

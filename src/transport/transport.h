@@ -135,6 +135,8 @@ public:
     /// Blocks until connected or the deadline. kUnavailable, kStale (another incarnation answered), kRefused (permission,
     /// version), kNotSupported (this pair cannot use the transport).
     virtual Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) = 0;
+    /// Peers reach nothing of ours any more, for good. Our own peers and registrations go on existing. Idempotent.
+    virtual void stop_serving() {}
 };
 
 }  // namespace mooncake

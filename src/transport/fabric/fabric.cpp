@@ -8,6 +8,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "transport/fabric/fabric_peer.h"
+#include "transport/fabric/initiators.h"
 #include "transport/fabric/rail_thread.h"
 
 namespace mooncake::fabric {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::string_view kName = "fabric";
 constexpr Duration kSweepInterval = 250ms;
+constexpr Duration kReachTime = 2s;  // for a target to which there was no path
 
 int default_parallel() noexcept { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)); }
 
@@ -64,6 +66,7 @@ struct Parts {
     std::vector<std::unique_ptr<Rail>> rails;
     std::vector<std::unique_ptr<RailThread>> threads;
     std::unique_ptr<FabricMemory> memory;
+    std::unique_ptr<Initiators> initiators;
     DoubtTable doubts;
     Mutex mutex;
     std::list<std::weak_ptr<FabricPeer>> peers MC_GUARDED_BY(mutex);
@@ -82,12 +85,14 @@ public:
     std::string endpoint() const override;
     Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion& region) override { return parts_->memory->add(region); }
     Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) override;
+    void stop_serving() override { parts_->memory->stop_serving(); }
 
 private:
-    Result<> open_rails();
+    Result<> open_rails(const Topology& topology);
     Result<> start_threads();
     Result<ControlPlane::Bytes> answer(std::span<const std::byte> bytes);
     void sweep();
+    void report_paths(std::span<const std::shared_ptr<FabricPeer>> peers);
 
     const TransportContext context_;
     const uint32_t birth_ = fork_generation();
@@ -102,12 +107,19 @@ FabricTransport::~FabricTransport() {
     }
     context_.control.serve(std::string(kName), {});
     parts_->pool.reset();
+    parts_->initiators.reset();
     parts_->memory.reset();
     parts_->threads.clear();
     parts_->rails.clear();
 }
 
-Result<> FabricTransport::open_rails() {
+int numa_node_of(const Topology& topology, const std::string& nic) {
+    for (const Nic& known : topology.nics)
+        if (known.name == nic) return known.numa_node;
+    return -1;
+}
+
+Result<> FabricTransport::open_rails(const Topology& topology) {
     const EngineOptions& options = context_.options;
     MC_ASSIGN_OR_RETURN(const std::vector<Offer> offers, find_offers(*parts_->api, parts_->profile, options));
     const ProviderProfile& profile = parts_->profile;
@@ -121,6 +133,7 @@ Result<> FabricTransport::open_rails() {
                                 .profile = profile,
                                 .operations_max = options.fabric.operations_max,
                                 .window_bytes = window,
+                                .numa_node = numa_node_of(topology, offer.nic),
                                 .metrics = metrics});
         if (!rail) {
             // One NIC that does not work is no reason to do without the others.
@@ -156,7 +169,8 @@ Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
     MC_ASSIGN_OR_RETURN(const ProviderProfile* const profile, choose_profile(context_.options));
     parts.profile = tuned(*profile, context_.options.fabric);
     if (profile->name == "shm") capabilities_.reach = Reach::kSameHost;
-    MC_RETURN_IF_ERROR(open_rails());
+    const Topology topology = topology_for(context_.options);
+    MC_RETURN_IF_ERROR(open_rails(topology));
     MC_RETURN_IF_ERROR(start_threads());
     std::vector<Rail*> rails;
     std::vector<std::string> nics;
@@ -171,12 +185,13 @@ Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
                                                  .registration_bytes_max = parts.profile.registration_bytes_max},
                                       .parallel = parallel > 0 ? parallel : default_parallel(),
                                       .populate = parts.profile.has_devices});
+    parts.initiators = std::make_unique<Initiators>(rails, parts.profile.idle_timeout);
     parts.pool = std::make_unique<ControlPool>(kSweepInterval, [this] { sweep(); });
     parts.shared.reset(new FabricShared{.incarnation = context_.incarnation,
                                         .profile = parts.profile,
                                         .options = context_.options.fabric,
                                         .rails = rails,
-                                        .order = RailOrder(topology_for(context_.options), nics),
+                                        .order = RailOrder(topology, nics),
                                         .memory = *parts.memory,
                                         .control = context_.control,
                                         .doubts = parts.doubts,
@@ -198,6 +213,9 @@ Result<ControlPlane::Bytes> FabricTransport::answer(std::span<const std::byte> b
         MC_ASSIGN_OR_RETURN(const RailsAnswer rails, parts_->memory->fence(*fence));
         return encode_answer(rails);
     }
+    const auto* const ping = std::get_if<PingRequest>(&request.body);
+    if (ping != nullptr && !ping->rails.empty() && parts_->profile.announces)
+        MC_RETURN_IF_ERROR(parts_->initiators->tell(request.initiator, ping->rails, Clock::now()));
     return encode_answer(parts_->memory->rails());
 }
 
@@ -208,11 +226,15 @@ Result<std::unique_ptr<Peer>> FabricTransport::connect(const SegmentDescriptor& 
     if (blob.profile != parts_->profile.name)
         return fail(Code::kNotSupported, "{} uses the profile {}, we use {}", descriptor.name, blob.profile, parts_->profile.name);
     MC_ASSIGN_OR_RETURN(auto peer, FabricPeer::connect(*parts_->shared, descriptor, blob, deadline));
-    {
-        Lock lock(parts_->mutex);
-        parts_->peers.push_back(peer);
+    auto handle = std::make_unique<PeerHandle>(peer);
+    // The control plane answers, but that does not mean that the rails do: another transport may be the better choice.
+    if (parts_->doubts.is_lost(descriptor.incarnation)) {
+        MC_RETURN_IF_ERROR(peer->reach(deadline.earlier(Deadline::after(std::min<Duration>(kReachTime, deadline.left() / 2)))));
+        parts_->doubts.found(descriptor.incarnation);
     }
-    return std::make_unique<PeerHandle>(std::move(peer));
+    Lock lock(parts_->mutex);
+    parts_->peers.push_back(std::move(peer));
+    return handle;
 }
 
 void FabricTransport::sweep() {
@@ -225,6 +247,15 @@ void FabricTransport::sweep() {
     }
     const Time now = Clock::now();
     for (const auto& peer : peers) peer->sweep(now);
+    parts_->initiators->sweep(now);
+    if (context_.metrics != nullptr) report_paths(peers);
+}
+
+void FabricTransport::report_paths(std::span<const std::shared_ptr<FabricPeer>> peers) {
+    FabricPeer::PathCounts counts(parts_->rails.size());
+    for (const auto& peer : peers) peer->count_paths(counts);
+    for (size_t rail = 0; rail < counts.size(); ++rail)
+        for (size_t state = 0; state < counts[rail].size(); ++state) parts_->rails[rail]->metrics()->paths[state]->set(counts[rail][state]);
 }
 
 }  // namespace

@@ -187,6 +187,19 @@ Result<> FabricMemory::revoke(std::span<const std::unique_ptr<Chunk>> chunks) {
     return {};
 }
 
+void FabricMemory::stop_serving() {
+    for (Rail* const rail : rails_) {
+        if (!rail->offer().endpoint_keys) {
+            rail->stop_serving();
+            continue;
+        }
+        // What is bound to an endpoint must go before it, and with it all that peers could do. Their transfers are over by now.
+        Lock rail_lock(rail->mutex());
+        Lock lock(mutex_);
+        for (const auto& [address, chunk] : chunks_) chunk->keys[rail->index()].reset();
+    }
+}
+
 FabricMemory::Local FabricMemory::find_local(uint64_t address, uint32_t rail) const {
     Lock lock(mutex_);
     auto next = chunks_.upper_bound(address);

@@ -39,6 +39,9 @@ public:
     };
     Local find_local(uint64_t address, uint32_t rail) const;
 
+    /// Peers reach nothing of it any more.
+    void stop_serving();
+
     // What peers ask over the control plane.
     ResolveAnswer resolve(const ResolveRequest& request);
     Result<RailsAnswer> fence(const FenceRequest& request);

@@ -40,6 +40,22 @@ Doubts DoubtTable::take(Incarnation target) {
     return doubts;
 }
 
+void DoubtTable::add_lost(Incarnation target) {
+    Lock lock(mutex_);
+    if (lost_.size() >= kTargetsMax) lost_.erase(lost_.begin());
+    lost_.insert(target.value);
+}
+
+bool DoubtTable::is_lost(Incarnation target) {
+    Lock lock(mutex_);
+    return lost_.contains(target.value);
+}
+
+void DoubtTable::found(Incarnation target) {
+    Lock lock(mutex_);
+    lost_.erase(target.value);
+}
+
 // ---- coming and going
 
 FabricPeer::FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const EndpointBlob& blob)
@@ -47,6 +63,8 @@ FabricPeer::FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const
     Lock lock(mutex_);
     for (const RailRecord& record : blob.rails) remotes_.push_back({.record = record});
     old_routes_.resize(shared_.rails.size());
+    forget_at_.resize(shared_.rails.size());
+    announced_.resize(shared_.rails.size());
     paths_.resize(shared_.rails.size());
     for (const Rail* const rail : shared_.rails) {
         std::vector<Path>& ways = paths_[rail->index()];
@@ -117,10 +135,12 @@ void FabricPeer::drop_waiting(const Completion* completion, Endings& endings) {
     });
 }
 
-void FabricPeer::path_lost(Endings& endings) {
+void FabricPeer::path_lost(uint32_t rail, Endings& endings) {
+    if (RailMetrics* const metrics = shared_.rails[rail]->metrics()) metrics->paths_lost->add();
     for (const auto& ways : paths_)
         for (const Path& path : ways)
             if (path.compatible && path.health.usable()) return;
+    shared_.doubts.add_lost(descriptor_.incarnation);
     break_off(error(Code::kUnavailable, "no path to {} is left", descriptor_.name), endings);
 }
 
@@ -305,14 +325,24 @@ Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline
     }
 }
 
-void FabricPeer::sweep(Time now) {
+void FabricPeer::count_paths(PathCounts& counts) {
     Lock lock(mutex_);
     if (left_ || broken_.load(std::memory_order_relaxed)) return;
-    release_held();
+    for (size_t rail = 0; rail < paths_.size(); ++rail)
+        for (const Path& path : paths_[rail])
+            if (path.route || !path.health.usable()) ++counts[rail][static_cast<size_t>(path.health.state())];
+}
+
+void FabricPeer::sweep(Time now) {
+    Endings endings;
+    Lock lock(mutex_);
+    if (left_ || broken_.load(std::memory_order_relaxed)) return;
+    release_held(endings);
     for (Rail* const rail : shared_.rails)
         if (!waiting_.empty()) rail->announce(*this);
-    if (now - heard_ < kPingInterval) return;
-    wishes_.look = true;
+    // The target forgets addresses that nobody speaks of.
+    wishes_.announce |= shared_.profile.announces && now - announced_at_ > shared_.profile.idle_timeout / 4;
+    wishes_.look |= now - heard_ >= kPingInterval;
     ask();
 }
 

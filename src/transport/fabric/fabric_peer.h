@@ -31,16 +31,22 @@ namespace mooncake::fabric {
 /// Endpoints of a target (rail, epoch) at which something of ours may still arrive.
 using Doubts = std::set<std::pair<uint32_t, uint64_t>>;
 
-/// The doubts of peers that are gone, by incarnation of the target: whoever connects to it next fences first. Thread-safe.
+/// What peers that are gone leave to whoever connects to that incarnation of the target next: doubts, which are fenced first, and that
+/// there was no path to it any more. Thread-safe.
 class DoubtTable {
 public:
     void add(Incarnation target, const Doubts& doubts);
     Doubts take(Incarnation target);
 
+    void add_lost(Incarnation target);
+    bool is_lost(Incarnation target);
+    void found(Incarnation target);
+
 private:
     static constexpr size_t kTargetsMax = 4096;
     Mutex mutex_;
     std::map<uint64_t, Doubts> doubts_ MC_GUARDED_BY(mutex_);
+    std::set<uint64_t> lost_ MC_GUARDED_BY(mutex_);
 };
 
 /// What all peers of one transport share. Outlives them.
@@ -68,7 +74,11 @@ struct Route {
     Time look_at{};           // when to ask over the control plane whether the endpoint still is that
     Time retry_at{};
     Duration backoff{};
-    bool stalled = false;  // its flights were declared hopeless
+
+    /// Nothing is under way, and nothing was for that long.
+    bool is_idle(Time now, Duration limit) const noexcept {
+        return in_flight == 0 && connecting_since == Time{} && now - progress >= limit;
+    }
 };
 
 /// The connection to one incarnation of one remote segment: a queue of slices that our rails pull from, what we know of the target's rails
@@ -92,10 +102,16 @@ public:
     /// Reads a few bytes from each of the target's rails that one of ours prefers and has not spoken to yet.
     Result<> warm_up(Deadline deadline);
 
+    /// Where an earlier connection to the target had no path left: whether there is one again. kUnavailable.
+    Result<> reach(Deadline deadline);
+
     /// Ends everything and leaves the rails. Once.
     void leave();
     /// Now and then, from the transport: asks an idle target whether it is still there.
     void sweep(Time now);
+    /// Adds its paths to `counts`, by our rail and PathState.
+    using PathCounts = std::vector<std::array<int64_t, 4>>;
+    void count_paths(PathCounts& counts);
 
 private:
     struct Path {
@@ -125,13 +141,15 @@ private:
         bool doubtful = false;  // it may still land
         bool stale = false;     // the target did not know key or address
         bool settled = false;   // the target has answered since
+        bool given_up = false;  // it was the last try: fails as soon as it cannot land any more
         Error reason;
     };
     struct Wishes {
         bool look = false;
+        bool announce = false;  // tell the target the addresses we write from
         std::vector<ResolveRequest> ranges;
         Doubts fences;
-        bool empty() const noexcept { return !look && ranges.empty() && fences.empty(); }
+        bool empty() const noexcept { return !look && !announce && ranges.empty() && fences.empty(); }
     };
     enum class Next : uint8_t { kReady, kLater, kNothing };  // kLater: come again without being announced
     enum class Choice : uint8_t { kFound, kLater, kRefused, kUnknown };
@@ -153,6 +171,7 @@ private:
     Next prepare_warm_up(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
     bool begin_probe(Rail& rail, Path& path, const ChunkRecord& chunk, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
     Choice choose(Rail& rail, uint64_t address, Choosing& choosing) MC_REQUIRES(mutex_);
+    bool is_announced(const Rail& rail) MC_REQUIRES(mutex_);
     bool open_route(Rail& rail, uint32_t remote, Path& path) MC_REQUIRES(mutex_);
     void fill(Rail& rail, Flight& flight, Operation& operation, const Choosing& choosing, void* descriptor) MC_REQUIRES(mutex_);
     Result<bool> take_off(Rail& rail, Flight& flight, Operation& operation);
@@ -162,6 +181,10 @@ private:
     bool refuse(Rail& rail, uint64_t& refused) MC_REQUIRES(mutex_);
     uint64_t all_rails() const noexcept;
     void close_routes(Rail& rail) MC_REQUIRES(mutex_);
+    void forget_idle(Rail& rail, Time now) MC_REQUIRES(mutex_);
+    /// Goes when nothing else is under way: where one bad operation takes all others of its connection with it, it must not do so again.
+    bool goes_alone(const Piece& piece) const noexcept { return piece.attempts > 0 && piece.attempts + 1 >= shared_.options.attempts; }
+    void call_rails() MC_REQUIRES(mutex_);
     uint64_t length_for(const Rail& rail, uint64_t left, uint64_t room) const noexcept;
 
     // ---- ahead of the first transfer (peer_warm_up.cpp)
@@ -176,16 +199,18 @@ private:
     /// An answer to what was asked at `asked`. True: some endpoint is another now, so that no key is known any more.
     bool apply(std::span<const RailState> states, Time asked, Endings& endings) MC_REQUIRES(mutex_);
     void settle_held(Time asked, Endings& endings) MC_REQUIRES(mutex_);
-    void release_held() MC_REQUIRES(mutex_);
+    void release_held(Endings& endings) MC_REQUIRES(mutex_);
     void settle_blocked(const ResolveRequest& range, Endings& endings) MC_REQUIRES(mutex_);
     static Error not_registered(uint64_t address, uint64_t length);
     bool closed_there(uint32_t remote, uint64_t epoch, Time since) const MC_REQUIRES(mutex_);
     void add_doubt(uint32_t remote, uint64_t epoch) MC_REQUIRES(mutex_);
     Result<> greet(const EndpointBlob& blob, Deadline deadline);
+    Result<> announce(size_t rails, Deadline deadline);
 
     // ---- the end (fabric_peer.cpp)
     void break_off(const Error& reason, Endings& endings) MC_REQUIRES(mutex_);
-    void path_lost(Endings& endings) MC_REQUIRES(mutex_);
+    /// A path from this rail of ours went down.
+    void path_lost(uint32_t rail, Endings& endings) MC_REQUIRES(mutex_);
     void drop_waiting(const Completion* completion, Endings& endings) MC_REQUIRES(mutex_);
     class Driver;
     bool drive(Endings& endings);
@@ -215,6 +240,10 @@ private:
     std::vector<std::vector<Path>> paths_ MC_GUARDED_BY(mutex_);                         // by our rail, then by the peer's
     std::vector<std::vector<std::unique_ptr<Route>>> old_routes_ MC_GUARDED_BY(mutex_);  // by our rail
     RemoteKeys keys_ MC_GUARDED_BY(mutex_);
+    std::vector<Time> forget_at_ MC_GUARDED_BY(mutex_);      // by our rail: when to look for idle paths
+    std::vector<uint64_t> announced_ MC_GUARDED_BY(mutex_);  // by our rail: epoch of the initiating endpoint that the target knows; 0: none
+    Time announced_at_ MC_GUARDED_BY(mutex_){};
+    bool alone_ MC_GUARDED_BY(mutex_) = false;    // what is under way wants nothing beside it
     uint64_t to_warm_ MC_GUARDED_BY(mutex_) = 0;  // our rails (bits) that owe a warm-up its read
     uint32_t in_flight_ MC_GUARDED_BY(mutex_) = 0;
     Time heard_ MC_GUARDED_BY(mutex_){};       // a sign of life

@@ -177,9 +177,10 @@ TEST_F(FabricFaults, WithoutAnyPathThePeerBreaksAndTheNextOneIsFencedFirst) {
     EXPECT_FALSE(peer->usable());
 
     peer.reset();
-    peer = connect();
+    EXPECT_EQ(code_of(a->transport().connect(b->describe(), Deadline::after(1s))), Code::kUnavailable);
     remote->fill(std::byte{7});
     network.heal("a0", "b0");
+    peer = connect();
     EXPECT_TRUE(transfer(*peer, Direction::kRead, slice(0, 1)));
     EXPECT_TRUE(remote->all(std::byte{7})) << "bytes of the broken peer landed";
 }

@@ -27,6 +27,7 @@ struct Flight final : OperationContext {
     Piece piece;
     std::byte* bounce = nullptr;  // carries the piece in place of its own memory
     uint32_t generation = 0;      // of the path, when posted
+    Time began{};                 // when posted
     bool hopeless = false;        // nobody waits for it any more, or it will not come: not worth an endpoint's patience
 };
 

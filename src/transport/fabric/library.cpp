@@ -422,6 +422,11 @@ Info Library::hints(const OfferQuery& query) const {
 Result<std::vector<Offer>> Library::offers(const OfferQuery& query) {
     // Else the provider makes a context on the first GPU, at the price of half a gigabyte there.
     if (!query.device_memory) ::setenv("FI_HMEM", "system", 0);
+    if (query.provider == "cxi") {
+        // Every packet is held against the keys of that moment: what comes after a key was closed does not land.
+        ::setenv("FI_CXI_OPTIMIZED_MRS", "0", 0);
+        ::setenv("FI_CXI_MR_MATCH_EVENTS", "1", 0);
+    }
     const Info wanted = hints(query);
     fi_info* found = nullptr;
     const char* const node = query.node.empty() ? nullptr : query.node.c_str();

@@ -64,12 +64,7 @@ Result<> FabricPeer::greet(const EndpointBlob& blob, Deadline deadline) {
             return Unexpected(std::move(fenced).error().with_context("fence what an earlier connection left"));
         }
     }
-    if (shared_.profile.announces) {
-        PingRequest ping;
-        for (const Rail* const rail : shared_.rails) ping.rails.push_back(rail->record());
-        const Request request{.initiator = shared_.incarnation, .body = ping};
-        MC_RETURN_IF_ERROR(call(shared_, descriptor_, request, blob.rails.size(), deadline, decode_rails_answer));
-    }
+    if (shared_.profile.announces) MC_RETURN_IF_ERROR(announce(blob.rails.size(), deadline));
     // Also tells who answers, and the keys, while they are few.
     const Time asked = Clock::now();
     const Request request{.initiator = shared_.incarnation, .body = ResolveRequest{.address = 0, .length = 1}};
@@ -78,6 +73,17 @@ Result<> FabricPeer::greet(const EndpointBlob& blob, Deadline deadline) {
     Lock lock(mutex_);
     apply(answer.rails, asked, endings);
     keys_.add(answer);
+    return {};
+}
+
+Result<> FabricPeer::announce(size_t rails, Deadline deadline) {
+    PingRequest ping;
+    for (const Rail* const rail : shared_.rails) ping.rails.push_back(rail->initiating_record());
+    const Request request{.initiator = shared_.incarnation, .body = ping};
+    MC_RETURN_IF_ERROR(call(shared_, descriptor_, request, rails, deadline, decode_rails_answer));
+    Lock lock(mutex_);
+    for (size_t i = 0; i < ping.rails.size(); ++i) announced_[i] = ping.rails[i].epoch;
+    announced_at_ = Clock::now();
     return {};
 }
 
@@ -109,6 +115,7 @@ void FabricPeer::fulfil_wishes() {
             if (!done && done.error().code() == Code::kTimedOut) {
                 // Nothing is known, so nothing can be done but to ask again; whoever waits has a deadline.
                 wishes_.look |= wishes.look;
+                wishes_.announce |= wishes.announce;
                 wishes_.ranges.insert(wishes_.ranges.end(), wishes.ranges.begin(), wishes.ranges.end());
                 wishes_.fences.insert(wishes.fences.begin(), wishes.fences.end());
             } else if (!done) {
@@ -126,6 +133,7 @@ Result<> FabricPeer::fulfil(const Wishes& wishes, Endings& endings) {
         Lock lock(mutex_);
         rails = remotes_.size();
     }
+    if (wishes.announce) MC_RETURN_IF_ERROR(announce(rails, Deadline::after(kCallTimeout)));
     const bool resolves = !wishes.ranges.empty();
     if (!wishes.fences.empty() || (wishes.look && !resolves)) {
         Request request{.initiator = shared_.incarnation, .body = PingRequest{}};
@@ -225,33 +233,33 @@ void FabricPeer::settle_held(Time asked, Endings& endings) {
             ++held;
             continue;
         }
-        // The endpoint is still there: it was the way to it, or the operation itself.
+        // The endpoint is still there: it was the way to it, or the operation itself; which, we know once it went alone.
+        const bool was_alone = goes_alone(held->piece);
         held->settled = true;
         if (held->posted) ++held->piece.attempts;
         Path& path = paths_[held->rail][held->remote];
-        if (blamed.emplace(held->rail, held->remote).second && path.health.failed(held->generation, now)) path_lost(endings);
+        if (!was_alone && blamed.emplace(held->rail, held->remote).second && path.health.failed(held->generation, now))
+            path_lost(held->rail, endings);
         if (broken_.load(std::memory_order_relaxed)) return;  // then nothing is held any more
-        const bool last = held->piece.attempts >= shared_.options.attempts;
-        if (last && !held->stale) return break_off(Error(held->reason), endings);
-        if (held->stale) keys_.clear();
-        if (!last) {
-            if (held->doubtful && shared_.profile.fence == Fence::kNeeded) wishes_.fences.emplace(held->remote, held->epoch);
-            ++held;
-            continue;
-        }
-        if (held->doubtful) add_doubt(held->remote, held->epoch);
-        endings.hold(endings_);
-        queue_.fail(held->piece, held->reason, endings);
-        held = held_.erase(held);
+        held->given_up = held->piece.attempts >= shared_.options.attempts;
+        // Providers do not all tell a bad key from a broken connection.
+        if (held->stale || goes_alone(held->piece)) keys_.clear();
+        if (held->doubtful && shared_.profile.fence == Fence::kNeeded) wishes_.fences.emplace(held->remote, held->epoch);
+        ++held;
     }
-    release_held();
+    release_held(endings);
 }
 
-/// What cannot land any more may go again.
-void FabricPeer::release_held() {
+/// What cannot land any more may go again, or be reported as failed.
+void FabricPeer::release_held(Endings& endings) {
     std::erase_if(held_, [&](const Held& held) {
         if (!held.settled || (held.doubtful && !closed_there(held.remote, held.epoch, held.since))) return false;
-        waiting_.push_back({.piece = held.piece, .avoided = uint64_t{1} << held.rail});
+        if (held.given_up) {
+            endings.hold(endings_);
+            queue_.fail(held.piece, held.reason, endings);
+        } else {
+            waiting_.push_back({.piece = held.piece, .avoided = uint64_t{1} << held.rail});
+        }
         return true;
     });
 }

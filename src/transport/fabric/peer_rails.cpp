@@ -18,6 +18,9 @@ constexpr Duration kBackoffMax = 5ms;
 constexpr Duration kLookAfter = 10ms;  // a connection takes longer than that: is the endpoint still there?
 constexpr Duration kLookMax = 1s;
 constexpr uint64_t kProbeBytes = 8;
+constexpr Duration kCrowdedIdle = 1s;  // of a path, where a rail has little room for further ones
+constexpr Duration kFullRetry = 10ms;
+constexpr Duration kForgetMax = 10s;  // between looks for idle paths
 
 /// Between memory of ours that nobody registered, and perhaps nobody mapped, and a rail's own.
 Result<> copy_unregistered(Direction direction, const Piece& piece, std::byte* bounce) {
@@ -59,8 +62,13 @@ FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& ch
         const uint32_t remote = (rail.index() + k) % count;
         Path& path = paths_[rail.index()][remote];
         if (!path.compatible || !choosing.chunk->key(remote)) continue;
-        if (path.suspended != Time{}) return Choice::kLater;
-        if (!path.health.usable() || !open_route(rail, remote, path)) continue;
+        if (path.suspended != Time{} || !is_announced(rail)) return Choice::kLater;
+        if (!path.health.usable()) continue;
+        if (!open_route(rail, remote, path)) {
+            if (!rail.is_full()) continue;
+            rail.wake_by(Clock::now() + kFullRetry);
+            return Choice::kLater;
+        }
         if (path.route->retry_at > Clock::now()) {
             rail.wake_by(path.route->retry_at);
             return Choice::kLater;
@@ -69,6 +77,14 @@ FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& ch
         return Choice::kFound;
     }
     return Choice::kRefused;
+}
+
+/// Whether the target knows the address that this rail writes from, where it must. If not it is told.
+bool FabricPeer::is_announced(const Rail& rail) {
+    if (!shared_.profile.announces || announced_[rail.index()] == rail.initiating_record().epoch) return true;
+    wishes_.announce = true;
+    ask();
+    return false;
 }
 
 uint64_t FabricPeer::all_rails() const noexcept {
@@ -94,10 +110,12 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
     flight.client = this;
     flight.route = &route;
     flight.generation = choosing.path->health.generation();
-    if (route.in_flight++ == 0) route.progress = Clock::now();
+    flight.began = Clock::now();
+    if (route.in_flight++ == 0) route.progress = flight.began;
     ++in_flight_;
     flights_on_[rail.index()].fetch_add(1, std::memory_order_relaxed);
     bytes_aloft_.fetch_add(piece.length, std::memory_order_relaxed);
+    alone_ = piece.run != nullptr && goes_alone(piece);
     const bool virtual_addresses = remotes_[route.remote].record.virtual_addresses;
     operation = {.direction = piece.direction,
                  .local = flight.bounce != nullptr ? flight.bounce : piece.local,
@@ -110,7 +128,10 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
 
 FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
     Next later = Next::kNothing;
+    const bool some_alone = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return goes_alone(one.piece); });
+    if (some_alone && in_flight_ > 0) return Next::kLater;
     for (auto waiting = waiting_.begin(); waiting != waiting_.end(); ++waiting) {
+        if (some_alone && !goes_alone(waiting->piece)) continue;
         const uint64_t bit = uint64_t{1} << rail.index();
         const bool others = (waiting->avoided | waiting->refused) != all_rails();
         if (waiting->blocked || (waiting->refused & bit) != 0 || (others && (waiting->avoided & bit) != 0)) continue;
@@ -155,7 +176,7 @@ FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operati
         fill(rail, flight, operation, choosing, descriptor);
         return Next::kReady;
     }
-    return later;
+    return some_alone ? Next::kLater : later;
 }
 
 FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
@@ -219,7 +240,7 @@ FabricPeer::Next FabricPeer::prepare_probe(Rail& rail, Flight& flight, Operation
     const Time now = Clock::now();
     for (uint32_t remote = 0; remote < remotes_.size(); ++remote) {
         Path& path = paths_[rail.index()][remote];
-        if (path.health.usable() || !path.compatible || path.suspended != Time{}) continue;
+        if (path.health.usable() || !path.compatible || path.suspended != Time{} || !is_announced(rail)) continue;
         const ChunkRecord* const chunk = keys_.any(remote);
         if (chunk == nullptr || !path.health.begin_probe(now) || !open_route(rail, remote, path)) continue;
         if (begin_probe(rail, path, *chunk, flight, operation)) return Next::kReady;
@@ -237,11 +258,13 @@ bool FabricPeer::begin_probe(Rail& rail, Path& path, const ChunkRecord& chunk, F
 
 FabricPeer::Next FabricPeer::prepare(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
     if (broken_.load(std::memory_order_relaxed)) return Next::kNothing;
+    if (alone_) return Next::kLater;
     const Next warm_up = to_warm_ == 0 ? Next::kNothing : prepare_warm_up(rail, flight, operation);
     if (warm_up == Next::kReady || (queue_.empty() && waiting_.empty())) return warm_up;
     if (prepare_probe(rail, flight, operation) == Next::kReady) return Next::kReady;
     const Next waiting = prepare_waiting(rail, flight, operation, endings);
-    if (waiting == Next::kReady) return waiting;
+    const bool some_alone = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return goes_alone(one.piece); });
+    if (waiting == Next::kReady || some_alone) return waiting;
     const Next batch = prepare_batch(rail, flight, operation, endings);
     if (batch != Next::kNothing) return batch;
     return waiting != Next::kNothing ? waiting : warm_up;
@@ -292,6 +315,15 @@ void FabricPeer::land(Rail& rail, Flight& flight) {
     flights_on_[rail.index()].fetch_sub(1, std::memory_order_relaxed);
     bytes_aloft_.fetch_sub(flight.piece.length, std::memory_order_relaxed);
     if (flight.bounce != nullptr) rail.release_bounce(std::exchange(flight.bounce, nullptr));
+    alone_ = false;
+}
+
+/// Something changed for what waits, on whatever rail.
+void FabricPeer::call_rails() {
+    for (Rail* const rail : shared_.rails) {
+        rail->announce(*this);
+        rail->ring();
+    }
 }
 
 /// The provider said "again": no room, a connection being made, or nobody there. True: try again without being announced.
@@ -308,6 +340,7 @@ bool FabricPeer::again(Rail& rail, Flight& flight, Endings& endings) {
     } else {
         waiting_.push_front({.piece = flight.piece});
     }
+    if (rail.metrics() != nullptr) rail.metrics()->again[route.in_flight > 0 ? 0 : 1]->add();
     if (route.in_flight > 0) return true;  // no room: the next completion makes some
     if (route.connecting_since == Time{}) {
         route.connecting_since = now;
@@ -323,7 +356,7 @@ bool FabricPeer::again(Rail& rail, Flight& flight, Endings& endings) {
     }
     if (now - route.connecting_since > shared_.profile.connect_timeout && path.health.stalled(flight.generation, now)) {
         route.connecting_since = Time{};
-        path_lost(endings);
+        path_lost(rail.index(), endings);
     }
     return true;
 }
@@ -336,10 +369,12 @@ void FabricPeer::on_finished(Rail& rail, Flight& flight, const Finished& finishe
         copied = copy_unregistered(flight.piece.direction, flight.piece, flight.bounce);
     {
         Lock lock(mutex_);
+        const bool was_alone = alone_;
         land(rail, flight);
         Route& route = *flight.route;
         const Time now = Clock::now();
         route.progress = now;
+        if (rail.metrics() != nullptr) rail.metrics()->took(flight.piece, now - flight.began, route.remote, finished.error == 0);
         endings.hold(endings_);
         if (finished.error == 0) {
             heard_ = now;
@@ -356,6 +391,7 @@ void FabricPeer::on_finished(Rail& rail, Flight& flight, const Finished& finishe
         }
         if (!old_routes_[rail.index()].empty()) close_routes(rail);
         if (in_flight_ == 0) changed_.notify_all();
+        if (in_flight_ == 0 && (was_alone || !waiting_.empty())) call_rails();
     }
     rail.release(flight);
 }
@@ -408,21 +444,37 @@ void FabricPeer::close_routes(Rail& rail) {
     });
 }
 
+/// Addresses and state of paths that nobody has used for long; the next use makes them anew.
+void FabricPeer::forget_idle(Rail& rail, Time now) {
+    const bool crowded = rail.is_crowded();
+    if (!crowded && now < forget_at_[rail.index()]) return;
+    const Duration limit = crowded ? std::min<Duration>(kCrowdedIdle, shared_.profile.idle_timeout) : shared_.profile.idle_timeout;
+    forget_at_[rail.index()] = now + std::min<Duration>(limit / 4, kForgetMax);
+    for (Path& path : paths_[rail.index()]) {
+        if (!path.route || !path.route->is_idle(now, limit)) continue;
+        if (rail.metrics() != nullptr) rail.metrics()->forgotten->add();
+        rail.remove_address(path.route->address);
+        path.route.reset();
+        if (path.health.usable()) path.health.renew();
+    }
+}
+
 bool FabricPeer::on_tick(Rail& rail, Time now, Endings& endings) {
     Lock lock(mutex_);
     close_routes(rail);
+    forget_idle(rail, now);
     if (flights_on_[rail.index()].load(std::memory_order_relaxed) == 0) return false;
     const bool all = broken_.load(std::memory_order_relaxed) && now >= reclaim_at_;
-    bool hopeless = false;
+    bool hopeless = false, down = false;
     rail.for_each_flight([&](Flight& flight) {
         if (flight.client != this || flight.hopeless) return;
         flight.hopeless = all || now - flight.route->progress > shared_.profile.stall_timeout;
         if (!flight.hopeless) return;
         hopeless = true;
         Path& path = paths_[flight.route->rail][flight.route->remote];
-        if (!all && path.health.stalled(flight.generation, now)) flight.route->stalled = true;
+        down |= !all && path.health.stalled(flight.generation, now);
     });
-    if (hopeless) path_lost(endings);
+    if (down) path_lost(rail.index(), endings);
     return hopeless;
 }
 

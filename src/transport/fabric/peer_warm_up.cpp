@@ -40,7 +40,7 @@ FabricPeer::Next FabricPeer::prepare_warm_up(Rail& rail, Flight& flight, Operati
         to_warm_ &= ~bit;
         return Next::kNothing;
     }
-    if (path->suspended != Time{} || !open_route(rail, remote, *path)) return Next::kLater;
+    if (path->suspended != Time{} || !is_announced(rail) || !open_route(rail, remote, *path)) return Next::kLater;
     if (path->route->retry_at > Clock::now()) {
         rail.wake_by(path->route->retry_at);
         return Next::kLater;
@@ -71,6 +71,31 @@ Result<> FabricPeer::warm_up(Deadline deadline) {
         changed_.wait_until(lock, deadline.earlier(Deadline::after(kTick)).at());
     }
     if (broken_.load(std::memory_order_relaxed)) return Unexpected(reason_);
+    return {};
+}
+
+Result<> FabricPeer::reach(Deadline deadline) {
+    const auto reached = [this]() MC_REQUIRES(mutex_) {
+        bool known = false;
+        for (size_t rail = 0; rail < paths_.size(); ++rail) {
+            for (size_t remote = 0; remote < remotes_.size(); ++remote) {
+                known |= keys_.any(static_cast<uint32_t>(remote)) != nullptr;
+                if (paths_[rail][remote].health.state() == PathState::kReady) return true;
+            }
+        }
+        return !known;  // without any memory there is nothing that could be read
+    };
+    {
+        Lock lock(mutex_);
+        to_warm_ |= cold_rails();
+    }
+    wake_rails();
+    std::unique_lock lock(mutex_);
+    while (!reached()) {
+        if (broken_.load(std::memory_order_relaxed)) return Unexpected(reason_);
+        if (deadline.passed()) return fail(Code::kUnavailable, "there is still no path to {}", descriptor_.name);
+        changed_.wait_until(lock, deadline.earlier(Deadline::after(kTick)).at());
+    }
     return {};
 }
 

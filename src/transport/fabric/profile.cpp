@@ -101,6 +101,7 @@ ProviderProfile tuned(const ProviderProfile& profile, const FabricOptions& optio
     if (options.stripe_bytes != 0) result.stripe_bytes = options.stripe_bytes;
     if (options.stall_timeout != 0s) result.stall_timeout = options.stall_timeout;
     if (options.connect_timeout != 0s) result.connect_timeout = options.connect_timeout;
+    if (options.idle_timeout != 0s) result.idle_timeout = options.idle_timeout;
     if (options.page_budget != 0) result.page_budget = options.page_budget;
     if (options.registration_bytes_max != 0) result.registration_bytes_max = options.registration_bytes_max;
     return result;

@@ -48,6 +48,7 @@ struct ProviderProfile {
     uint64_t flight_bytes_max = 64 << 20;  // per rail, so that a slow path does not queue what another could carry
     Duration stall_timeout = 30s;          // no completion for this long while something is in flight: the path is down
     Duration connect_timeout = 5s;         // "again" for this long while nothing is in flight: the path is down
+    Duration idle_timeout = 10min;         // after which a path that nobody uses is forgotten
     uint32_t addresses_max = 65536;        // peers' rails
     uint64_t page_budget = 0;              // page entries per NIC, over all buffers; 0: no limit known
     uint64_t registration_bytes_max = 0;   // one registration; 0: no limit known

@@ -30,7 +30,8 @@ Result<std::unique_ptr<Rail>> Rail::open(FabricApi& api, const Offer& offer, con
     Lock lock(rail->mutex_);
     MC_ASSIGN_OR_RETURN(rail->domain_,
                         api.open(offer, {.addresses_max = settings.profile.addresses_max, .sleep = settings.profile.sleeps}));
-    MC_ASSIGN_OR_RETURN(rail->current_.endpoint, rail->domain_->open_endpoint());
+    MC_ASSIGN_OR_RETURN(auto initiating, rail->domain_->open_endpoint());
+    rail->set_initiating(std::move(initiating));
     MC_RETURN_IF_ERROR(rail->open_serving());
     // Half of the completion queue is for what a closed endpoint may flush beside what goes on.
     uint32_t credits = std::max(1u, std::min(offer.tx_size, rail->domain_->completions_max() / 2));
@@ -52,14 +53,31 @@ Rail::~Rail() {
 }
 
 Result<> Rail::open_serving() {
-    auto opened = domain_->open_endpoint();
+    MC_ASSIGN_OR_RETURN(serving_, domain_->open_endpoint());
+    Lock lock(state_mutex_);
+    ++epoch_;
+    name_ = serving_->name();
+    return {};
+}
+
+void Rail::serve_nobody() {
+    serving_.reset();
     Lock lock(state_mutex_);
     ++epoch_;
     name_.clear();
-    if (!opened) return Unexpected(std::move(opened).error());
-    serving_ = std::move(*opened);
-    name_ = serving_->name();
-    return {};
+}
+
+void Rail::stop_serving() {
+    Lock lock(mutex_);
+    serves_ = false;
+    serve_nobody();
+}
+
+void Rail::set_initiating(std::unique_ptr<Endpoint> endpoint) {
+    Lock lock(state_mutex_);
+    ++initiating_epoch_;
+    initiating_name_ = endpoint ? endpoint->name() : std::vector<std::byte>();
+    current_.endpoint = std::move(endpoint);
 }
 
 Result<> Rail::close_epoch(uint64_t epoch) {
@@ -74,7 +92,9 @@ Result<> Rail::close_epoch(uint64_t epoch) {
     if (offer_.endpoint_keys) return fail(Code::kNotSupported, "registrations are bound to the endpoint of {}", offer_.nic);
     serving_.reset();
     if (settings_.metrics != nullptr) settings_.metrics->fences->add();
-    if (auto opened = open_serving(); !opened) MC_LOG_ERROR("{} serves no longer: {}", offer_.nic, opened.error().to_string());
+    auto opened = serves_ ? open_serving() : Result<>();
+    if (!opened) MC_LOG_ERROR("{} does not serve until it has an endpoint again: {}", offer_.nic, opened.error().to_string());
+    if (!serving_) serve_nobody();
     return {};
 }
 
@@ -93,7 +113,16 @@ RailRecord Rail::record() const {
             .epoch = now.epoch,
             .virtual_addresses = offer_.virtual_addresses,
             .operation_bytes_max = offer_.operation_bytes_max,
-            .speed_bits = offer_.speed_bits};
+            .speed_bits = offer_.speed_bits,
+            .numa_node = settings_.numa_node};
+}
+
+RailRecord Rail::initiating_record() const {
+    RailRecord made = record();
+    Lock lock(state_mutex_);
+    made.name = initiating_name_;
+    made.epoch = initiating_epoch_;
+    return made;
 }
 
 // ---- who drives
@@ -218,9 +247,12 @@ void Rail::tick(Time now, Endings& endings) {
         free_.push_back(orphans_.front());
         orphans_.pop_front();
     }
-    if (!current_.endpoint && now >= reopen_at_) {
+    const bool unserved = !serving_ && serves_ && !offer_.endpoint_keys;
+    if ((!current_.endpoint || unserved) && now >= reopen_at_) {
         reopen_at_ = now + kReopen;
-        if (auto opened = domain_->open_endpoint()) current_.endpoint = std::move(*opened);
+        if (unserved) (void)open_serving();
+        if (!current_.endpoint)
+            if (auto opened = domain_->open_endpoint()) set_initiating(std::move(*opened));
     }
     bool hopeless = false;
     for (RailClient* const client : clients_) hopeless |= client->on_tick(*this, now, endings);
@@ -253,7 +285,6 @@ Result<bool> Rail::post(Flight& flight, Operation operation) {
     if (!current_.endpoint) return false;
     operation.context = &flight;
     auto posted = current_.endpoint->post(operation);
-    if (posted && !*posted && settings_.metrics != nullptr) settings_.metrics->again->add();
     if (!posted || !*posted) return posted;
     current_.flights.push(flight);
     flight.aloft = true;
@@ -275,7 +306,8 @@ void Rail::recycle(Duration drain) {
         FlightList::remove(*flight);
         old.flights.push(*flight);
     }
-    old.endpoint = std::exchange(current_.endpoint, fresh ? std::move(*fresh) : nullptr);
+    old.endpoint = std::move(current_.endpoint);
+    set_initiating(fresh ? std::move(*fresh) : nullptr);
     old.close_at = Clock::now() + drain;
     wake_by(Time{});
 }
@@ -329,6 +361,7 @@ Result<AddressHandle> Rail::insert_address(const std::vector<std::byte>& name) {
         ++found->second.users;
         return found->second.handle;
     }
+    if (is_full()) return fail(Code::kNoSpace, "{} has no room for further addresses", offer_.nic);
     MC_ASSIGN_OR_RETURN(const AddressHandle handle, domain_->insert_address(name));
     addresses_[name] = {.handle = handle, .users = 1};
     return handle;

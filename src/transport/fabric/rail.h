@@ -47,6 +47,7 @@ public:
         ProviderProfile profile;
         uint32_t operations_max = 0;     // 0: as many as the NIC takes
         uint64_t window_bytes = 0;       // in flight
+        int32_t numa_node = -1;          // -1: not known
         RailMetrics* metrics = nullptr;  // null: nothing is counted; outlives the rail
     };
     static Result<std::unique_ptr<Rail>> open(FabricApi& api, const Offer& offer, const Settings& settings);
@@ -92,8 +93,12 @@ public:
     /// The serving endpoint as it is now.
     RailState state() const;
     RailRecord record() const;
+    /// The initiating endpoint as it is now, in the place of the serving one; `epoch` counts up when it is another.
+    RailRecord initiating_record() const;
     /// Returns once the serving endpoint of that epoch, and all before it, are closed.
     Result<> close_epoch(uint64_t epoch);
+    /// Closes the serving endpoint for good. No registration is bound to it.
+    void stop_serving();
     void attach(RailClient& client);
     /// None of its flights is under way.
     void detach(RailClient& client);
@@ -110,6 +115,11 @@ public:
     Result<bool> post(Flight& flight, Operation operation) MC_REQUIRES(mutex_);
     /// Handles are counted: the same name gives the same one.
     Result<AddressHandle> insert_address(const std::vector<std::byte>& name) MC_REQUIRES(mutex_);
+    /// Few more addresses will fit: what is idle should go, soon.
+    bool is_crowded() const noexcept MC_REQUIRES(mutex_) {
+        return addresses_.size() >= settings_.profile.addresses_max - settings_.profile.addresses_max / 10;
+    }
+    bool is_full() const noexcept MC_REQUIRES(mutex_) { return addresses_.size() >= settings_.profile.addresses_max; }
     void remove_address(AddressHandle address) MC_REQUIRES(mutex_);
     Result<std::unique_ptr<MemoryKey>> register_memory(Domain::KeyRequest request) MC_REQUIRES(mutex_);
     /// Where there are hopeless flights: a new initiating endpoint takes what comes; the old one is closed when its flights are over, but not later than after `drain`
@@ -149,6 +159,8 @@ private:
     void retire(Time now, Endings& endings) MC_REQUIRES(mutex_);
     void close(Initiating& old, Endings& endings) MC_REQUIRES(mutex_);
     Result<> open_serving() MC_REQUIRES(mutex_);
+    void serve_nobody() MC_REQUIRES(mutex_);
+    void set_initiating(std::unique_ptr<Endpoint> endpoint) MC_REQUIRES(mutex_);
 
     const Offer offer_;
     const Settings settings_;
@@ -159,6 +171,7 @@ private:
     Mutex mutex_;
     std::unique_ptr<Domain> domain_ MC_GUARDED_BY(mutex_);
     std::unique_ptr<Endpoint> serving_ MC_GUARDED_BY(mutex_);  // null: could not be opened again
+    bool serves_ MC_GUARDED_BY(mutex_) = true;                 // false: for good
     Initiating current_ MC_GUARDED_BY(mutex_);                 // without an endpoint while none can be opened
     std::list<Initiating> retiring_ MC_GUARDED_BY(mutex_);
     uint32_t aloft_ MC_GUARDED_BY(mutex_) = 0;  // on all endpoints
@@ -192,6 +205,8 @@ private:
     mutable Mutex state_mutex_;  // inside mutex_
     uint64_t epoch_ MC_GUARDED_BY(state_mutex_) = 0;
     std::vector<std::byte> name_ MC_GUARDED_BY(state_mutex_);
+    uint64_t initiating_epoch_ MC_GUARDED_BY(state_mutex_) = 0;
+    std::vector<std::byte> initiating_name_ MC_GUARDED_BY(state_mutex_);
 };
 
 }  // namespace mooncake::fabric

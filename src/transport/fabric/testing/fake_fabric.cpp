@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kPageBytes = 4096;
 constexpr int kRefusedStatus = 7;  // as EFA says it
+constexpr int kStrangerStatus = 14;
 
 std::pair<std::string, std::string> pair_of(const std::string& a, const std::string& b) {
     return a < b ? std::pair(a, b) : std::pair(b, a);
@@ -102,6 +103,7 @@ public:
     uint64_t endpoint_at(AddressHandle address) const {
         return address < addresses_.size() && addresses_[address] ? *addresses_[address] : 0;
     }
+    bool knows(uint64_t endpoint) const { return std::find(addresses_.begin(), addresses_.end(), endpoint) != addresses_.end(); }
     const FakeNic& nic() const noexcept { return nic_; }
     FakeNetwork& network() const noexcept { return network_; }
     const Offer& offer() const noexcept { return offer_; }
@@ -260,6 +262,11 @@ void FakeNetwork::set_refusal_cancels_all(bool on) {
     refusal_cancels_all_ = on;
 }
 
+void FakeNetwork::poison(const void* address) {
+    Lock lock(mutex_);
+    poisoned_ = address;
+}
+
 void FakeNetwork::inject_error(const std::string& nic, int error, int provider_error) {
     Lock lock(mutex_);
     nics_[nic].finished.push_back({.context = nullptr, .error = error, .provider_error = provider_error});
@@ -327,8 +334,14 @@ std::byte* FakeNetwork::target_of(const Flying& flying) {
 }
 
 void FakeNetwork::apply(Flying& flying) {
-    std::byte* const target = target_of(flying);
+    std::byte* target = target_of(flying);
+    if (poisoned_ != nullptr && target == poisoned_) target = nullptr;
     const bool late = flying.operation.context == nullptr;
+    const FakeDomain* const domain = nics_[endpoints_[flying.to].nic].domain;
+    if (!late && domain != nullptr && domain->nic().knows_initiators && !domain->knows(flying.from)) {
+        ++nics_[flying.origin].counts.refused_strangers;
+        return finish(flying, EIO, kStrangerStatus);
+    }
     if (target == nullptr) {
         if (!late) refuse(flying);
         return;

@@ -29,6 +29,7 @@ struct FakeNic {
     uint64_t pages_max = UINT64_MAX;  // of 4096 bytes, over all registrations
     uint32_t operations_per_poll = 16;
     uint32_t protocol = 1;
+    bool knows_initiators = false;  // takes nothing from endpoints whose address it does not have, as with efa-direct
 };
 
 class FakeDomain;
@@ -63,6 +64,8 @@ public:
     void set_lose_flushes(bool on);
     /// A refused key takes all operations to that target with it, as with tcp; else only its own, as with EFA.
     void set_refusal_cancels_all(bool on);
+    /// Operations on this address are refused, whatever their key; null: none.
+    void poison(const void* address);
     /// An error without a context.
     void inject_error(const std::string& nic, int error, int provider_error);
     /// The n-th registration on this NIC from now on (1: the next) fails with kNoSpace.
@@ -75,6 +78,7 @@ public:
         uint64_t bytes = 0;        // that arrived
         uint64_t late_writes = 0;  // that landed after their endpoint was closed
         uint64_t refused_keys = 0;
+        uint64_t refused_strangers = 0;
         uint64_t stale_addresses = 0;  // posts to a handle that was removed
         size_t in_flight = 0;
         size_t endpoints = 0;
@@ -138,6 +142,7 @@ private:
     bool late_writes_ MC_GUARDED_BY(mutex_) = false;
     bool lose_flushes_ MC_GUARDED_BY(mutex_) = false;
     bool refusal_cancels_all_ MC_GUARDED_BY(mutex_) = true;
+    const void* poisoned_ MC_GUARDED_BY(mutex_) = nullptr;
 };
 
 /// libfabric of one host with some NICs. Must not outlive the network.
