@@ -48,6 +48,8 @@ public:
     /// What takes the parts of this call; null: unknown, or not a stream.
     std::shared_ptr<const PartCallback> on_part(uint64_t id) const;
     bool contains(uint64_t id) const { return slots_[id & (slots_.size() - 1)].id == id; }
+    /// Of a call that is there: its caller is blocked.
+    bool blocking(uint64_t id) const { return slots_[id & (slots_.size() - 1)].waiter != nullptr; }
     std::vector<PendingCall> take_all();
     /// The calls with callbacks whose deadline has passed; blocked callers see to their own.
     std::vector<PendingCall> take_expired(Time now);

@@ -22,12 +22,14 @@ FrameHeader request_header(uint64_t call, Method method, Deadline deadline, size
             .body_bytes = static_cast<uint32_t>(body_bytes)};
 }
 
+bool is_answer(FrameKind kind) noexcept { return kind == FrameKind::kReply || kind == FrameKind::kError || kind == FrameKind::kPart; }
+
 }  // namespace
 
 // ---- ClientConnection
 
 ClientConnection::ClientConnection(std::shared_ptr<IoLoop> loop, net::Socket socket, std::shared_ptr<Channel> channel)
-    : Connection(std::move(loop), std::move(socket), kHelloBytesMax), channel_(std::move(channel)) {}
+    : Connection(std::move(loop), std::move(socket), kHelloBytesMax, Reading::kShared), channel_(std::move(channel)) {}
 
 void ClientConnection::say_hello(const HelloMessage& message) {
     Bytes body = encode_hello(message);
@@ -37,8 +39,7 @@ void ClientConnection::say_hello(const HelloMessage& message) {
 
 Result<> ClientConnection::on_frame(const FrameHeader& header, FrameBody body) {
     if (header.kind == FrameKind::kHelloReply) return channel_->on_hello_reply(body.bytes);
-    if (header.kind == FrameKind::kPart) return channel_->on_part(header, body);
-    if (header.kind == FrameKind::kReply || header.kind == FrameKind::kError) return channel_->on_answer(header, body);
+    if (is_answer(header.kind)) return channel_->on_answer(header, body);
     return fail(Code::kCorrupt, "a frame of kind {} from a server", static_cast<int>(header.kind));
 }
 
@@ -62,7 +63,8 @@ Error Channel::too_long_error(uint64_t bytes, uint64_t bytes_max) const {
     return in_context(error(Code::kInvalidArgument, "call: a request of {} bytes; the server takes at most {}", bytes, bytes_max));
 }
 
-std::optional<Result<Bytes>> Channel::call(Method method, std::span<const std::byte> body, Deadline deadline) {
+std::optional<Result<Bytes>> Channel::call(Method method, std::span<const std::byte> body, Deadline deadline,
+                                           const std::function<void()>& meanwhile) {
     if (setup_.loop->on_loop())
         return fail(Code::kInternal, "rpc to {}: a blocking call from an i/o thread would wait for itself", setup_.address);
     Waiter waiter;
@@ -73,6 +75,11 @@ std::optional<Result<Bytes>> Channel::call(Method method, std::span<const std::b
     if (admission->retired) return std::nullopt;
     if (admission->connection) admission->connection->send_borrowed(request_header(admission->call, method, deadline, body.size()), body);
     follow_up(*admission);
+    if (meanwhile) meanwhile();
+    if (admission->alone) {
+        CallerSink sink(*this);
+        admission->connection->read_here(waiter.done, deadline, sink);
+    }
     if (!waiter.done.wait(deadline)) {
         if (auto late = time_out(admission->call)) return Unexpected(std::move(*late));
         waiter.done.wait(Deadline::never());  // somebody just hands us the result
@@ -106,7 +113,7 @@ std::optional<uint64_t> Channel::begin(PendingCall call, Method method, Bytes& b
     const Deadline deadline = call.deadline;
     const auto admission = admit(call, {method, body, &body, deadline, flags});
     if (!admission) {
-        finish_soon(std::move(call), admission.error());
+        finish_soon(std::move(call), Unexpected(admission.error()));
         return 0;
     }
     if (admission->retired) return std::nullopt;
@@ -143,6 +150,7 @@ Result<Channel::Admission> Channel::admit(PendingCall& call, const Outgoing& out
     ++calls_begun_;
     if (stage_ == Stage::kUp) {
         admission.connection = connection_;
+        admission.alone = calls_.size() == 1;
         return admission;
     }
     waiting_.emplace(admission.call, Waiting{outgoing.method, outgoing.take(), outgoing.deadline, outgoing.flags});
@@ -179,7 +187,7 @@ void Channel::cancel(uint64_t call) {
     }
     if (!taken) return;
     tell_cancelled(connection, call);
-    finish_soon(std::move(*taken), in_context(error(Code::kCancelled, "call: cancelled by the caller")));
+    finish_soon(std::move(*taken), Unexpected(in_context(error(Code::kCancelled, "call: cancelled by the caller"))));
 }
 
 void Channel::linger(Duration time) {
@@ -188,10 +196,30 @@ void Channel::linger(Duration time) {
     if (connection_) connection_->linger(time);
 }
 
-void Channel::finish_soon(PendingCall call, Error error) {
+void Channel::finish_soon(PendingCall call, Result<Bytes> result) {
     // Callbacks run on the loop, but after it was stopped there is only the caller's thread left.
-    const auto shared = std::make_shared<PendingCall>(std::move(call));
-    if (!setup_.loop->post([shared, error] { shared->finish(Unexpected(error)); })) shared->finish(Unexpected(std::move(error)));
+    const auto shared = std::make_shared<std::pair<PendingCall, Result<Bytes>>>(std::move(call), std::move(result));
+    const auto finish = [shared] { shared->first.finish(std::move(shared->second)); };
+    if (!setup_.loop->post(finish)) finish();
+}
+
+/// Callers who wait are answered at once; frames for callbacks go to the loop, and are there before anything that it reads later.
+Result<> Channel::CallerSink::on_frame(const FrameHeader& header, FrameBody body) {
+    if (!is_answer(header.kind)) return fail(Code::kCorrupt, "a frame of kind {} from a server", static_cast<int>(header.kind));
+    std::optional<PendingCall> call;
+    {
+        Lock lock(channel_.mutex_);
+        if (!channel_.calls_.contains(header.call)) return {};  // timed out or cancelled meanwhile
+        if (header.kind != FrameKind::kPart && channel_.calls_.blocking(header.call)) call = channel_.calls_.take(header.call);
+    }
+    if (!call) {
+        channel_.setup_.loop->post(
+            [self = channel_.shared_from_this(), header, bytes = body.take()] { self->deliver(header, {.bytes = bytes}); });
+        return {};
+    }
+    if (header.kind == FrameKind::kError) call->finish(Unexpected(decode_error(body.bytes)));
+    else call->finish(body.take());
+    return {};
 }
 
 Result<PeerInfo> Channel::peer() const {
@@ -279,26 +307,22 @@ void Channel::go_up(const std::shared_ptr<ClientConnection>& connection, const H
 
 Result<> Channel::on_answer(const FrameHeader& header, FrameBody body) {
     if (parts().greeting) return fail(Code::kCorrupt, "an answer before the hello reply");
-    std::optional<PendingCall> call;
-    {
-        Lock lock(mutex_);
-        call = calls_.take(header.call);
-    }
-    if (!call) return {};  // timed out or cancelled meanwhile
-    if (header.kind == FrameKind::kError) call->finish(Unexpected(decode_error(body.bytes)));
-    else call->finish(body.take());
+    deliver(header, body);
     return {};
 }
 
-Result<> Channel::on_part(const FrameHeader& header, FrameBody body) {
-    if (parts().greeting) return fail(Code::kCorrupt, "a part of an answer before the hello reply");
+void Channel::deliver(const FrameHeader& header, FrameBody body) {
+    std::optional<PendingCall> call;
     std::shared_ptr<const PartCallback> on_part;
     {
         Lock lock(mutex_);
-        on_part = calls_.on_part(header.call);
+        if (header.kind == FrameKind::kPart) on_part = calls_.on_part(header.call);
+        else call = calls_.take(header.call);
     }
-    if (on_part) (*on_part)(body.bytes);  // else it was cancelled meanwhile
-    return {};
+    if (on_part) return (*on_part)(body.bytes);
+    if (!call) return;  // timed out or cancelled meanwhile
+    if (header.kind == FrameKind::kError) call->finish(Unexpected(decode_error(body.bytes)));
+    else call->finish(body.take());
 }
 
 void Channel::on_connection_closed(const ClientConnection& connection, const Error& why) {

@@ -55,7 +55,8 @@ public:
     explicit Channel(Setup setup);
 
     /// Nothing: the channel is retired, the caller takes a fresh one.
-    std::optional<Result<Bytes>> call(Method method, std::span<const std::byte> body, Deadline deadline);
+    std::optional<Result<Bytes>> call(Method method, std::span<const std::byte> body, Deadline deadline,
+                                      const std::function<void()>& meanwhile);
     /// As Client::call_async(). Nothing: retired; then body and callback were not touched.
     std::optional<uint64_t> call_async(Method method, Bytes& body, Deadline deadline, Callback& callback);
     /// As Client::call_stream(), likewise.
@@ -93,8 +94,18 @@ private:
         uint64_t call = 0;
         std::shared_ptr<ClientConnection> connection;  // none: it was put into waiting_
         bool connect = false;
+        bool alone = false;    // nobody else waits for an answer
         bool rearm = false;    // the deadline is earlier than the timer
         bool retired = false;  // nothing was admitted
+    };
+    /// Takes frames that a caller's thread received.
+    class CallerSink final : public FrameSink {
+    public:
+        explicit CallerSink(Channel& channel) : channel_(channel) {}
+        Result<> on_frame(const FrameHeader& header, FrameBody body) override;
+
+    private:
+        Channel& channel_;
     };
     /// What lives and dies on the loop's thread.
     struct LoopParts {
@@ -114,7 +125,7 @@ private:
     std::optional<Error> time_out(uint64_t call);
     std::shared_ptr<ClientConnection> forget(uint64_t call) MC_REQUIRES(mutex_);
     static void tell_cancelled(const std::shared_ptr<ClientConnection>& connection, uint64_t call);
-    void finish_soon(PendingCall call, Error error);
+    void finish_soon(PendingCall call, Result<Bytes> result);
     Error timed_out_error(Stage stage) const;
     Error too_long_error(uint64_t bytes, uint64_t bytes_max) const;
     Error in_context(const Error& error) const;
@@ -125,7 +136,7 @@ private:
     void on_connected(Result<net::Socket> socket);
     Result<> on_hello_reply(std::span<const std::byte> body);
     Result<> on_answer(const FrameHeader& header, FrameBody body);
-    Result<> on_part(const FrameHeader& header, FrameBody body);
+    void deliver(const FrameHeader& header, FrameBody body);
     void go_up(const std::shared_ptr<ClientConnection>& connection, const HelloReply& reply);
     void on_connection_closed(const ClientConnection& connection, const Error& why);
     void fail_all(const Error& error, Stage next, bool remember);

@@ -119,12 +119,14 @@ public:
         else stop();
     }
 
-    Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline) override {
+    using Client::call;
+    Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline,
+                       const std::function<void()>& meanwhile) override {
         if (forked()) return in_child();
         std::shared_ptr<Channel> channel;
         for (;;) {
             MC_ASSIGN_OR_RETURN(channel, core_->channel(address, channel));
-            if (auto result = channel->call(method, body, deadline)) return std::move(*result);
+            if (auto result = channel->call(method, body, deadline, meanwhile)) return std::move(*result);
         }
     }
 

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "base/completion.h"
 #include "base/error.h"
+#include "base/thread_annotations.h"
 #include "base/time.h"
 #include "net/socket.h"
 #include "rpc/frame.h"
 #include "rpc/io_loop.h"
+#include "rpc/look_ahead.h"
 #include "rpc/outbox.h"
+#include "rpc/read_switch.h"
 
 namespace mooncake::rpc {
 
@@ -18,7 +23,9 @@ namespace mooncake::rpc {
 /// it says otherwise. Shared between the loop, its owner and whoever still wants to send.
 class Connection : public IoHandler, public std::enable_shared_from_this<Connection>, protected FrameSink {
 public:
-    Connection(std::shared_ptr<IoLoop> loop, net::Socket socket, uint64_t body_bytes_max);
+    /// kShared: callers may read, too, see read_here().
+    enum class Reading : uint8_t { kLoop, kShared };
+    Connection(std::shared_ptr<IoLoop> loop, net::Socket socket, uint64_t body_bytes_max, Reading reading = Reading::kLoop);
 
     /// Starts reading.
     Result<> open();
@@ -31,6 +38,10 @@ public:
     void send_borrowed(const FrameHeader& header, std::span<const std::byte> body);
     /// From any thread: as send(), and does not return before the frame is with the kernel, unless the peer takes no more.
     void send_now(const FrameHeader& header, Bytes body);
+    /// From any thread but the loop's, if reading is shared: receives on this thread until `done` or the deadline, while the loop's sleeps on; who
+    /// waits for an answer gets it without another thread in between. Returns early when the connection ended, and at once when somebody else
+    /// reads: then the loop sees to it. The sink gets the frames of everybody; no closing happens on this thread.
+    void read_here(const Completion& done, Deadline deadline, FrameSink& sink);
     /// Has a host that vanished noticed soon.
     void watch_closely();
     /// Nobody is in a hurry for what comes next: it is left in the kernel's buffer until this much later, or until there is much of it. Counts
@@ -66,8 +77,17 @@ protected:
     void on_writable() final;
 
 private:
-    enum class Received : uint8_t { kMore, kAll, kDry, kClosed };  // kAll: probably, kDry: certainly nothing more
-    Received receive();
+    // kAll: probably, kDry: certainly nothing more. kEnd: the stream is at its end, kBad: it makes no sense.
+    enum class Received : uint8_t { kMore, kAll, kDry, kEnd, kBad, kClosed };
+    enum class Turn : uint8_t { kFree, kLoop, kCaller };
+
+    Received receive(std::span<std::byte> scratch, FrameSink& sink, Error& why);
+    Received receive_on_loop();
+    bool begin_here();
+    Received receive_here(const Completion& done, Deadline deadline, FrameSink& sink, Error& why);
+    bool take_turn();
+    void end_turn();
+    void wait_for_room();
     void follow(Outbox::Next next);
     void close_broken();
     void read_or_pause();
@@ -78,11 +98,17 @@ private:
     const int fd_;
     Outbox outbox_;
     FrameReader reader_;
-    std::unique_ptr<IoLoop::Watch> watch_;
-    std::unique_ptr<IoLoop::Timer> linger_timer_;  // made when first needed
-    Duration linger_{0};                           // asked for
-    bool lingering_ = false;                       // the kernel tells us only of much
-    Time received_at_{};                           // when we began to wait for the rest of a partial frame
+    const Reading shared_reading_;
+    std::unique_ptr<IoLoop::Watch> watch_;                // where reading is shared: only while we wait for room
+    std::shared_ptr<ReadSwitch> switch_;                  // where reading is shared; constant once open
+    std::unique_ptr<IoLoop::Timer> linger_timer_;         // made when first needed
+    Duration linger_{0};                                  // asked for
+    std::atomic<Time> partial_since_{Time::max()};        // when the last bytes of a partial frame came
+    Mutex turn_mutex_;                                    // taken before the outbox's
+    Turn turn_ MC_GUARDED_BY(turn_mutex_) = Turn::kFree;  // who uses reader_ and what follows
+    bool lingering_ = false;                              // the kernel tells us only of much
+    std::unique_ptr<std::byte[]> scratch_;                // of callers that read
+    LookAhead look_ahead_;
     bool closed_ = false;
     bool reading_ = false;
     bool broken_ = false;  // cannot send any more

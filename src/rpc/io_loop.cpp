@@ -12,6 +12,7 @@
 
 #include "base/thread.h"
 #include "base/thread_annotations.h"
+#include "rpc/look_ahead.h"
 
 namespace mooncake::rpc {
 
@@ -28,10 +29,25 @@ struct IoLoop::Impl {
     asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
     std::unique_ptr<std::byte[]> scratch{new std::byte[kScratchBytes]};
     std::thread::id thread_id;
+    Time awake_until{};  // only the thread, as what follows
+    LookAhead look_ahead;
     Mutex post_mutex;
     bool stopped MC_GUARDED_BY(post_mutex) = false;
     Mutex stop_mutex;
     std::jthread thread MC_GUARDED_BY(stop_mutex);
+
+    void run() {
+        while (context.run_one() > 0)
+            while (awake_until != Time()) look();
+    }
+    /// Until something came, or it is time to sleep.
+    void look() {
+        const Time until = std::exchange(awake_until, Time());
+        if (!look_ahead.pays()) return;
+        while (Clock::now() < until)
+            if (context.poll_one() > 0) return look_ahead.found();
+        look_ahead.in_vain();
+    }
 };
 
 IoLoop::IoLoop() : impl_(std::make_unique<Impl>()) {}
@@ -45,7 +61,7 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(const std::string& thread_name) {
         std::shared_ptr<IoLoop> loop(new IoLoop());
         Impl& impl = *loop->impl_;
         Lock lock(impl.stop_mutex);
-        impl.thread = start_thread(thread_name, [&impl] { impl.context.run(); });
+        impl.thread = start_thread(thread_name, [&impl] { impl.run(); });
         impl.thread_id = impl.thread.get_id();
         return loop;
     } catch (const std::system_error& failure) {
@@ -73,6 +89,8 @@ void IoLoop::stop(const Task& last) {
     impl_->work.reset();
     impl_->thread.join();
 }
+
+void IoLoop::stay_awake(Duration time) noexcept { impl_->awake_until = Clock::now() + time; }
 
 std::span<std::byte> IoLoop::scratch() noexcept { return {impl_->scratch.get(), kScratchBytes}; }
 

@@ -37,6 +37,9 @@ public:
     /// ones are refused. Not from the loop's own thread. Thread-safe, idempotent.
     void stop(const Task& last);
 
+    /// Only on the loop's thread: something is about to come. The thread looks for it this long before it sleeps, if that has paid off before.
+    void stay_awake(Duration time) noexcept;
+
     /// Memory to receive into, for whoever runs on the loop now.
     std::span<std::byte> scratch() noexcept;
 

@@ -54,7 +54,7 @@ ssize_t Outbox::send_unlocked(Gather& gather) {
     mutex_.lock();
     sending_ = false;
     if (waiting_ > 0) sent_.notify_all();
-    if (closed_) socket_.reset();  // close() left it to us
+    close_if_unused();  // close() may have left it to us
     if (status == 0) return sent;
     return status == EAGAIN || status == EWOULDBLOCK ? 0 : -status;
 }
@@ -184,7 +184,26 @@ bool Outbox::discard(uint64_t call) {
 void Outbox::close() {
     Lock lock(mutex_);
     closed_ = true;
-    if (!sending_) socket_.reset();
+    if (held_) ::shutdown(socket_.fd(), SHUT_RDWR);
+    close_if_unused();
+}
+
+void Outbox::close_if_unused() {
+    if (closed_ && !sending_ && !held_) socket_.reset();
+}
+
+bool Outbox::hold() {
+    Lock lock(mutex_);
+    if (closed_) return false;
+    held_ = true;
+    return true;
+}
+
+bool Outbox::release() {
+    Lock lock(mutex_);
+    held_ = false;
+    close_if_unused();
+    return !closed_;
 }
 
 Time Outbox::blocked_since() const {

@@ -46,6 +46,11 @@ public:
     bool discard(uint64_t call);
     /// Nothing more is sent; the socket is closed as soon as no thread uses it.
     void close();
+    /// Keeps the socket from being closed until release(), so that the caller can read it. If close() comes meanwhile it is shut down, which wakes
+    /// who waits for bytes. False: it is closed. By one at a time.
+    bool hold();
+    /// False: close() came.
+    bool release();
 
     size_t frames() const noexcept { return frames_.load(std::memory_order_relaxed); }
     uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
@@ -64,6 +69,7 @@ private:
 
     struct Gather;
 
+    void close_if_unused() MC_REQUIRES(mutex_);
     bool must_wait() const MC_REQUIRES(mutex_) { return sending_ || corked_ || awaiting_; }
     void count(const Frame& frame) noexcept;
     void uncount(const Frame& frame) noexcept;
@@ -80,9 +86,10 @@ private:
     bool corked_ MC_GUARDED_BY(mutex_) = false;
     bool awaiting_ MC_GUARDED_BY(mutex_) = false;  // for writable
     bool closed_ MC_GUARDED_BY(mutex_) = false;
+    bool held_ MC_GUARDED_BY(mutex_) = false;
     Time blocked_since_ MC_GUARDED_BY(mutex_) = Time::max();
     Error failure_ MC_GUARDED_BY(mutex_);
-    net::Socket socket_;  // closed under mutex_, when closed_ and not sending_
+    net::Socket socket_;  // closed under mutex_, when closed_ and neither sending_ nor held_
     std::atomic<size_t> frames_{0};
     std::atomic<uint64_t> bytes_{0};
 };

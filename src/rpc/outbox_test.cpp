@@ -156,5 +156,18 @@ TEST(Outbox, ManyThreadsShareItWithoutMixingFrames) {
     over.store(true, std::memory_order_release);
 }
 
+TEST(Outbox, ASocketThatIsHeldStaysOpenButEnds) {
+    auto [ours, theirs] = make_pair_of_sockets();
+    const int fd = ours.fd();
+    Outbox outbox(std::move(ours));
+    ASSERT_TRUE(outbox.hold());
+    outbox.close();
+    char byte = 0;
+    EXPECT_EQ(::recv(fd, &byte, 1, MSG_DONTWAIT), 0);  // who waits for bytes is woken, and the number is still ours
+    EXPECT_FALSE(outbox.release());
+    EXPECT_FALSE(outbox.hold());
+    EXPECT_TRUE(theirs.closed_by_peer());
+}
+
 }  // namespace
 }  // namespace mooncake::rpc

@@ -78,6 +78,9 @@ public:
     virtual bool part(Bytes body) = 0;
     /// True when nobody waits for the answer any more (deadline, cancel, connection lost).
     virtual bool abandoned() const noexcept = 0;
+    /// Only in the handler: the caller's next request comes within this time, more likely than not, and is short of waiting. Before the I/O thread
+    /// sleeps it looks for it that long.
+    virtual void expect_next(Duration within) { (void)within; }
     virtual Deadline deadline() const noexcept = 0;
     virtual const PeerInfo& peer() const noexcept = 0;
 };
@@ -144,7 +147,12 @@ public:
 
     /// `address` is "host:port". Fails with kUnavailable (no connection, connection lost), kTimedOut, kCancelled (client
     /// stopped), kRefused (versions), or the error the server sent.
-    virtual Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline) = 0;
+    virtual Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline) {
+        return call(address, method, body, deadline, nullptr);
+    }
+    /// `meanwhile` runs once the request is on its way, on this thread: work for which the answer is not needed. It must not call this client.
+    virtual Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline,
+                               const std::function<void()>& meanwhile) = 0;
     /// The callback runs on an I/O thread, exactly once, and must not block. Returns an id for cancel().
     virtual uint64_t call_async(const std::string& address, Method method, Bytes body, Deadline deadline, Callback callback) = 0;
     /// As call_async(), for answers in parts: `on_part` any number of times, in order, then `on_end` once. Both on one I/O thread; a part that

@@ -106,6 +106,7 @@ public:
     void reply(Bytes body) override;
     void fail(const Error& error) override;
     bool part(Bytes body) override;
+    void expect_next(Duration within) override { session_->loop().stay_awake(within); }
     bool abandoned() const noexcept override { return abandoned_.load(std::memory_order_acquire) || deadline_.passed(); }
     Deadline deadline() const noexcept override { return deadline_; }
     const PeerInfo& peer() const noexcept override { return session_->peer(); }
