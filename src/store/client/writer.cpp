@@ -20,7 +20,8 @@ namespace {
 
 constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
 constexpr Duration kFencePatience = 500ms;
-constexpr uint64_t kFarStep = 4 << 20;       // sent while the next ones are hashed
+constexpr uint64_t kFarStep = 4 << 20;  // sent while the next ones are hashed
+constexpr uint64_t kHashAheadBytes = 512 << 10;
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
 constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
 
@@ -47,7 +48,7 @@ public:
     std::vector<StoreCode> run() {
         if (!check()) return std::move(codes_);
         const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
-        auto reply = start_writes(core_, put_items_, config_, replace_, request_id, unreachable_);
+        auto reply = start_writes(core_, put_items_, config_, replace_, request_id, unreachable_, [this] { hash_some(); });
         if (!reply) {
             for (const Item& item : items_) codes_[item.value] = core_.code_of(reply.error());
         } else {
@@ -91,15 +92,27 @@ private:
             items_.push_back({.value = i, .length = *length});
         }
         for (auto& [copy, of] : repeats_) of = items_[of].value;
+        put_items_.reserve(items_.size());
         for (const Item& item : items_)
             put_items_.push_back({.key = values_[item.value].key, .length = item.length, .group = values_[item.value].group});
+        if (core_.config.options.checksum) {
+            hashes_ = std::vector<ValueHash>(items_.size());
+            for (size_t i = 0; i < items_.size(); ++i)
+                hashes_[i].start(values_[items_[i].value].pieces, items_[i].length, Direction::kWrite);
+        }
         return !items_.empty();
+    }
+
+    /// While the master looks for room: as much as fits the caches, from where it is copied right afterwards.
+    void hash_some() {
+        uint64_t bytes = 0;
+        for (hashed_ = 0; hashed_ < hashes_.size() && (bytes += items_[hashed_].length) <= kHashAheadBytes; ++hashed_)
+            (void)hashes_[hashed_].checksum();
     }
 
     void move(const PutStartReply& reply) {
         ends_.resize(items_.size());
         far_.resize(items_.size());
-        if (core_.config.options.checksum) hashes_ = std::vector<ValueHash>(items_.size());
         const auto pass = core_.fence.enter(reply.epoch, Deadline::after(std::min(kJoinPatience, core_.config.options.rpc_timeout)));
         WriteMoves moves(core_);
         for (uint32_t i = 0; i < items_.size(); ++i) {
@@ -142,8 +155,7 @@ private:
 
     bool add(WriteMoves& moves, uint32_t i, const PutStartReply& reply) {
         const std::span<const Piece> pieces = values_[items_[i].value].pieces;
-        bool hashed = hashes_.empty();
-        if (!hashed) hashes_[i].start(pieces, items_[i].length, Direction::kWrite);
+        bool hashed = hashes_.empty() || i < hashed_;
         for (const ReplicaLocation& replica : replicas_of(i, reply)) {
             // Planned for want of anything better, but it has just failed: not worth waiting for.
             if (avoided(replica.segment)) return false;
@@ -196,6 +208,7 @@ private:
     std::vector<PutItem> put_items_;
     std::vector<WriteEnd> ends_;
     std::vector<ValueHash> hashes_;                       // of the items; empty where nothing is hashed
+    size_t hashed_ = 0;                                   // so many of them ahead
     std::vector<bool> far_;                               // items of which no replica is on this host
     std::vector<std::pair<uint32_t, uint32_t>> repeats_;  // this value got the fate of that one
     uint64_t bytes_written_ = 0;
@@ -232,7 +245,7 @@ std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWri
 }
 
 Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
-                                   uint64_t request_id, std::span<const uint32_t> unreachable) {
+                                   uint64_t request_id, std::span<const uint32_t> unreachable, const std::function<void()>& meanwhile) {
     PutStartRequest request{.client = core.id,
                             .request_id = request_id,
                             .tenant = core.config.tenant,
@@ -240,7 +253,8 @@ Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> it
                             .items = items,
                             .unreachable = unreachable};
     if (request.config.writer_host.empty()) request.config.writer_host = core.host;
-    auto reply = core.ask_twice(MasterCall::kPutStart, [&] { return core.master->put_start(request, replace, core.rpc_deadline()); });
+    auto reply = core.ask_twice(MasterCall::kPutStart,
+                                [&] { return core.master->put_start(request, replace, core.rpc_deadline(), meanwhile); });
     if (reply && !makes_sense(*reply, items.size())) return fail(Code::kCorrupt, "the master's answer makes no sense");
     if (!reply && !core.closing.load(std::memory_order_acquire)) {
         // It may have heard us all the same, and would keep the keys for a writer that never comes.

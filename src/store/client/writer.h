@@ -18,9 +18,10 @@ std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWri
 // The steps of it that writes in parts share.
 
 /// put_start, repeated once under the same number if the connection broke. The answer has as many items as the question. Where there is
-/// none, whatever may have been started is given up.
+/// none, whatever may have been started is given up. `meanwhile`: done while the master thinks.
 Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
-                                   uint64_t request_id, std::span<const uint32_t> unreachable);
+                                   uint64_t request_id, std::span<const uint32_t> unreachable,
+                                   const std::function<void()>& meanwhile = nullptr);
 /// What of the items failed, moved to the targets, is the caller's to say; ends or gives up, and sets codes[i] where that fails.
 struct WriteEnd {
     std::string_view key;

@@ -46,8 +46,10 @@ public:
         stop_liveness();
     }
 
-    Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline) override {
-        auto reply = ask(*calls_, Method::kStorePutStart, encode_put_start_request(request, replace), decode_put_start_reply, deadline);
+    Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline,
+                                    const std::function<void()>& meanwhile) override {
+        auto reply = ask(*calls_, Method::kStorePutStart, encode_put_start_request(request, replace), decode_put_start_reply, deadline,
+                         meanwhile);
         return of_length(std::move(reply), &PutStartReply::items, request.items.size());
     }
     Result<CodesReply> put_end(const PutEndRequest& request, Deadline deadline) override {
@@ -130,10 +132,10 @@ private:
     }
 
     template <typename Decode>
-    auto ask(rpc::Client& client, Method method, const rpc::Bytes& body, Decode decode, Deadline deadline)
-        -> decltype(decode(std::span<const std::byte>())) {
+    auto ask(rpc::Client& client, Method method, const rpc::Bytes& body, Decode decode, Deadline deadline,
+             const std::function<void()>& meanwhile = nullptr) -> decltype(decode(std::span<const std::byte>())) {
         if (!address_) return Unexpected(address_.error());
-        MC_ASSIGN_OR_RETURN(const rpc::Bytes reply, client.call(*address_, method, body, deadline));
+        MC_ASSIGN_OR_RETURN(const rpc::Bytes reply, client.call(*address_, method, body, deadline, meanwhile));
         return decode(reply);
     }
     Result<CodesReply> codes(Method method, const rpc::Bytes& body, size_t count, Deadline deadline) {

@@ -26,7 +26,12 @@ class MasterApi {
 public:
     virtual ~MasterApi() = default;
 
-    virtual Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline) = 0;
+    /// `meanwhile`: or null; work for which the answer is not needed, done here or not at all.
+    virtual Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline,
+                                            const std::function<void()>& meanwhile) = 0;
+    Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline) {
+        return put_start(request, replace, deadline, nullptr);
+    }
     virtual Result<CodesReply> put_end(const PutEndRequest& request, Deadline deadline) = 0;
     virtual Result<CodesReply> put_revoke(const PutRevokeRequest& request, Deadline deadline) = 0;
     virtual Result<GetReply> get_replicas(const KeysRequest& request, Deadline deadline) = 0;

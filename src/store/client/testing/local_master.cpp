@@ -70,7 +70,9 @@ class LocalMaster::Api final : public MasterApi {
 public:
     explicit Api(LocalMaster& owner) : owner_(owner) {}
 
-    Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline) override {
+    Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline,
+                                    const std::function<void()>& meanwhile) override {
+        if (meanwhile) meanwhile();
         return owner_.run("put_start", deadline, stopped_, [&](Transaction& t, Time now, uint64_t) {
             return replace ? store::upsert_start(t, request, now) : store::put_start(t, request, now);
         });

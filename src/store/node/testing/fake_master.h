@@ -136,7 +136,7 @@ public:
     }
 
     // ---- MasterApi
-    Result<PutStartReply> put_start(const PutStartRequest&, bool, Deadline) override { return none(); }
+    Result<PutStartReply> put_start(const PutStartRequest&, bool, Deadline, const std::function<void()>&) override { return none(); }
     Result<CodesReply> put_end(const PutEndRequest&, Deadline) override { return none(); }
     Result<CodesReply> put_revoke(const PutRevokeRequest&, Deadline) override { return none(); }
     Result<GetReply> get_replicas(const KeysRequest&, Deadline) override { return none(); }
