@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine over the fabric transport: how it is chosen, and that it does all an engine does.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <ostream>
@@ -78,6 +83,69 @@ TEST_F(FabricEngine, RefusesWhatMakesNoSense) {
     EngineConfig device = config_for("fabric:tcp");
     device.options.require_network_device = true;
     EXPECT_EQ(transports_of(device), code_name(Code::kNotSupported)) << "any machine has tcp; a device was asked for";
+}
+
+TEST_F(FabricEngine, ServesNobodyOnceClosed) {
+    EngineConfig config = config_for("fabric:tcp", {"fabric"});
+    config.options.fabric.stall_timeout = config.options.fabric.connect_timeout = 500ms;
+    auto ours = Engine::create(config).value(), theirs = Engine::create(config).value();
+    std::vector<std::byte> local(4096), far(4096);
+    ASSERT_TRUE(ours->register_memory(local.data(), local.size()));
+    ASSERT_TRUE(theirs->register_memory(far.data(), far.size()));
+    const Block block{.local = local.data(), .remote = remote(far.data()), .length = 4096};
+    local[0] = std::byte{1};
+    ASSERT_TRUE(ours->transfer(theirs->segment_name(), Direction::kWrite, {&block, 1}, soon()));
+    ASSERT_EQ(far[0], std::byte{1});
+    theirs->close();
+    local[0] = std::byte{2};
+    EXPECT_FALSE(ours->transfer(theirs->segment_name(), Direction::kWrite, {&block, 1}, soon()));
+    EXPECT_EQ(far[0], std::byte{1}) << "a closed engine was written to";
+}
+
+bool ip(const std::string& arguments) { return std::system(("ip " + arguments + " 2>/dev/null").c_str()) == 0; }
+
+constexpr int kSkipped = 77;
+
+/// In a network of its own: two engines whose rails have addresses that go away, while the rest of the network stays.
+int rails_go_away() {
+    if (::unshare(CLONE_NEWNET) != 0 || !ip("link set lo up") || !ip("addr add 10.78.0.1/32 dev lo") || !ip("addr add 10.78.0.2/32 dev lo"))
+        return kSkipped;
+    EngineConfig config = config_for("fabric:tcp", {"fabric", "tcp"});
+    config.options.fabric.stall_timeout = config.options.fabric.connect_timeout = 500ms;
+    config.options.fabric.nodes = {"10.78.0.1"};
+    auto ours = Engine::create(config);
+    config.options.fabric.nodes = {"10.78.0.2"};
+    auto theirs = Engine::create(config);
+    if (!ours || !theirs) return 1;
+    std::vector<std::byte> local(4 << 20, std::byte{1}), far(4 << 20);
+    if (!(*ours)->register_memory(local.data(), local.size()) || !(*theirs)->register_memory(far.data(), far.size())) return 2;
+    const Block block{.local = local.data(), .remote = remote(far.data()), .length = local.size()};
+    const auto move = [&] { return (*ours)->transfer((*theirs)->segment_name(), Direction::kWrite, {&block, 1}, Deadline::after(60s)); };
+    const auto over = [&](const char* path) {
+        const metrics::Labels labels = {{"path", path}, {"direction", "write"}};
+        return (*ours)->metrics().counter("mooncake_transfer_bytes_total", "", labels).value();
+    };
+    if (!move() || over("fabric") == 0 || over("tcp") != 0) return 3;
+    if (!ip("addr del 10.78.0.1/32 dev lo") || !ip("addr del 10.78.0.2/32 dev lo")) return 4;
+    std::fill(local.begin(), local.end(), std::byte{2});
+    if (const auto moved = move(); !moved) {
+        std::fprintf(stderr, "%s\n", moved.error().to_string().c_str());
+        return 5;
+    }
+    if (over("tcp") == 0) return 6;
+    return far == local ? 0 : 7;
+}
+
+TEST_F(FabricEngine, GivesWayToTcpWhenNoRailIsLeft) {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs a network namespace";
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    int code = -1;
+    EXPECT_EXIT(std::exit(rails_go_away()), ([&](int status) {
+                    code = WEXITSTATUS(status);
+                    return WIFEXITED(status) && (code == 0 || code == kSkipped);
+                }),
+                "");
+    if (code == kSkipped) GTEST_SKIP() << "needs a network namespace";
 }
 
 struct Style {

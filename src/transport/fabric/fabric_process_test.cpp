@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <optional>
 #include <thread>
 
@@ -31,6 +32,7 @@ struct Pair : RemoteTarget {
         initiator.emplace(*this, local, options_for(ours));
         peer = initiator->peer.get();
     }
+    Result<std::unique_ptr<Peer>> connect(Deadline deadline) { return initiator->host.transport().connect(descriptor, deadline); }
     Slice all() const { return {.local = local.data(), .remote = address, .length = kLength, .region = initiator->region}; }
     /// Writes new bytes; false when that failed or the target has others.
     bool write(uint64_t seed) {
@@ -134,13 +136,102 @@ TEST(FabricChild, DISABLED_WritesWhileLinksAreCut) {
     say("result good");
 }
 
+/// What such a process of its own says at its end; "skipped" where there can be no networks.
+std::string result_of(const std::string& test) {
+    if (::geteuid() != 0) return "skipped";
+    ChildProcess child("FabricChild.DISABLED_" + test);
+    return child.read_line("result ", Deadline::after(240s)).value_or("it ended");
+}
+
 TEST(FabricProcess, NoCutLinkCorruptsOrLosesAWrite) {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs network namespaces";
-    ChildProcess child("FabricChild.DISABLED_WritesWhileLinksAreCut");
-    const auto result = child.read_line("result ", Deadline::after(240s));
-    ASSERT_TRUE(result) << result.error().to_string();
-    if (*result == "skipped") GTEST_SKIP() << "needs network namespaces";
-    EXPECT_EQ(*result, "good");
+    const std::string result = result_of("WritesWhileLinksAreCut");
+    if (result == "skipped") GTEST_SKIP() << "needs network namespaces";
+    EXPECT_EQ(result, "good");
+}
+
+TEST(FabricChild, DISABLED_WritesWhileALinkFlaps) {
+    if (::unshare(CLONE_NEWNET) != 0) return say("result skipped");
+    Pair pair(true);
+    if (!pair.has_network || !make_links(pair.child.pid(), 2) || !limit_link(0, 800) || !limit_link(1, 800)) return say("result skipped");
+    pair.open("10.77.0.1,10.77.1.1", "10.77.0.2,10.77.1.2");
+    std::atomic<bool> over{false};
+    uint64_t seed = 1;
+    {
+        const std::jthread flapper([&] {
+            for (int i = 0; i < 10; ++i) {
+                const Time at = Clock::now() + 500ms;
+                while (Clock::now() < at) std::this_thread::yield();
+                shell(format_text("ip link set r1 {}", i % 2 == 0 ? "down" : "up"));
+            }
+            over = true;
+        });
+        while (!over)
+            if (!pair.write(++seed)) return say(format_text("result {} after {} writes", pair.why, seed));
+    }
+    for (int i = 0; i < 3; ++i)
+        if (!pair.write(++seed)) return say(format_text("result {} afterwards", pair.why));
+    say("result good");
+}
+
+TEST(FabricProcess, AFlappingLinkCorruptsAndLosesNothing) {
+    const std::string result = result_of("WritesWhileALinkFlaps");
+    if (result == "skipped") GTEST_SKIP() << "needs network namespaces";
+    EXPECT_EQ(result, "good");
+}
+
+TEST(FabricChild, DISABLED_WritesWhileConnectionsAreReset) {
+    if (::unshare(CLONE_NEWNET) != 0) return say("result skipped");
+    Pair pair(true);
+    if (!pair.has_network || !make_links(pair.child.pid(), 1) || !limit_link(0, 800)) return say("result skipped");
+    pair.open("10.77.0.1", "10.77.0.2");
+    if (!pair.write(1)) return say("result " + pair.why);
+    // Where the kernel cannot do it, nothing is listed as closed.
+    if (!shell("ss -K -t -n -H dst 10.77.0.2 | grep -q .")) return say("result unable");
+    for (uint64_t round = 2; round < 30; ++round) {
+        const std::jthread killer([&] {
+            const Time at = Clock::now() + std::chrono::milliseconds(round % 7 * 10);
+            while (Clock::now() < at) std::this_thread::yield();
+            shell("ss -K -t -n dst 10.77.0.2 > /dev/null");
+        });
+        if (!pair.write(round)) return say(format_text("result {} in round {}", pair.why, round));
+    }
+    say(pair.peer->usable() ? "result good" : "result the peer broke");
+}
+
+TEST(FabricProcess, ConnectionsThatAreResetCostNothingButARepetition) {
+    const std::string result = result_of("WritesWhileConnectionsAreReset");
+    if (result == "skipped") GTEST_SKIP() << "needs network namespaces";
+    if (result == "unable") GTEST_SKIP() << "the kernel does not let one reset connections";
+    EXPECT_EQ(result, "good");
+}
+
+TEST(FabricChild, DISABLED_WritesWithoutAnyLink) {
+    if (::unshare(CLONE_NEWNET) != 0) return say("result skipped");
+    Pair pair(true);
+    if (!pair.has_network || !make_links(pair.child.pid(), 2) || !limit_link(0, 800) || !limit_link(1, 800)) return say("result skipped");
+    pair.open("10.77.0.1,10.77.1.1", "10.77.0.2,10.77.1.2");
+    if (!pair.write(1)) return say("result " + pair.why);
+    shell("ip link set r0 down");
+    shell("ip link set r1 down");
+    const Time start = Clock::now();
+    const auto written = transfer(*pair.peer, Direction::kWrite, pair.all());
+    if (code_of(written) != Code::kUnavailable) return say("result no error without links");
+    if (Clock::now() - start > 20s) return say("result an error, but late");
+    if (pair.connect(Deadline::after(1s))) return say("result a connection without links");
+    shell("ip link set r0 up");
+    shell("ip link set r1 up");
+    const Deadline deadline = patience();
+    auto connected = pair.connect(Deadline::after(5s));
+    while (!connected && !deadline.passed()) connected = pair.connect(Deadline::after(5s));
+    if (!connected) return say("result " + connected.error().to_string());
+    pair.peer = connected->get();
+    say(pair.write(2) && pair.write(3) ? "result good" : "result " + pair.why);
+}
+
+TEST(FabricProcess, WithoutAnyLinkThereIsAnErrorUntilTheyAreBack) {
+    const std::string result = result_of("WritesWithoutAnyLink");
+    if (result == "skipped") GTEST_SKIP() << "needs network namespaces";
+    EXPECT_EQ(result, "good");
 }
 
 }  // namespace
