@@ -68,7 +68,7 @@ void SimNode::pinged(const PingReply& reply, uint64_t view) {
         if (report_ && report_->view == view) return;  // under way
         // What became of the segment is not known any more, so its memory is not lent again.
         if (renewing_) return crash();
-        join(view);
+        if (drained()) join(view);
     } else if (renewing_) {
         unmount();
     } else if (!feed_) {
@@ -79,10 +79,19 @@ void SimNode::pinged(const PingReply& reply, uint64_t view) {
 
 // ---- reporting
 
-/// Nothing is planned here between the end of one master and the last part of the report to the next.
-void SimNode::join(uint64_t view) {
+/// Whether the last words of an earlier master have been heard, or so much time has passed since the last one that no more will come.
+bool SimNode::drained() {
     view_ = 0;
     stop_works();
+    if (feed_ != draining_) {
+        draining_ = feed_;
+        heard_ = world_.now();
+    }
+    return !feed_ || world_.now() - heard_ >= kFeedSilence;
+}
+
+/// Nothing is planned here between the end of one master and the last part of the report to the next.
+void SimNode::join(uint64_t view) {
     if (feed_) {
         feed_->close();
         feed_ended(feed_, false);
@@ -171,6 +180,7 @@ void SimNode::follow() {
                                       SimFeed::Receiver{.on_update =
                                                             [this, self](const FeedUpdate& update) {
                                                                 self->begun = true;
+                                                                heard_ = world_.now();
                                                                 catalogue_->apply(update, world_.now());
                                                                 for (const CopyOrder& order : update.orders) take_order(order);
                                                             },

@@ -58,6 +58,7 @@ private:
         std::vector<HeldRest> rests;
         bool exact = false, more = false;
     };
+    static constexpr Duration kFeedSilence = 1s;  // no word that is on its way takes longer
     struct Report {
         uint64_t view = 0;
         std::vector<Part> parts;
@@ -80,6 +81,7 @@ private:
     void start();
     void beat();
     void pinged(const PingReply& reply, uint64_t view);
+    bool drained();
     void join(uint64_t view);
     void send_part(const std::shared_ptr<Report>& report);
     bool remount_with(Transaction& t, const ClientId& id, const SegmentSpec& spec, const Part& part);
@@ -103,8 +105,10 @@ private:
     std::unique_ptr<Catalogue> catalogue_;
     uint64_t view_ = 0;  // the master that knows what we hold; 0: none
     bool ever_known_ = false;
-    std::shared_ptr<Report> report_;  // under way
-    std::shared_ptr<SimFeed> feed_;   // null: not following
+    std::shared_ptr<Report> report_;     // under way
+    std::shared_ptr<SimFeed> feed_;      // null: not following
+    std::shared_ptr<SimFeed> draining_;  // the one whose last words are awaited
+    Time heard_{};                       // its last word, or when that began
     std::map<TaskId, std::shared_ptr<Work>> works_;
     Time answered_{};        // when the last ping that was answered had been sent
     bool renewing_ = false;  // the master has not let go of the segment yet
