@@ -134,12 +134,15 @@ void Rail::announce(RailClient& client) {
 }
 
 bool Rail::drive(Endings& endings) {
-    bool any = false;
+    bool any = false, soon = false;
     do {
         if (!mutex_.try_lock()) return any;
         any |= step(endings);
+        soon = wanted_soon_;
         mutex_.unlock();
     } while (announced());
+    // The rail's thread may be asleep, and knows nothing of it.
+    if (soon) ring();
     return any;
 }
 
@@ -187,6 +190,7 @@ bool Rail::step(Endings& endings) {
     any |= aloft_ != before;
     if (settings_.metrics != nullptr) settings_.metrics->in_flight->set(aloft_);
     const bool busy = aloft_ > 0 || !retiring_.empty();
+    wanted_soon_ = wake_next_ <= now + kTick;
     if (wait_fd_ < 0) wake_by(now + (busy ? kUnsleepingBusy : kUnsleepingIdle));
     wake_by(now + (busy ? kTick : kIdle));
     wake_at_.store(wake_next_.time_since_epoch().count(), std::memory_order_release);

@@ -187,6 +187,7 @@ private:
         uint32_t users = 0;
     };
     std::map<std::vector<std::byte>, Address> addresses_ MC_GUARDED_BY(mutex_);
+    bool wanted_soon_ MC_GUARDED_BY(mutex_) = false;  // a client asked in the last step to be called before the next tick
     Time ticked_ MC_GUARDED_BY(mutex_){};
     Time reopen_at_ MC_GUARDED_BY(mutex_){};
     Time wake_next_ MC_GUARDED_BY(mutex_){};

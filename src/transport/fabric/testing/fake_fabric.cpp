@@ -201,7 +201,7 @@ Result<bool> FakeEndpoint::post(const Operation& operation) {
     if (state.counts.in_flight >= domain_.nic().tx_size || !network.endpoints_.contains(target)) return false;
     network.flying_.push_back({.operation = operation, .from = id_, .to = target, .origin = domain_.nic().name, .late = {}});
     ++state.counts.posted;
-    ++state.counts.in_flight;
+    state.counts.in_flight_max = std::max(state.counts.in_flight_max, ++state.counts.in_flight);
     network.signal(network.endpoints_[target].nic);
     return true;
 }
@@ -255,6 +255,11 @@ void FakeNetwork::set_late_writes(bool on) {
 void FakeNetwork::set_lose_flushes(bool on) {
     Lock lock(mutex_);
     lose_flushes_ = on;
+}
+
+void FakeNetwork::set_double_errors(bool on) {
+    Lock lock(mutex_);
+    double_errors_ = on;
 }
 
 void FakeNetwork::set_refusal_cancels_all(bool on) {
@@ -359,7 +364,8 @@ void FakeNetwork::finish(const Flying& flying, int error, int provider_error) {
     if (flying.operation.context == nullptr) return;
     NicState& state = nics_[flying.origin];
     --state.counts.in_flight;
-    state.finished.push_back({.context = flying.operation.context, .error = error, .provider_error = provider_error});
+    for (int i = 0; i < (error != 0 && double_errors_ ? 2 : 1); ++i)
+        state.finished.push_back({.context = flying.operation.context, .error = error, .provider_error = provider_error});
     signal(flying.origin);
 }
 

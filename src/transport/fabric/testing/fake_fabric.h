@@ -62,6 +62,8 @@ public:
     void set_late_writes(bool on);
     /// Closing an endpoint does not report its operations.
     void set_lose_flushes(bool on);
+    /// Errors are reported twice.
+    void set_double_errors(bool on);
     /// A refused key takes all operations to that target with it, as with tcp; else only its own, as with EFA.
     void set_refusal_cancels_all(bool on);
     /// Operations on this address are refused, whatever their key; null: none.
@@ -81,6 +83,7 @@ public:
         uint64_t refused_strangers = 0;
         uint64_t stale_addresses = 0;  // posts to a handle that was removed
         size_t in_flight = 0;
+        size_t in_flight_max = 0;  // ever
         size_t endpoints = 0;
         size_t registrations = 0;
         size_t addresses = 0;
@@ -141,6 +144,7 @@ private:
     uint64_t next_key_ MC_GUARDED_BY(mutex_) = 1000;
     bool late_writes_ MC_GUARDED_BY(mutex_) = false;
     bool lose_flushes_ MC_GUARDED_BY(mutex_) = false;
+    bool double_errors_ MC_GUARDED_BY(mutex_) = false;
     bool refusal_cancels_all_ MC_GUARDED_BY(mutex_) = true;
     const void* poisoned_ MC_GUARDED_BY(mutex_) = nullptr;
 };
