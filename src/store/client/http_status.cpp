@@ -25,13 +25,13 @@ std::string client_summary(const ClientMetrics& counters) {
 Result<std::unique_ptr<net::HttpServer>> serve_status(StatusSources sources, uint16_t port) {
     MC_ASSIGN_OR_RETURN(auto server, net::HttpServer::create({.port = port}));
     using Request = net::HttpServerRequest;
-    server->handle("GET", "/metrics", [metrics = sources.metrics](const Request&) {
+    server->handle("GET", "/metrics", [metrics = std::move(sources.metrics)](const Request&) {
         return net::HttpResponse{.body = metrics(), .content_type = kMetricsType};
     });
     server->handle("GET", "/metrics/summary", [counters = sources.counters](const Request&) {
         return net::HttpResponse{.body = client_summary(*counters), .content_type = kMetricsType};
     });
-    server->handle("GET", "/health", [healthy = sources.healthy](const Request&) {
+    server->handle("GET", "/health", [healthy = std::move(sources.healthy)](const Request&) {
         const bool well = healthy();
         return net::HttpResponse{.status = well ? 200 : 503,
                                  .body = well ? R"({"status":"healthy","code":0})" : R"({"status":"master_unreachable","code":2})",

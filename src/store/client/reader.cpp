@@ -156,8 +156,9 @@ void PartsFetch::plan_verified(Plan& plan, const PartToRead& part, const Place& 
 }
 
 std::byte* PartsFetch::scratch_chunk(Plan& plan, uint64_t number, uint64_t length) {
-    for (auto chunk = plan.chunks.rbegin(); chunk != plan.chunks.rend(); ++chunk)
-        if (chunk->scratch && chunk->number == number) return chunk->at;
+    const auto known = std::find_if(plan.chunks.rbegin(), plan.chunks.rend(),
+                                    [&](const Chunk& chunk) { return chunk.scratch && chunk.number == number; });
+    if (known != plan.chunks.rend()) return known->at;
     plan.scratch.emplace_back(new std::byte[length]);
     plan.chunks.push_back({.number = number, .at = plan.scratch.back().get(), .length = length, .scratch = true});
     return plan.chunks.back().at;

@@ -111,9 +111,8 @@ private:
 }  // namespace
 
 void run_drains(Transaction& transaction, Time now) {
-    const MasterState& state = transaction.state();
-    for (size_t i = 0; i < state.drains().size(); ++i)
-        if (state.drains()[i].status == DrainStatus::kRunning) DrainRun(transaction, state.drains()[i], now).run();
+    for (const auto& drain : transaction.state().drains())
+        if (drain.status == DrainStatus::kRunning) DrainRun(transaction, drain, now).run();
 }
 
 }  // namespace mooncake::store
