@@ -5,7 +5,7 @@
 //
 // The two take turns many times, because loopback has faster and slower moments; what is told is the median over the turns. The plain
 // target stands still while it is not its turn.
-//     fabric_bench [seconds per case] [spin=us] [node=address]
+//     fabric_bench [seconds per case] [spin=us] [node=address] [only=write4|write64|write1024|read4|...]
 // Exits with 1 when something is slower than it should be.
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -193,17 +193,20 @@ private:
 
 class OurLoop {
 public:
-    OurLoop(const OurTarget& target, const EngineOptions& options) : there_(target.there()), here_(options, target.socket()) {
+    OurLoop(const OurTarget& target, const EngineOptions& options)
+        : there_(target.there()), here_(options, target.socket()), peer_(connect()) {}
+
+    std::unique_ptr<Peer> connect() {
         SegmentDescriptor descriptor{.name = "target", .incarnation = there_.incarnation};
         descriptor.endpoints["fabric"] = std::string(there_.bytes, there_.length);
         auto connected = here_.transport->connect(descriptor, Deadline::after(5s));
-        if (!connected) {
-            std::fprintf(stderr, "cannot connect: %s\n", connected.error().to_string().c_str());
-            std::exit(1);
-        }
-        peer_ = std::move(*connected);
+        if (connected) return std::move(*connected);
+        std::fprintf(stderr, "cannot connect: %s\n", connected.error().to_string().c_str());
+        std::exit(1);
     }
-    void call(Direction direction, size_t size, size_t count, Submit how) {
+    Transport& transport() { return *here_.transport; }
+    void call(Direction direction, size_t size, size_t count, Submit how) { call(*peer_, direction, size, count, how); }
+    void call(Peer& peer, Direction direction, size_t size, size_t count, Submit how) {
         completion_.reset();
         completion_.add(static_cast<uint32_t>(count));
         slices_.clear();
@@ -213,8 +216,8 @@ public:
                                .length = size,
                                .completion = &completion_,
                                .region = &here_.region});
-        peer_->submit(direction, slices_, how);
-        const bool done = how == Submit::kWait ? peer_->wait(completion_, Deadline::after(20s)) : completion_.wait(Deadline::after(20s));
+        peer.submit(direction, slices_, how);
+        const bool done = how == Submit::kWait ? peer.wait(completion_, Deadline::after(20s)) : completion_.wait(Deadline::after(20s));
         if (done && completion_.result()) return;
         std::fprintf(stderr, "transfer failed: %s\n", done ? completion_.result().error().to_string().c_str() : "timed out");
         std::exit(1);
@@ -291,9 +294,58 @@ public:
         const double percent = (used_seconds(::getpid()) + used_seconds(target) - before) / 2 * 100;
         std::printf("idle: %.2f %% of a core, initiator and target together (<= 1 %s)\n", percent, verdict(percent <= 1));
     }
+    /// Many buffers, and many peers of which each has been used.
+    void scale() {
+        constexpr size_t kBuffers = 10'000, kBufferBytes = 64 << 10, kPeers = 1'000;
+        void* const memory = ::mmap(nullptr, kBuffers * kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        MC_CHECK(memory != MAP_FAILED);
+        std::vector<std::unique_ptr<Registration>> buffers;
+        grow("buffers registered", kBuffers, 2, 32, [&] {
+            for (size_t i = 0; i < kBuffers; ++i) {
+                const MemoryRegion region{.address = static_cast<std::byte*>(memory) + i * kBufferBytes, .length = kBufferBytes};
+                buffers.push_back(ours_.transport().register_memory(region).value());
+            }
+        });
+        grow("buffers given back", kBuffers, 2, 32, [&] { buffers.clear(); });
+        std::vector<std::unique_ptr<Peer>> peers;
+        grow("peers connected and read from", kPeers, 5, 32, [&] {
+            for (size_t i = 0; i < kPeers; ++i) {
+                peers.push_back(ours_.connect());
+                ours_.call(*peers.back(), Direction::kRead, 4096, 1, Submit::kWait);
+            }
+        });
+        measure_among(peers);
+        grow("peers left", kPeers, 2, 32, [&] { peers.clear(); });
+        ::munmap(memory, kBuffers * kBufferBytes);
+    }
     bool missed() const noexcept { return missed_; }
 
 private:
+    /// A transfer must not become slower because there are many peers.
+    void measure_among(const std::vector<std::unique_ptr<Peer>>& peers) {
+        const Figures first = measure(seconds_, 4096, [&] { ours_.call(Direction::kRead, 4096, 1, Submit::kWait); });
+        size_t turn = 0;
+        const Figures all = measure(seconds_, 4096,
+                                    [&] { ours_.call(*peers[turn++ % peers.size()], Direction::kRead, 4096, 1, Submit::kWait); });
+        std::printf("read 4096 among %zu peers: p50 %.1f us from one, %.1f in turn from all\n", peers.size(), first.p50_us, all.p50_us);
+    }
+    void grow(const char* what, size_t count, double seconds_max, double mebibytes_max, const std::function<void()>& body) {
+        const double before = resident_mebibytes();
+        const Time start = Clock::now();
+        body();
+        const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        const double more = resident_mebibytes() - before;
+        std::printf("%zu %s: %.3f s (<= %.0f %s), %+.1f MiB (<= %.0f %s)\n", count, what, seconds, seconds_max,
+                    verdict(seconds <= seconds_max), more, mebibytes_max, verdict(more <= mebibytes_max));
+        std::fflush(stdout);
+    }
+    static double resident_mebibytes() {
+        long pages = 0, resident = 0;
+        std::FILE* const file = std::fopen("/proc/self/statm", "r");
+        MC_CHECK(file != nullptr && std::fscanf(file, "%ld %ld", &pages, &resident) == 2);
+        std::fclose(file);
+        return static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
+    }
     const char* verdict(bool good) {
         missed_ |= !good;
         return good ? "ok" : "MISSED";
@@ -320,11 +372,13 @@ int main(int argc, char** argv) {
     EngineOptions options;
     options.protocol = "fabric:tcp";
     std::string node = "127.0.0.1";
+    std::string only;
     double seconds = 2;
     for (int i = 1; i < argc; ++i) {
         const std::string argument = argv[i];
         const std::string value = argument.substr(argument.find('=') + 1);
-        if (argument.starts_with("spin=")) options.fabric.spin = std::chrono::microseconds(std::stoi(value));
+        if (argument.starts_with("only=")) only = value;
+        else if (argument.starts_with("spin=")) options.fabric.spin = std::chrono::microseconds(std::stoi(value));
         else if (argument.starts_with("node=")) node = value;
         else seconds = std::stod(argument);
     }
@@ -334,11 +388,12 @@ int main(int argc, char** argv) {
     PlainLoop plain(plain_target, node);
     OurLoop ours(our_target, options);
     Comparison comparison(plain_target, plain, ours, seconds);
-    for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
-        comparison.run(direction, 4 << 10, 1);
-        comparison.run(direction, 64 << 10, 16);
-        comparison.run(direction, 1 << 20, 8);
-    }
+    constexpr std::pair<size_t, size_t> kCases[] = {{4 << 10, 1}, {64 << 10, 16}, {1 << 20, 8}};
+    for (const Direction direction : {Direction::kWrite, Direction::kRead})
+        for (const auto& [size, count] : kCases)
+            if (only.empty() || only == format_text("{}{}", direction == Direction::kWrite ? "write" : "read", size >> 10))
+                comparison.run(direction, size, count);
     comparison.idle(our_target.pid());
+    if (only.empty() || only == "scale") comparison.scale();
     return comparison.missed() ? 1 : 0;
 }

@@ -180,7 +180,11 @@ void FabricPeer::submit(Direction direction, std::span<const Slice> slices, Subm
     for (size_t i = here ? 1 : 0; i < wanted; ++i) rail_at(i).ring();
     if (!here) return;
     Endings endings;
-    rail_at(0).drive(endings);
+    Rail& rail = rail_at(0);
+    // Posting may take a while where the provider copies; and whoever waits goes on driving.
+    if (how == Submit::kWait) rail.begin_driving();
+    rail.drive(endings);
+    if (how == Submit::kWait) rail.end_driving(true);
 }
 
 bool FabricPeer::drive(Endings& endings) {

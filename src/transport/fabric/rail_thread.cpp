@@ -21,7 +21,7 @@ constexpr int kInVainMax = 4;            // wakes for nothing, before a descript
 constexpr Duration kNapping = 20ms;      // and how long it is not
 constexpr Duration kNapMin = 20us;
 constexpr Duration kNapMax = 200us;
-constexpr Duration kDescheduled = 300us;  // between two polls
+constexpr Duration kCrowded = 200us;  // until a yielded core comes back
 }  // namespace
 
 Result<std::unique_ptr<RailThread>> RailThread::start(const std::string& name, std::vector<Rail*> rails, std::optional<Duration> spin) {
@@ -61,14 +61,15 @@ void RailThread::run(const std::stop_token& stop) {
     std::optional<Duration> slept;  // until a rail had something to do
     while (!stop.stop_requested()) {
         const bool any = drive_rails(now);
-        const Time before = std::exchange(now, Clock::now());
+        now = Clock::now();
         if (slept) woken(*slept, any);
         if (slept || any) polling_since = now;
         if (any) in_vain_ = 0;
-        if (now - before > kDescheduled) alertness_.crowded();
         slept.reset();
         if (now - polling_since < alertness_.budget() && !is_driven(now)) {
             ::sched_yield();  // whoever we wait for may need this very core
+            const Time before = std::exchange(now, Clock::now());
+            if (now - before > kCrowded) alertness_.crowded();
             continue;
         }
         slept = sleep();

@@ -38,7 +38,7 @@ public:
 
     static constexpr Duration kShortSleep = 100us;
     static constexpr Duration kBudgetMin = 50us;
-    static constexpr Duration kBudgetMax = 2ms;
+    static constexpr Duration kBudgetMax = 5ms;
 
 private:
     const std::optional<Duration> fixed_;
