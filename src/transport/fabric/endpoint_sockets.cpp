@@ -18,6 +18,8 @@ namespace mooncake::fabric {
 
 namespace {
 
+constexpr int kDescriptorsMax = 65536;
+
 bool is_name_of_socket(std::span<const std::byte> name) noexcept {
     sa_family_t family = AF_UNSPEC;
     if (name.size() < sizeof(sockaddr)) return false;
@@ -56,6 +58,7 @@ std::vector<int> descriptors() {
         void operator()(DIR* directory) const noexcept { ::closedir(directory); }
     };
     const std::unique_ptr<DIR, Close> directory(::opendir("/proc/self/fd"));
+    for (int fd = 0; !directory && fd < kDescriptorsMax; ++fd) found.push_back(fd);  // where there is no /proc
     if (!directory) return found;
     while (const dirent* const entry = ::readdir(directory.get())) {
         const std::string_view text = entry->d_name;

@@ -313,6 +313,7 @@ Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline
         endings.hold(endings_);
         queue_.give_up(&completion, reason, endings);
         drop_waiting(&completion, endings);
+        if (!queue_.empty() || !waiting_.empty()) call_rails();  // others may have waited for it
     }
     // What is under way ends by itself on a healthy path. Otherwise its endpoint is closed.
     for (Duration patience = kDrain; !wait(completion, Deadline::after(patience)); patience = kDrain + kOthersDrain) reclaim(&completion);
@@ -342,8 +343,7 @@ void FabricPeer::sweep(Time now) {
     Lock lock(mutex_);
     if (left_ || broken_.load(std::memory_order_relaxed)) return;
     release_held(endings);
-    for (Rail* const rail : shared_.rails)
-        if (!waiting_.empty()) rail->announce(*this);
+    if (!waiting_.empty()) call_rails();
     // The target forgets addresses that nobody speaks of.
     wishes_.announce |= shared_.profile.announces && now - announced_at_ > shared_.profile.idle_timeout / 4;
     wishes_.look |= now - heard_ >= kPingInterval;

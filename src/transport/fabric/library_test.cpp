@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -220,7 +221,7 @@ bool signals_are_as_before() {
 TEST(LibraryDeathTest, LeavesTheProgramsSignalsAlone) {
     // In a fresh process: the provider shm, which other tests use, does take some.
     ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-    EXPECT_EXIT(std::exit(signals_are_as_before() ? 0 : 1), ::testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(::_exit(signals_are_as_before() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Library, SaysWhyThereIsNone) {

@@ -81,7 +81,7 @@ FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& ch
 
 /// Whether the target knows the address that this rail writes from, where it must. If not it is told.
 bool FabricPeer::is_announced(const Rail& rail) {
-    if (!shared_.profile.announces || announced_[rail.index()] == rail.initiating_record().epoch) return true;
+    if (!shared_.profile.announces || announced_[rail.index()] == rail.initiating_epoch()) return true;
     wishes_.announce = true;
     ask();
     return false;

@@ -75,7 +75,7 @@ void Rail::stop_serving() {
 
 void Rail::set_initiating(std::unique_ptr<Endpoint> endpoint) {
     Lock lock(state_mutex_);
-    ++initiating_epoch_;
+    initiating_epoch_.fetch_add(1, std::memory_order_acq_rel);
     initiating_name_ = endpoint ? endpoint->name() : std::vector<std::byte>();
     current_.endpoint = std::move(endpoint);
 }
@@ -121,7 +121,7 @@ RailRecord Rail::initiating_record() const {
     RailRecord made = record();
     Lock lock(state_mutex_);
     made.name = initiating_name_;
-    made.epoch = initiating_epoch_;
+    made.epoch = initiating_epoch();
     return made;
 }
 

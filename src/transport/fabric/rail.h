@@ -95,6 +95,7 @@ public:
     RailRecord record() const;
     /// The initiating endpoint as it is now, in the place of the serving one; `epoch` counts up when it is another.
     RailRecord initiating_record() const;
+    uint64_t initiating_epoch() const noexcept { return initiating_epoch_.load(std::memory_order_acquire); }
     /// Returns once the serving endpoint of that epoch, and all before it, are closed.
     Result<> close_epoch(uint64_t epoch);
     /// Closes the serving endpoint for good. No registration is bound to it.
@@ -206,7 +207,7 @@ private:
     mutable Mutex state_mutex_;  // inside mutex_
     uint64_t epoch_ MC_GUARDED_BY(state_mutex_) = 0;
     std::vector<std::byte> name_ MC_GUARDED_BY(state_mutex_);
-    uint64_t initiating_epoch_ MC_GUARDED_BY(state_mutex_) = 0;
+    std::atomic<uint64_t> initiating_epoch_{0};  // written with state_mutex_
     std::vector<std::byte> initiating_name_ MC_GUARDED_BY(state_mutex_);
 };
 
