@@ -64,6 +64,31 @@ TEST_P(FailingPool, AStoppedNodeCostsOnlyItsOwnValues) {
     EXPECT_TRUE(eventually([&] { return get(*reader, "there", there) == 100'000; }));
 }
 
+TEST_P(FailingPool, AHungNodesValuesAreMissesSoonAfterItsFirstFailure) {
+    start_master();
+    std::string name_a, name_b;
+    auto stopped = lender(name_a), living = lender(name_b);
+    const auto reader = client();
+    auto there = pattern(10'000, 1), here = pattern(10'000, 2);
+    for (int i = 0; i < 20; ++i)
+        ASSERT_EQ(put(*reader, format_text("there{}", i), there, {.preferred_segments = {name_a}}), StoreCode::kOk);
+    ASSERT_EQ(put(*reader, "here", here, {.preferred_segments = {name_b}}), StoreCode::kOk);
+    stopped->stop();
+    if (get(*reader, "there0", there) > 0) return;  // memory that is mapped needs nobody over there
+    Duration longest{0};
+    int asked = 0;
+    for (const Deadline end = Deadline::after(3s); !end.passed(); ++asked) {
+        const Time begin = Clock::now();
+        EXPECT_LT(get(*reader, format_text("there{}", asked % 20), there), 0);
+        longest = std::max(longest, Clock::now() - begin);
+        EXPECT_EQ(get(*reader, "here", here), 10'000);
+    }
+    GTEST_LOG_(INFO) << asked << " misses, the longest took " << std::chrono::duration<double, std::milli>(longest).count() << " ms";
+    EXPECT_LT(longest, 1500ms * kSlowness) << "as long as the first one";  // a tenth of it on a machine with nothing else to do
+    stopped->go_on();
+    EXPECT_TRUE(eventually([&] { return get(*reader, "there0", there) == 10'000; }));
+}
+
 TEST_P(FailingPool, OutlivesItsMaster) {
     start_master();
     std::string name;

@@ -282,6 +282,9 @@ Move Fetch::move_for(const Group& group, std::span<const uint32_t> items, uint64
     }
     const uint64_t waits_for = before + move.bytes;
     move.patience = group.hedged ? kHedge + kHedgePerByte * waits_for : kPatience + kPatiencePerByte * waits_for;
+    // One that failed is tried again at little cost to whoever happens to do it.
+    if (const auto trial = core_.directory.trial(group.from.segment))
+        move.patience = std::min<Duration>(move.patience, *trial + kHedgePerByte * waits_for);
     return move;
 }
 

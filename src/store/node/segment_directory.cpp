@@ -149,6 +149,14 @@ bool SegmentDirectory::reachable(const SegmentHandle& segment, Time now) const {
     return found == suspects_.end() || now >= found->second.retry_at;
 }
 
+std::optional<Duration> SegmentDirectory::trial(const SegmentHandle& segment) const {
+    if (all_reachable()) return std::nullopt;
+    ReadLock lock(mutex_);
+    const auto found = suspects_.find(segment->spec.id);
+    if (found == suspects_.end()) return std::nullopt;
+    return std::max<Duration>(kRetryMin, pause_after(found->second.failures) / 4);
+}
+
 std::vector<uint32_t> SegmentDirectory::unreachable(Time now) const {
     std::vector<uint32_t> numbers;
     if (all_reachable()) return numbers;

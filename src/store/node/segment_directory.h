@@ -43,6 +43,9 @@ public:
     void failed(const SegmentHandle& segment, Time now);
     void worked(const SegmentHandle& segment);
     bool reachable(const SegmentHandle& segment, Time now) const;
+    /// How long one that failed may take to answer when it is tried again: 50 ms, or a quarter of the time for which it was left alone. Nothing: as
+    /// long as any other.
+    std::optional<Duration> trial(const SegmentHandle& segment) const;
     /// The numbers of those not worth trying now, for KeysRequest::unreachable.
     std::vector<uint32_t> unreachable(Time now) const;
     bool all_reachable() const noexcept { return suspected_.load(std::memory_order_acquire) == 0; }  // cheap: nothing is suspected

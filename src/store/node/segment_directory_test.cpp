@@ -142,6 +142,8 @@ TEST_F(SegmentDirectoryTest, AFailedSegmentIsLeftAloneForAWhileThatDoubles) {
         directory_.failed(bad, now + pause / 2);  // one that was under way
         EXPECT_FALSE(directory_.reachable(bad, now + pause - 1ms));
         EXPECT_TRUE(directory_.reachable(bad, now + pause));
+        EXPECT_EQ(directory_.trial(bad), std::max<Duration>(50ms, pause / 4));
+        EXPECT_EQ(directory_.trial(good), std::nullopt);
         EXPECT_TRUE(directory_.reachable(good, now));
         EXPECT_THAT(directory_.unreachable(now), ElementsAre(1U));
         EXPECT_THAT(directory_.unreachable(now + pause), IsEmpty());
@@ -152,6 +154,7 @@ TEST_F(SegmentDirectoryTest, AFailedSegmentIsLeftAloneForAWhileThatDoubles) {
     EXPECT_FALSE(directory_.all_reachable());
     directory_.worked(bad);
     EXPECT_TRUE(directory_.all_reachable());
+    EXPECT_EQ(directory_.trial(bad), std::nullopt);
     directory_.failed(bad, now);
     EXPECT_TRUE(directory_.reachable(bad, now + 50ms)) << "it starts anew";
 }

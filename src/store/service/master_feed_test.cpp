@@ -33,7 +33,7 @@ protected:
     MasterFeed() { server_->start(); }
     std::string address() const { return format_text("127.0.0.1:{}", server_->port()); }
 
-    std::unique_ptr<MasterServer> server_ = MasterServer::create({.threads = 2}).value();
+    std::unique_ptr<MasterServer> server_ = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2}).value();
     Caller caller_{address()};
 };
 
@@ -186,7 +186,7 @@ std::jthread start_writer(const std::string& address, const std::string& prefix,
 
 TEST(MasterFeedEnd, ANodeOfAStoppedMasterKnowsAtLeastWhatWritersWereTold) {
     for (int round = 0; round < 10; ++round) {
-        auto server = MasterServer::create({.threads = 4}).value();
+        auto server = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 4}).value();
         server->start();
         Caller caller(format_text("127.0.0.1:{}", server->port()));
         caller.join(kNode, 1);

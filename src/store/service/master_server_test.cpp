@@ -19,7 +19,8 @@ using ::testing::ElementsAre;
 
 constexpr ClientId kNode{1, 1}, kOther{2, 2}, kReader{3, 3};
 
-std::unique_ptr<MasterServer> serve(MasterServerOptions options = {.threads = 2}) {
+/// Its clients need not ping.
+std::unique_ptr<MasterServer> serve(MasterServerOptions options = {.core = {.client_ttl = 1h}, .threads = 2}) {
     auto server = MasterServer::create(std::move(options));
     MC_CHECK(server);
     (*server)->start();
@@ -147,7 +148,7 @@ TEST_F(MasterServerTest, SegmentsComeAndGo) {
 TEST_F(MasterServerTest, PingsTellTheEpochAndWhoIsUnknown) {
     EXPECT_EQ(caller_.ping(kNode).status, PingStatus::kNeedRemount);
     EXPECT_EQ(caller_.ping(kNode).epoch, server_->epoch());
-    EXPECT_EQ(caller_.ping(kNode).client_ttl, 10s);
+    EXPECT_EQ(caller_.ping(kNode).client_ttl, 1h);
     caller_.join(kNode, 1);
     EXPECT_EQ(caller_.ping(kNode).status, PingStatus::kOk);
     const std::vector<SegmentId> failed{Caller::segment(1).id};
@@ -279,7 +280,7 @@ TEST(MasterServer, MissesAClientByItsPingsAlone) {
 }
 
 TEST(MasterServer, EvictsByItselfAboveTheWatermark) {
-    const auto server = serve({.core = {.high_watermark = 0.5, .evict_ahead = true}, .threads = 1});
+    const auto server = serve({.core = {.high_watermark = 0.5, .evict_ahead = true, .client_ttl = 1h}, .threads = 1});
     Caller caller(address_of(*server));
     caller.remount({.client = kNode, .segments = {}});
     ASSERT_EQ(caller.mount(kNode, Caller::segment(1, 1 << 20)), StoreCode::kOk);

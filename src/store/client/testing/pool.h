@@ -47,7 +47,7 @@ protected:
         config.buffer_bytes = kMiB;
         config.options.setup_tries = 100;
         if (change) change(config);
-        return ClientImpl::create(std::move(config), master().connect(), {.ping_interval = 20ms, .retry_interval = 5ms});
+        return ClientImpl::create(std::move(config), master().connect(), membership_);
     }
     std::unique_ptr<StoreClient> client(const Change& change = {}) {
         auto made = try_client(change);
@@ -115,6 +115,7 @@ protected:
     }
 
     MasterOptions options_ = LocalMaster::default_options();
+    MembershipOptions membership_{.ping_interval = 20ms, .retry_interval = 5ms};
 
 private:
     std::unique_ptr<LocalMaster> master_;
