@@ -8,3 +8,11 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
 }
 
 #endif
+
+// libfabric 1.17 keeps a description for ever of every connection that it accepted.
+#if defined(__SANITIZE_ADDRESS__)
+
+// NOLINTNEXTLINE(bugprone-reserved-identifier): as above
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:libfabric.so\n"; }
+
+#endif
