@@ -211,7 +211,8 @@ void SimNode::stop_works() {
 }
 
 void SimNode::take_order(const CopyOrder& order) {
-    if (view_ != master_.view() || works_.contains(order.task)) return;  // of a lost master; told once more
+    if (view_ != master_.view() || works_.contains(order.task)) return;            // of a lost master; told once more
+    if (world_.now() - answered_ >= master_.state().options().client_ttl) return;  // of one that has given us up meanwhile
     auto work = std::make_shared<Work>();
     work->order = order;
     for (const ReplicaLocation& target : order.targets) {

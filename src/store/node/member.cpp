@@ -33,7 +33,7 @@ Time Member::beat(Deadline deadline) {
     const Time sent = setup_.clock();
     limit_ = deadline;
     // Also where it was us who slept: the master has given us up, so nothing it planned may go on.
-    if (!told_lost_ && sent - answered_at_.load(std::memory_order_relaxed) >= client_ttl_) lose_master();
+    if (!told_lost_ && !heard_of(sent)) lose_master();
     const auto reply = setup_.master.ping(setup_.client, within(kPingTimeout));
     return reply ? on_answer(*reply, sent) : on_silence(reply.error());
 }
@@ -48,14 +48,14 @@ Time Member::on_silence(const Error& why) {
         changed_.notify_all();
     }
     if (told_lost_) return now + setup_.options.retry_interval;
-    const Time lost_at = answered_at_.load(std::memory_order_relaxed) + client_ttl_;
+    const Time lost_at = answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed);
     if (now >= lost_at) lose_master();
     return std::min(now + setup_.options.retry_interval, std::max(lost_at, now));
 }
 
 Time Member::on_answer(const PingReply& reply, Time sent) {
     answered_at_.store(sent, std::memory_order_relaxed);
-    if (reply.client_ttl > Duration::zero()) client_ttl_ = reply.client_ttl;
+    if (reply.client_ttl > Duration::zero()) client_ttl_.store(reply.client_ttl, std::memory_order_relaxed);
     {
         Lock lock(mutex_);
         if (!answering_ && joins_ != 0) MC_LOG_INFO("the master answers again");
@@ -86,7 +86,7 @@ Time Member::on_answer(const PingReply& reply, Time sent) {
     }
     settle_unmounts();
     // Several may be lost before the master gives us up.
-    return sent + std::min(setup_.options.ping_interval, client_ttl_ / 4);
+    return sent + std::min(setup_.options.ping_interval, client_ttl_.load(std::memory_order_relaxed) / 4);
 }
 
 void Member::lose_master() {
@@ -210,8 +210,8 @@ void Member::on_update(const FeedUpdate& update) {
     catalogue_.apply(update, setup_.clock());
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
-    // Orders of a master that is lost are void; its words about memory are not.
-    if (obeys_.load(std::memory_order_acquire))
+    // Orders of a master that is lost, or that must have given us up while we slept, are void; its words about memory are not.
+    if (obeys_.load(std::memory_order_acquire) && heard_of(setup_.clock()))
         for (const CopyOrder& order : update.orders) setup_.listener.copy_ordered(order);
     if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
 }

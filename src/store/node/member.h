@@ -78,15 +78,19 @@ private:
     std::atomic<uint64_t> epoch_{0};
     std::atomic<bool> obeys_{false};   // the feed is that of a master we have not lost
     std::atomic<Time> answered_at_{};  // when the last ping that was answered had been sent
+    std::atomic<Duration> client_ttl_{10s};
 
+    /// Whether the master, as far as we can tell at `now`, has not given us up for being silent.
+    bool heard_of(Time now) const {
+        return now - answered_at_.load(std::memory_order_relaxed) < client_ttl_.load(std::memory_order_relaxed);
+    }
     Deadline within(Duration most) const { return Deadline::after(most).earlier(limit_); }
 
     // Only beat().
     Deadline limit_ = Deadline::never();  // of this one
     uint64_t joined_epoch_ = 0;           // whose feed we follow; 0: none
-    Duration client_ttl_ = 10s;
-    bool told_lost_ = true;  // the listener knows of no master
-    Time followed_at_{};     // when the last feed was asked for
+    bool told_lost_ = true;               // the listener knows of no master
+    Time followed_at_{};                  // when the last feed was asked for
 
     mutable Mutex mutex_;
     std::condition_variable_any changed_;

@@ -255,6 +255,16 @@ TEST_F(MemberTest, ALongSleepOfItsOwnCountsAsSilence) {
     EXPECT_THAT(listener_.take_master(), ElementsAre("lost", "found 100"));
 }
 
+TEST_F(MemberTest, OrdersHeardAfterALongSleepAreVoid) {
+    join_with_values();
+    listener_.take();
+    advance(15s);  // the feed's thread may wake up before the one that pings
+    FeedUpdate update{.sequence = 7, .changed = {{"t", "k"}}};
+    update.orders.push_back({.key = "where another value may lie by now"});
+    master_.tell(update);
+    EXPECT_THAT(listener_.take(), ElementsAre("changed 1"));
+}
+
 TEST_F(MemberTest, AMasterThatGaveUpThisClientGetsEverythingBack) {
     join_with_values();
     master_.give_up(kClient);
