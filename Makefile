@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 PIP := CC=$${CC:-cc} CXX=$${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PYTHON) -m pip
 PIP_BUILD := --quiet --no-build-isolation --no-deps --disable-pip-version-check --config-settings=cmake.define.MC_WERROR=ON
 
-.PHONY: help setup setup-lint build install run test bench bench-peers lint format wheel asan tsan fuzz clean
+.PHONY: help setup setup-lint build install run test bench bench-fabric bench-peers lint format wheel asan tsan fuzz clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -40,6 +40,12 @@ test: build  ## build, then every C++ and Python test
 
 bench: install  ## measure; arguments in ARGS="..."
 	$(PYTHON) bench/run.py $(ARGS)
+	@test -n "$(ARGS)" || $(MAKE) --no-print-directory bench-fabric
+
+bench-fabric: setup  ## measure the fabric against libfabric alone; arguments in ARGS="..."
+	cmake --preset dev -Wno-dev
+	cmake --build build/dev -j $(JOBS) --target fabric_bench
+	build/dev/bin/fabric_bench $(ARGS)
 
 bench-peers: install  ## measure against other software; arguments in ARGS="..."
 	$(PYTHON) bench/peers.py $(ARGS)
