@@ -267,7 +267,7 @@ void MasterState::apply(const ClockAdvanced& change) {
         if (shelf != Shelf::kNone && shelf != Shelf::kOrder) back.push_back(due.object);
     }
     // Whose hold ended first becomes the coldest. One that was set aside twice is noted twice.
-    for (auto id = back.rbegin(); id != back.rend(); ++id) tenants_[objects_[*id].tenant].order.bring_back(*id);
+    std::for_each(back.rbegin(), back.rend(), [&](ObjectId id) { tenants_[objects_[id].tenant].order.bring_back(id); });
     std::erase_if(departed_, [&](const Departed& gone) { return gone.until <= change.now; });
     if (segments_.next_change() <= change.now) segments_.rebuild_view(change.now);
 }

@@ -196,6 +196,6 @@ uint64_t MasterLink::follow(const ClientId& client, Feed feed) {
 
 }  // namespace
 
-std::unique_ptr<MasterApi> connect_master(MasterLinkOptions options) { return std::make_unique<MasterLink>(options); }
+std::unique_ptr<MasterApi> connect_master(const MasterLinkOptions& options) { return std::make_unique<MasterLink>(options); }
 
 }  // namespace mooncake::store

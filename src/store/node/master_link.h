@@ -80,6 +80,6 @@ struct MasterLinkOptions {
     Duration connect_timeout = 5s;
 };
 /// Never fails; an address that cannot be used fails every call.
-std::unique_ptr<MasterApi> connect_master(MasterLinkOptions options);
+std::unique_ptr<MasterApi> connect_master(const MasterLinkOptions& options);
 
 }  // namespace mooncake::store

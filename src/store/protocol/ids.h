@@ -19,7 +19,7 @@ struct Id {
     explicit operator bool() const noexcept { return (high | low) != 0; }
     /// The two halves in decimal, as the Python face shows them.
     std::string to_string() const { return format_text("{}-{}", high, low); }
-    friend auto operator<=>(const Id&, const Id&) = default;
+    friend auto operator<=>(const Id&, const Id&) = default;  // NOLINT(modernize-use-nullptr): what the compiler writes compares with 0
 };
 
 using ClientId = Id<struct ClientTag>;

@@ -73,7 +73,7 @@ private:
 
 }  // namespace
 
-Result<std::unique_ptr<MasterServer>> MasterServer::create(MasterServerOptions options) {
+Result<std::unique_ptr<MasterServer>> MasterServer::create(const MasterServerOptions& options) {
     const int cores = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
     const Incarnation epoch = Incarnation::random();
     MC_ASSIGN_OR_RETURN(auto server,

@@ -27,7 +27,7 @@ struct MasterServerOptions {
 class MasterServer {
 public:
     /// Listens already; nothing is answered before start(). kUnavailable, kAlreadyExists (the port).
-    static Result<std::unique_ptr<MasterServer>> create(MasterServerOptions options);
+    static Result<std::unique_ptr<MasterServer>> create(const MasterServerOptions& options);
     virtual ~MasterServer() = default;
 
     virtual void start() = 0;

@@ -34,7 +34,7 @@ void ControlPool::post(std::function<void()> task) {
     changed_.notify_one();
 }
 
-void ControlPool::work(const std::stop_token& stop) {
+void ControlPool::work(const std::stop_token& stop) MC_NO_THREAD_ANALYSIS {
     std::unique_lock lock(mutex_);
     for (;;) {
         ++idle_;

@@ -42,7 +42,9 @@ public:
     explicit PeerHandle(std::shared_ptr<FabricPeer> peer) : peer_(std::move(peer)) {}
     ~PeerHandle() override {
         if (fork_generation() == birth_) peer_->leave();
-        else new std::shared_ptr<FabricPeer>(std::move(peer_));  // its threads are the parent's
+        // Its threads are the parent's.
+        // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without memory for a pointer a fresh child cannot go on
+        else new std::shared_ptr<FabricPeer>(std::move(peer_));
     }
     void submit(Direction direction, std::span<const Slice> slices, Submit how) override { peer_->submit(direction, slices, how); }
     bool wait(Completion& completion, Deadline deadline) override { return peer_->wait(completion, deadline); }
@@ -187,6 +189,7 @@ Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
                                       .populate = parts.profile.has_devices});
     parts.initiators = std::make_unique<Initiators>(rails, parts.profile.idle_timeout);
     parts.pool = std::make_unique<ControlPool>(kSweepInterval, [this] { sweep(); });
+    // NOLINTNEXTLINE(modernize-make-unique): an aggregate with references, which make_unique cannot name the members of
     parts.shared.reset(new FabricShared{.incarnation = context_.incarnation,
                                         .profile = parts.profile,
                                         .options = context_.options.fabric,
@@ -233,7 +236,7 @@ Result<std::unique_ptr<Peer>> FabricTransport::connect(const SegmentDescriptor& 
         parts_->doubts.found(descriptor.incarnation);
     }
     Lock lock(parts_->mutex);
-    parts_->peers.push_back(std::move(peer));
+    parts_->peers.push_back(peer);
     return handle;
 }
 

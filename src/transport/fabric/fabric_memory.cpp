@@ -224,7 +224,7 @@ ResolveAnswer FabricMemory::resolve(const ResolveRequest& request) {
     Lock lock(mutex_);
     size_t room = kAnswerBytesMax;
     for (const RailState& rail : answer.rails) room -= std::min(room, rail.name.size() + 64);
-    const auto add = [&](Chunk& chunk) {
+    const auto add = [&](Chunk& chunk) MC_REQUIRES(mutex_) {
         ChunkRecord record = tell(chunk);
         const size_t bytes = encoded_bytes(record);
         if (bytes > room || answer.chunks.size() == kChunksMax) return false;

@@ -122,12 +122,12 @@ void FabricPeer::break_off(const Error& reason, Endings& endings) {
 void FabricPeer::drop_waiting(const Completion* completion, Endings& endings) {
     const auto given_up = [&](const Piece& piece) { return completion == nullptr || piece.run->completion == completion; };
     endings.hold(endings_);
-    std::erase_if(waiting_, [&](const Waiting& waiting) {
+    std::erase_if(waiting_, [&](const Waiting& waiting) MC_REQUIRES(mutex_) {
         if (!given_up(waiting.piece)) return false;
         queue_.finish(waiting.piece, endings);
         return true;
     });
-    std::erase_if(held_, [&](const Held& held) {
+    std::erase_if(held_, [&](const Held& held) MC_REQUIRES(mutex_) {
         if (!given_up(held.piece)) return false;
         if (held.doubtful) add_doubt(held.remote, held.epoch);
         queue_.finish(held.piece, endings);
@@ -281,7 +281,7 @@ void FabricPeer::reclaim(const Completion* completion) {
     }
 }
 
-void FabricPeer::wait_for_flights() {
+void FabricPeer::wait_for_flights() MC_NO_THREAD_ANALYSIS {
     Deadline patience = Deadline::after(kDrain);
     for (;;) {
         Endings endings;
@@ -306,7 +306,7 @@ void FabricPeer::close(const Error& reason) {
     wait_for_flights();
 }
 
-Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
+Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) MC_NO_THREAD_ANALYSIS {
     {
         Endings endings;
         Lock lock(mutex_);
@@ -322,7 +322,8 @@ Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline
         for (const auto& [doubt, since] : doubts_) wishes_.fences.insert(doubt);
     ask();
     for (;;) {
-        std::erase_if(doubts_, [&](const auto& doubt) { return closed_there(doubt.first.first, doubt.first.second, doubt.second); });
+        std::erase_if(doubts_, [&](const auto& doubt)
+                                   MC_REQUIRES(mutex_) { return closed_there(doubt.first.first, doubt.first.second, doubt.second); });
         if (doubts_.empty()) return Stopped::kEverywhere;
         const bool no_answer = shared_.profile.fence == Fence::kNeeded && !asking_;
         if (no_answer || deadline.passed()) return Stopped::kRemoteInDoubt;

@@ -217,7 +217,8 @@ bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& e
     for (Waiting& waiting : waiting_) waiting.refused = 0;
     for (WorkQueue::Batch& batch : queue_.batches()) batch.refused = 0;
     settle_held(asked, endings);
-    std::erase_if(doubts_, [&](const auto& doubt) { return closed_there(doubt.first.first, doubt.first.second, doubt.second); });
+    std::erase_if(doubts_,
+                  [&](const auto& doubt) MC_REQUIRES(mutex_) { return closed_there(doubt.first.first, doubt.first.second, doubt.second); });
     changed_.notify_all();
     return changed;
 }
@@ -252,7 +253,7 @@ void FabricPeer::settle_held(Time asked, Endings& endings) {
 
 /// What cannot land any more may go again, or be reported as failed.
 void FabricPeer::release_held(Endings& endings) {
-    std::erase_if(held_, [&](const Held& held) {
+    std::erase_if(held_, [&](const Held& held) MC_REQUIRES(mutex_) {
         if (!held.settled || (held.doubtful && !closed_there(held.remote, held.epoch, held.since))) return false;
         if (held.given_up) {
             endings.hold(endings_);
