@@ -102,9 +102,9 @@ void MasterState::apply(const ObjectsRemoved& change) {
         totals_.evicted_objects += change.objects.size();
     }
     for (const ObjectId id : change.objects) {
-        // What was evicted may come back: it is the value of its key all the same.
-        if (change.cause == RemovalCause::kAsked)
-            buried_.bury(objects_.hash(objects_[id].tenant, objects_[id].key()), objects_[id].generation + 1);
+        // What was evicted may come back: it is the value of its key all the same. What was removed may not, nor a later value of the key
+        // that some node has yet to tell us of.
+        if (change.cause == RemovalCause::kAsked) buried_.bury(objects_.hash(objects_[id].tenant, objects_[id].key()), next_generation_);
         drop_value(id, change.now);
     }
 }

@@ -332,6 +332,13 @@ TEST_F(Adoption, TheNewerGenerationWins) {
     EXPECT_EQ(state().quarantine().size(), 2u) << "the older ones may have readers";
 }
 
+TEST_F(Adoption, ARemovedKeyStaysAwayAlsoWithALaterValueOfANodeNotYetHeardOf) {
+    adopt(1, {held("k", 0, 5), held("other", 8192, 20)});
+    ASSERT_EQ(remove_key("k", true), StoreCode::kOk);
+    EXPECT_EQ(adopt(2, {held("k", 0, 9)}).stale, 1u);
+    EXPECT_FALSE(holds("k"));
+}
+
 TEST_F(Adoption, TwoGenerationsInOneReportLeaveTheNewer) {
     const auto result = adopt(1, {held("k", 4096, 4), held("k", 0, 5), held("k", 8192, 6), held("k", 12288, 6)});
     EXPECT_EQ(result.adopted, 2u);
