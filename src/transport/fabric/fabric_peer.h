@@ -161,27 +161,29 @@ private:
     FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const EndpointBlob& blob);
 
     // ---- rails (peer_rails.cpp); the rail's lock is held
-    void on_finished(Rail& rail, Flight& flight, const Finished& finished, Endings& endings) override;
-    bool pull(Rail& rail, Endings& endings) override;
-    bool on_tick(Rail& rail, Time now, Endings& endings) override;
-    Next prepare(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_);
-    Next prepare_waiting(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_);
-    Next prepare_batch(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_);
-    Next prepare_probe(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
-    Next prepare_warm_up(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
-    bool begin_probe(Rail& rail, Path& path, const ChunkRecord& chunk, Flight& flight, Operation& operation) MC_REQUIRES(mutex_);
-    Choice choose(Rail& rail, uint64_t address, Choosing& choosing) MC_REQUIRES(mutex_);
+    void on_finished(Rail& rail, Flight& flight, const Finished& finished, Endings& endings) MC_REQUIRES(rail.mutex()) override;
+    bool pull(Rail& rail, Endings& endings) MC_REQUIRES(rail.mutex()) override;
+    bool on_tick(Rail& rail, Time now, Endings& endings) MC_REQUIRES(rail.mutex()) override;
+    Next prepare(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_, rail.mutex());
+    Next prepare_waiting(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_, rail.mutex());
+    Next prepare_batch(Rail& rail, Flight& flight, Operation& operation, Endings& endings) MC_REQUIRES(mutex_, rail.mutex());
+    Next prepare_probe(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_, rail.mutex());
+    Next prepare_warm_up(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_, rail.mutex());
+    bool begin_probe(Rail& rail, Path& path, const ChunkRecord& chunk, Flight& flight, Operation& operation)
+        MC_REQUIRES(mutex_, rail.mutex());
+    Choice choose(Rail& rail, uint64_t address, Choosing& choosing) MC_REQUIRES(mutex_, rail.mutex());
     bool is_announced(const Rail& rail) MC_REQUIRES(mutex_);
-    bool open_route(Rail& rail, uint32_t remote, Path& path) MC_REQUIRES(mutex_);
-    void fill(Rail& rail, Flight& flight, Operation& operation, const Choosing& choosing, void* descriptor) MC_REQUIRES(mutex_);
-    Result<bool> take_off(Rail& rail, Flight& flight, Operation& operation);
-    void land(Rail& rail, Flight& flight) MC_REQUIRES(mutex_);
-    bool again(Rail& rail, Flight& flight, Endings& endings) MC_REQUIRES(mutex_);
+    bool open_route(Rail& rail, uint32_t remote, Path& path) MC_REQUIRES(mutex_, rail.mutex());
+    void fill(Rail& rail, Flight& flight, Operation& operation, const Choosing& choosing, void* descriptor)
+        MC_REQUIRES(mutex_, rail.mutex());
+    Result<bool> take_off(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(rail.mutex());
+    void land(Rail& rail, Flight& flight) MC_REQUIRES(mutex_, rail.mutex());
+    bool again(Rail& rail, Flight& flight, Endings& endings) MC_REQUIRES(mutex_, rail.mutex());
     void failed(const Flight& flight, const Finished& finished, bool posted, Endings& endings) MC_REQUIRES(mutex_);
-    bool refuse(Rail& rail, uint64_t& refused) MC_REQUIRES(mutex_);
+    bool refuse(Rail& rail, uint64_t& refused) MC_REQUIRES(mutex_, rail.mutex());
     uint64_t all_rails() const noexcept;
-    void close_routes(Rail& rail) MC_REQUIRES(mutex_);
-    void forget_idle(Rail& rail, Time now) MC_REQUIRES(mutex_);
+    void close_routes(Rail& rail) MC_REQUIRES(mutex_, rail.mutex());
+    void forget_idle(Rail& rail, Time now) MC_REQUIRES(mutex_, rail.mutex());
     /// Goes when nothing else is under way: where one bad operation takes all others of its connection with it, it must not do so again.
     bool goes_alone(const Piece& piece) const noexcept { return piece.attempts > 0 && piece.attempts + 1 >= shared_.options.attempts; }
     void call_rails() MC_REQUIRES(mutex_);

@@ -437,7 +437,7 @@ void FabricPeer::failed(const Flight& flight, const Finished& finished, bool pos
 }
 
 void FabricPeer::close_routes(Rail& rail) {
-    std::erase_if(old_routes_[rail.index()], [&](const std::unique_ptr<Route>& route) {
+    std::erase_if(old_routes_[rail.index()], [&](const std::unique_ptr<Route>& route) MC_REQUIRES(rail.mutex()) {
         if (route->in_flight > 0) return false;
         rail.remove_address(route->address);
         return true;
@@ -466,7 +466,7 @@ bool FabricPeer::on_tick(Rail& rail, Time now, Endings& endings) {
     if (flights_on_[rail.index()].load(std::memory_order_relaxed) == 0) return false;
     const bool all = broken_.load(std::memory_order_relaxed) && now >= reclaim_at_;
     bool hopeless = false, down = false;
-    rail.for_each_flight([&](Flight& flight) {
+    rail.for_each_flight([&](Flight& flight) MC_NO_THREAD_ANALYSIS {
         if (flight.client != this || flight.hopeless) return;
         flight.hopeless = all || now - flight.route->progress > shared_.profile.stall_timeout;
         if (!flight.hopeless) return;

@@ -50,7 +50,7 @@ FabricPeer::Next FabricPeer::prepare_warm_up(Rail& rail, Flight& flight, Operati
     return Next::kReady;
 }
 
-Result<> FabricPeer::warm_up(Deadline deadline) {
+Result<> FabricPeer::warm_up(Deadline deadline) MC_NO_THREAD_ANALYSIS {
     uint64_t cold = 0;
     {
         Lock lock(mutex_);
@@ -74,13 +74,13 @@ Result<> FabricPeer::warm_up(Deadline deadline) {
     return {};
 }
 
-Result<> FabricPeer::reach(Deadline deadline) {
+Result<> FabricPeer::reach(Deadline deadline) MC_NO_THREAD_ANALYSIS {
     const auto reached = [this]() MC_REQUIRES(mutex_) {
         bool known = false;
-        for (size_t rail = 0; rail < paths_.size(); ++rail) {
+        for (const std::vector<Path>& ways : paths_) {
             for (size_t remote = 0; remote < remotes_.size(); ++remote) {
                 known |= keys_.any(static_cast<uint32_t>(remote)) != nullptr;
-                if (paths_[rail][remote].health.state() == PathState::kReady) return true;
+                if (ways[remote].health.state() == PathState::kReady) return true;
             }
         }
         return !known;  // without any memory there is nothing that could be read
