@@ -7,12 +7,9 @@
 #include <cstring>
 #include <thread>
 
-#include "metrics/metrics.h"
-#include "transport/fabric/fabric.h"
 #include "transport/fabric/fabric_peer.h"
 #include "transport/fabric/initiators.h"
-#include "transport/fabric/testing/fake_fabric.h"
-#include "transport/testing/conformance.h"
+#include "transport/fabric/testing/two_hosts.h"
 
 namespace mooncake::fabric {
 namespace {
@@ -32,54 +29,8 @@ bool eventually(Condition condition) {
     return condition();
 }
 
-/// Host "a" with NICs a0, a1, ... speaks to host "b".
-struct FabricLife : ::testing::Test {
-    static EngineOptions with(const std::string& protocol) {
-        EngineOptions options;
-        options.protocol = protocol;
-        options.discover_topology = false;
-        options.fabric.stripe_bytes = 64 << 10;
-        options.fabric.stall_timeout = options.fabric.connect_timeout = 60s;
-        return options;
-    }
-    void open(size_t count, const EngineOptions& options = with("fabric:tcp"), const FakeNic& like = {}) {
-        a = host("a", count, like, options);
-        b = host("b", count, like, options);
-        local_region = a->add(local);
-        b->add(remote);
-        peer = a->transport().connect(b->describe(), patience()).value();
-    }
-    std::unique_ptr<TransportHost> host(const std::string& name, size_t count, const FakeNic& like, const EngineOptions& options) {
-        std::vector<FakeNic> nics(count, like);
-        for (size_t i = 0; i < count; ++i) nics[i].name = name + std::to_string(i);
-        return std::make_unique<TransportHost>(
-            [&](const TransportContext& context) {
-                TransportContext counted = context;
-                if (name == "a") counted.metrics = &metrics;
-                return make_fabric_transport(counted, std::make_shared<FakeFabric>(network, nics, library_version(2, 1)));
-            },
-            options);
-    }
-    Slice slice(uint64_t offset, uint64_t length) const {
-        return {.local = local.data() + offset, .remote = remote.address() + offset, .length = length, .region = local_region};
-    }
-    bool write(uint64_t seed) {
-        local.fill_random(seed);
-        return transfer(*peer, Direction::kWrite, slice(0, kArea)) && std::memcmp(local.data(), remote.data(), kArea) == 0;
-    }
-    FakeNetwork::Counts counts(const std::string& nic) const { return network.counts(nic); }
-    void TearDown() override {
-        peer.reset();
-        a.reset();
-        b.reset();
-    }
-
-    FakeNetwork network;
-    metrics::Registry metrics;
-    TestMemory local{kArea}, remote{kArea};
-    std::unique_ptr<TransportHost> a, b;
-    const MemoryRegion* local_region = nullptr;
-    std::unique_ptr<Peer> peer;
+struct FabricLife : TwoHosts {
+    FabricLife() : TwoHosts(kArea, library_version(2, 1)) {}
 };
 
 // ---- idle paths
@@ -97,7 +48,7 @@ TEST(Route, IsIdleOnceNothingHappenedForTheWholeTime) {
 }
 
 TEST_F(FabricLife, PathsThatNobodyUsesAreForgottenAndComeBack) {
-    EngineOptions options = with("fabric:tcp");
+    EngineOptions options = calm("fabric:tcp");
     options.fabric.idle_timeout = 50ms;
     open(2, options);
     for (uint64_t round = 0; round < 3; ++round) {
@@ -114,7 +65,7 @@ TEST_F(FabricLife, PathsThatNobodyUsesAreForgottenAndComeBack) {
 }
 
 TEST_F(FabricLife, PathsInUseAreKept) {
-    EngineOptions options = with("fabric:tcp");
+    EngineOptions options = calm("fabric:tcp");
     options.fabric.idle_timeout = 10s;
     open(1, options);
     ASSERT_TRUE(write(1));
@@ -124,7 +75,7 @@ TEST_F(FabricLife, PathsInUseAreKept) {
 
 TEST(FabricLifeOverLibfabric, AnIdlePathComesBackByItself) {
     const auto make = [](const TransportContext& context) { return make_fabric_transport(context); };
-    EngineOptions options = FabricLife::with("fabric:tcp");
+    EngineOptions options = FabricLife::calm("fabric:tcp");
     options.fabric.nodes = {"127.0.0.1", "127.0.0.2"};
     options.fabric.idle_timeout = 20ms;
     TransportHost target(make, options);
@@ -157,7 +108,7 @@ TEST(FabricLifeOverLibfabric, AnIdlePathComesBackByItself) {
 
 TEST_F(FabricLife, OnlyTheOperationThatBreaksItsConnectionFails) {
     // As with tcp: what the target refuses takes everything else to it along.
-    open(2, with("fabric:tcp"), {.style = MrStyle::kBasic});
+    open(2, calm("fabric:tcp"), {.style = MrStyle::kBasic});
     constexpr uint64_t kPart = kArea / 8;
     for (int round = 0; round < 5; ++round) {
         local.fill_random(static_cast<uint64_t>(round));
@@ -188,7 +139,7 @@ TEST_F(FabricLife, ATargetThatMustKnowWhoWritesIsTold) {
     FakeNic like;
     like.style = MrStyle::kBasic;
     like.knows_initiators = true;
-    EngineOptions options = with("fabric:efa-direct");
+    EngineOptions options = calm("fabric:efa-direct");
     options.fabric.stall_timeout = 300ms;
     open(2, options, like);
     ASSERT_TRUE(write(1));
@@ -270,7 +221,7 @@ TEST_F(FabricLife, ATargetThatStopsServingIsNotWrittenToAnyMore) {
     for (const bool bound : {false, true}) {
         FakeNic like;
         like.endpoint_keys = bound;
-        EngineOptions options = with(bound ? "cxi" : "fabric:tcp");
+        EngineOptions options = calm(bound ? "cxi" : "fabric:tcp");
         options.fabric.stall_timeout = options.fabric.connect_timeout = 300ms;
         open(2, options, like);
         ASSERT_TRUE(write(1));
@@ -286,7 +237,7 @@ TEST_F(FabricLife, ATargetThatStopsServingIsNotWrittenToAnyMore) {
 }
 
 TEST_F(FabricLife, WithoutAnyRailAConnectionIsRefusedSoThatAnotherTransportMayTakeOver) {
-    EngineOptions options = with("fabric:tcp");
+    EngineOptions options = calm("fabric:tcp");
     options.fabric.stall_timeout = 200ms;
     open(2, options);
     ASSERT_TRUE(write(1));
@@ -307,7 +258,7 @@ TEST_F(FabricLife, WithoutAnyRailAConnectionIsRefusedSoThatAnotherTransportMayTa
 // ---- what is counted
 
 TEST_F(FabricLife, CountsWhatPathsDoAndHowLongItTakes) {
-    EngineOptions options = with("fabric:tcp");
+    EngineOptions options = calm("fabric:tcp");
     options.fabric.stall_timeout = 200ms;
     open(2, options);
     ASSERT_TRUE(write(1));

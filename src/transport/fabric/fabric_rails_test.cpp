@@ -6,9 +6,7 @@
 #include <fstream>
 #include <future>
 
-#include "transport/fabric/fabric.h"
-#include "transport/fabric/testing/fake_fabric.h"
-#include "transport/testing/conformance.h"
+#include "transport/fabric/testing/two_hosts.h"
 
 namespace mooncake::fabric {
 namespace {
@@ -18,45 +16,12 @@ using mooncake::testing::TestMemory;
 using mooncake::testing::transfer;
 using mooncake::testing::TransportHost;
 
-/// Host "a" with NICs a0, a1, ... speaks to host "b".
-struct FabricRails : ::testing::Test {
-    static EngineOptions calm() {
-        EngineOptions options;
-        options.protocol = "fabric:tcp";
-        options.discover_topology = false;
-        options.fabric.stall_timeout = options.fabric.connect_timeout = 60s;
-        return options;
-    }
-    void open(size_t count, const FakeNic& like = {}, const EngineOptions& options = calm()) {
-        a = host("a", count, like, options);
-        b = host("b", count, like, options);
-        local_region = a->add(local);
-        remote_region = b->add(remote);
-        peer = a->transport().connect(b->describe(), patience()).value();
-    }
-    std::unique_ptr<TransportHost> host(const std::string& name, size_t count, const FakeNic& like, const EngineOptions& options) {
-        std::vector<FakeNic> nics(count, like);
-        for (size_t i = 0; i < count; ++i) nics[i].name = name + std::to_string(i);
-        return std::make_unique<TransportHost>(
-            [&](const TransportContext& context) { return make_fabric_transport(context, std::make_shared<FakeFabric>(network, nics)); },
-            options);
-    }
+struct FabricRails : TwoHosts {
+    FabricRails() : TwoHosts(1 << 20) {}
     Slice slice(uint64_t length, const MemoryRegion* region) const {
         return {.local = local.data(), .remote = remote.address(), .length = length, .region = region};
     }
-    uint64_t posted(const std::string& nic) const { return network.counts(nic).posted; }
-    void TearDown() override {
-        peer.reset();
-        a.reset();
-        b.reset();
-    }
-
-    FakeNetwork network;
-    TestMemory local{1 << 20}, remote{1 << 20};
-    std::unique_ptr<TransportHost> a, b;
-    const MemoryRegion* local_region = nullptr;
-    const MemoryRegion* remote_region = nullptr;
-    std::unique_ptr<Peer> peer;
+    uint64_t posted(const std::string& nic) const { return counts(nic).posted; }
 };
 
 TEST_F(FabricRails, AreWarmedUpOnceHoweverManyAsk) {
@@ -103,7 +68,7 @@ TEST_F(FabricRails, NearTheMemoryCarrySmallTransfers) {
     std::ofstream(file) << R"({"cpu:0": [["a2", "b2"], ["a0", "a1", "b0", "b1"]]})";
     EngineOptions options = calm();
     options.topology_file = file;
-    open(3, {}, options);
+    open(3, options);
     std::filesystem::remove(file);
     MemoryRegion near = *local_region;
     near.location = "cpu:0";
@@ -123,7 +88,7 @@ TEST_F(FabricRails, WhoseKeysBelongToEndpointsGiveMemoryBack) {
     EngineOptions options = calm();
     options.protocol = "cxi";
     network.set_refusal_cancels_all(false);
-    open(1, like, options);
+    open(1, options, like);
     ASSERT_TRUE(transfer(*peer, Direction::kWrite, slice(1000, local_region)));
     EXPECT_TRUE(b->remove(remote_region));
     const auto late = transfer(*peer, Direction::kWrite, slice(1000, local_region));

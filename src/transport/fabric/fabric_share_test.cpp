@@ -7,11 +7,8 @@
 #include <cstring>
 #include <thread>
 
-#include "metrics/metrics.h"
-#include "transport/fabric/fabric.h"
 #include "transport/fabric/rail.h"
-#include "transport/fabric/testing/fake_fabric.h"
-#include "transport/testing/conformance.h"
+#include "transport/fabric/testing/two_hosts.h"
 
 namespace mooncake::fabric {
 namespace {
@@ -23,58 +20,12 @@ using mooncake::testing::transfer;
 using mooncake::testing::TransportHost;
 
 constexpr uint64_t kArea = 8 << 20;
-constexpr uint64_t kStripe = 64 << 10;
 
-/// Host "a" with NICs a0, a1, ... speaks to host "b".
-struct FabricShare : ::testing::Test {
-    static EngineOptions calm() {
-        EngineOptions options;
-        options.protocol = "fabric:tcp";
-        options.discover_topology = false;
-        options.fabric.stripe_bytes = kStripe;
-        options.fabric.stall_timeout = options.fabric.connect_timeout = 60s;
-        return options;
-    }
-    void open(size_t count, const EngineOptions& options = calm(), const FakeNic& like = {}) {
-        a = host("a", count, like, options);
-        b = host("b", count, like, options);
-        local_region = a->add(local);
-        b->add(remote);
-        peer = a->transport().connect(b->describe(), patience()).value();
-    }
-    std::unique_ptr<TransportHost> host(const std::string& name, size_t count, const FakeNic& like, const EngineOptions& options) {
-        std::vector<FakeNic> nics(count, like);
-        for (size_t i = 0; i < count; ++i) nics[i].name = name + std::to_string(i);
-        return std::make_unique<TransportHost>(
-            [&](const TransportContext& context) {
-                TransportContext counted = context;
-                if (name == "a") counted.metrics = &metrics;
-                return make_fabric_transport(counted, std::make_shared<FakeFabric>(network, nics));
-            },
-            options);
-    }
-    Slice slice(uint64_t offset, uint64_t length) const {
-        return {.local = local.data() + offset, .remote = remote.address() + offset, .length = length, .region = local_region};
-    }
-    bool write(uint64_t seed) {
-        local.fill_random(seed);
-        return transfer(*peer, Direction::kWrite, slice(0, kArea)) && std::memcmp(local.data(), remote.data(), kArea) == 0;
-    }
+struct FabricShare : TwoHosts {
+    FabricShare() : TwoHosts(kArea) {}
     uint64_t again(const char* kind) {
         return metrics.counter("mooncake_fabric_again_total", "", {{"nic", "a0"}, {"class", kind}}).value();
     }
-    void TearDown() override {
-        peer.reset();
-        a.reset();
-        b.reset();
-    }
-
-    FakeNetwork network;
-    metrics::Registry metrics;
-    TestMemory local{kArea}, remote{kArea};
-    std::unique_ptr<TransportHost> a, b;
-    const MemoryRegion* local_region = nullptr;
-    std::unique_ptr<Peer> peer;
 };
 
 TEST_F(FabricShare, NoRailHasMoreInFlightThanItsNicTakes) {
