@@ -29,7 +29,7 @@ bool blames_segment(Code code) {
 ClientCore::ClientCore(StoreConfig client_config, std::shared_ptr<Engine> client_engine, std::unique_ptr<MasterApi> client_master,
                        std::string client_name)
     : config(std::move(client_config)), id{.high = random_u64(), .low = random_u64()}, name(std::move(client_name)), host(host_of(name)),
-      engine(std::move(client_engine)), master(std::move(client_master)), metrics(config.options.cluster_id), directory(*master),
+      engine(std::move(client_engine)), master(std::move(client_master)), metrics(config.options.cluster_id), directory(*master, id),
       mover(*engine, host) {}
 
 void ClientCore::begin_closing() {
@@ -49,13 +49,14 @@ StoreCode ClientCore::code_of(const Error& error) const {
     return error.code() == Code::kTimedOut ? StoreCode::kRpcTimeout : StoreCode::kRpcFail;
 }
 
-void ClientCore::segment_failed(const SegmentHandle& segment, const Error& error) {
-    if (closing.load(std::memory_order_acquire)) return;
+bool ClientCore::segment_failed(const SegmentHandle& segment, const Error& error) {
+    if (closing.load(std::memory_order_acquire)) return false;
     MC_LOG_WARNING_EVERY(1s, "segment {}: {}", segment->spec.name, error.to_string());
     metrics.replica_failures.add();
-    if (!blames_segment(error.code())) return;
+    if (!blames_segment(error.code())) return false;
     directory.failed(segment, Clock::now());
     leases.forget_promises();
+    return true;
 }
 
 const SegmentLookup::Found& SegmentLookup::find(uint64_t epoch, uint32_t number) {

@@ -77,7 +77,8 @@ struct ClientCore {
 
     /// The segment could not be read or written: others are preferred for a while, and nothing that relies on it is promised any more.
     /// Errors that are not the segment's (memory that is not there, here or any more over there; stopped by us) change nothing.
-    void segment_failed(const SegmentHandle& segment, const Error& error);
+    /// True: it is the segment's.
+    bool segment_failed(const SegmentHandle& segment, const Error& error);
 
 private:
     Mutex pause_mutex_;

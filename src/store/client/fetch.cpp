@@ -54,11 +54,12 @@ bool makes_sense(const GetReply& reply, size_t keys) {
 
 }  // namespace
 
-void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes) {
+void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes,
+                std::span<const SegmentHandle> failed) {
     const LeaseCache::Ticket ticket = core.leases.ticket();
     const Time asked = Clock::now();
     std::vector<uint32_t> unreachable;
-    if (!core.directory.all_reachable()) unreachable = core.directory.unreachable(asked);
+    if (!core.directory.all_reachable()) unreachable = core.directory.unreachable(asked, failed);
     const KeysRequest request{.tenant = core.config.tenant, .keys = keys, .unreachable = unreachable};
     const auto reply = core.ask_twice(MasterCall::kGetReplicas, [&] { return core.master->get_replicas(request, core.rpc_deadline()); });
     if (!reply || !makes_sense(*reply, keys.size())) {
@@ -199,7 +200,7 @@ void Fetch::renew(std::span<const uint32_t> items) {
     std::vector<Place> places(keys.size());
     std::vector<StoreCode> codes(keys.size(), StoreCode::kOk);
     core_.leases.forget(keys);
-    ask_places(core_, keys, places, codes);
+    ask_places(core_, keys, places, codes, failed_);
     for (size_t n = 0; n < items.size(); ++n) {
         Item& item = items_[items[n]];
         item.renewed = true;
@@ -216,7 +217,9 @@ bool Fetch::usable(const Item& item, size_t replica) {
     if (!found.segment) return false;
     const uint64_t size = found.segment->spec.size, offset = item.place.replicas[replica].offset;
     if (offset > size || stored_bytes(item.place.length) > size - offset) return false;
-    return found.own || core_.directory.all_reachable() || core_.directory.reachable(found.segment, Clock::now());
+    if (found.own || core_.directory.all_reachable() || core_.directory.reachable(found.segment, Clock::now())) return true;
+    note_failed(found.segment);
+    return false;
 }
 
 bool Fetch::choose(Item& item, bool& hedged) {
@@ -346,7 +349,7 @@ void Fetch::judge(Group& group, std::span<const uint32_t> items, const Result<>&
     const bool lagged = group.hedged && error.code() == Code::kTimedOut;
     const bool first = !std::exchange(group.blamed, true);  // one failure of the segment, however many moves it ends
     if (lagged) core_.slow.add(group.from.segment->spec.id, Clock::now());
-    else if (first) core_.segment_failed(group.from.segment, error);
+    else if (first && core_.segment_failed(group.from.segment, error)) note_failed(group.from.segment);
     for (const uint32_t i : items) replica_failed(items_[i], StoreCode::kTransferFail);
 }
 
@@ -361,6 +364,10 @@ void Fetch::arrived(uint32_t i) {
     }
     if (Clock::now() < item.place.lease_end) return finish(item, StoreCode::kOk);
     doubtful_.push_back(i);
+}
+
+void Fetch::note_failed(const SegmentHandle& segment) {
+    if (std::find(failed_.begin(), failed_.end(), segment) == failed_.end()) failed_.push_back(segment);
 }
 
 void Fetch::replica_failed(Item& item, StoreCode why) {

@@ -12,7 +12,9 @@
 namespace mooncake::store {
 
 /// Asks the master about keys and remembers the answers. Sets places[i] (in the order in which its replicas are best tried) or codes[i].
-void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes);
+/// `failed`: segments that the caller has just met as failing, for as long as it takes.
+void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes,
+                std::span<const SegmentHandle> failed = {});
 /// As ask_places(), but asks only about keys that we hold no lease on.
 void find_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes);
 
@@ -91,6 +93,7 @@ private:
     void copy_near(Group& group);
     void judge(Group& group, std::span<const uint32_t> items, const Result<>& outcome);
     void arrived(uint32_t item);
+    void note_failed(const SegmentHandle& segment);
     void replica_failed(Item& item, StoreCode why);
     void finish(Item& item, StoreCode code);
 
@@ -99,7 +102,8 @@ private:
     SegmentLookup segments_;
     std::vector<Item> items_;
     std::vector<Group> groups_;
-    std::vector<uint32_t> doubtful_;  // arrived, but the lease was over and there is no checksum
+    std::vector<SegmentHandle> failed_;  // met as such by this call, however long ago
+    std::vector<uint32_t> doubtful_;     // arrived, but the lease was over and there is no checksum
     bool may_ask_ = true;
 };
 

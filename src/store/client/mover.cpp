@@ -79,18 +79,25 @@ void Mover::run_here(Direction direction, Move& move) {
         move.outcome = stopped_error();
         return;
     }
+    if (move.trial != Duration::zero() && !reach(move, Clock::now() + move.patience)) return;
+    move.begun = true;
     auto moved = engine_.transfer(move.segment->spec.endpoint, direction, move.blocks, Deadline::after(move.patience));
     if (!moved) move.outcome = Unexpected(std::move(moved).error());
+}
+
+bool Mover::reach(Move& move, Time give_up) {
+    const Time until = move.trial == Duration::zero() ? give_up : std::min(give_up, Clock::now() + move.trial);
+    auto opened = engine_.open_segment(move.segment->spec.endpoint, Deadline(until));
+    if (!opened) move.outcome = Unexpected(std::move(opened).error());
+    return opened.has_value();
 }
 
 bool Mover::start(Direction direction, Move& move, Running& running) {
     running.move = &move;
     running.give_up = Clock::now() + move.patience;
     // submit() would wait for a connection as long as the engine likes, not as long as we do.
-    if (auto opened = engine_.open_segment(move.segment->spec.endpoint, Deadline(running.give_up)); !opened) {
-        move.outcome = Unexpected(std::move(opened).error());
-        return false;
-    }
+    if (!reach(move, running.give_up)) return false;
+    move.begun = true;
     auto batch = engine_.submit(move.segment->spec.endpoint, direction, move.blocks);
     if (!batch) {
         move.outcome = Unexpected(std::move(batch).error());

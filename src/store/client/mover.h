@@ -25,7 +25,9 @@ struct Move {
     std::vector<Block> blocks;
     uint64_t bytes = 0;
     Duration patience{0};  // given up, and stopped, after that
+    Duration trial{0};     // not zero: who does not answer within this is not sent anything
     Result<> outcome;
+    bool begun = false;  // bytes of it may have left
 };
 
 /// Copies a block whose other side is in this process, too.
@@ -69,6 +71,8 @@ private:
     };
 
     void run_here(Direction direction, Move& move);
+    /// Connects; false: it failed, and that is the outcome.
+    bool reach(Move& move, Time give_up);
     /// Those that are connected first: getting through to another may take its time.
     std::vector<Move*> far_moves(Direction direction, std::span<Move> moves) const;
     bool stays_here(Direction direction, const Move& move) const;

@@ -19,8 +19,8 @@ namespace mooncake::store {
 namespace {
 
 constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
-constexpr Duration kFencePatience = 500ms;
-constexpr uint64_t kFarStep = 4 << 20;  // sent while the next ones are hashed
+constexpr Duration kFencePatience = 100ms;  // for a word from who has just let us wait: else its memory rests, that is all
+constexpr uint64_t kFarStep = 4 << 20;      // sent while the next ones are hashed
 constexpr uint64_t kHashAheadBytes = 512 << 10;
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
 constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
@@ -191,6 +191,8 @@ private:
             if (reply.items[i].code == StoreCode::kOk) {
                 if (code == StoreCode::kOk) bytes_written_ += items_[i].length;
                 if (replace_) replaced.push_back(put_items_[i].key);
+                // Its range went with a node or a master that was given up meanwhile: there are others.
+                if (code == StoreCode::kObjectNotFound) code = StoreCode::kTransferFail;
             } else if (code == StoreCode::kObjectAlreadyExists && !replace_) {
                 code = StoreCode::kOk;  // values do not change: it is as good as written
             }
@@ -329,6 +331,9 @@ bool WriteMoves::near(uint64_t epoch, const ReplicaLocation& replica) {
 
 void WriteMoves::cut(const Target& target, std::vector<Move>& moves, std::vector<Share>& shares) const {
     const uint64_t step = core_.mover.near(target.to.segment->spec) ? std::numeric_limits<uint64_t>::max() : kFarStep;
+    // One that failed is tried again at little cost to whoever happens to do it; once it answers, as fast as it likes.
+    const std::optional<Duration> trial = core_.directory.trial(target.to.segment);
+    const Duration patience = trial ? std::min(kPatience, *trial) : kPatience;
     uint64_t before = 0;
     for (size_t first = 0, end = 0; first < target.blocks.size(); first = end) {
         uint64_t bytes = 0;
@@ -338,7 +343,8 @@ void WriteMoves::cut(const Target& target, std::vector<Move>& moves, std::vector
             {.segment = target.to.segment,
              .blocks = {target.blocks.begin() + static_cast<ptrdiff_t>(first), target.blocks.begin() + static_cast<ptrdiff_t>(end)},
              .bytes = bytes,
-             .patience = kPatience + kPatiencePerByte * before,
+             .patience = patience + kPatiencePerByte * before,
+             .trial = trial.value_or(Duration::zero()),
              .outcome = {}});
         shares.push_back({.target = &target, .items = std::span(target.item_of_block).subspan(first, end - first)});
     }
@@ -384,6 +390,7 @@ void WriteMoves::note_failures(const Target& target, std::span<const Move> moves
 }
 
 bool WriteMoves::may_still_land(const Move& move) {
+    if (!move.begun) return false;
     const Error& error = move.outcome.error();
     const bool broke_off = error.code() == Code::kUnavailable || error.code() == Code::kTimedOut || error.code() == Code::kCancelled;
     // Nobody listens: the process that could have taken late bytes is gone.

@@ -43,6 +43,9 @@ void FailureTeller::run(const std::stop_token& stop) MC_NO_THREAD_ANALYSIS {
         if (!answer)
             MC_LOG_WARNING_EVERY(10s, "the master was not told of {} unreachable segments: {}", segments.size(),
                                  answer.error().to_string());
+        else if (*answer != StoreCode::kOk)
+            MC_LOG_WARNING_EVERY(10s, "the master does not heed what we say of {} unreachable segments: {}", segments.size(),
+                                 store_code_name(*answer));
         lock.lock();
         wake_.wait_for(lock, stop, interval_, [] { return false; });
     }

@@ -157,12 +157,15 @@ std::optional<Duration> SegmentDirectory::trial(const SegmentHandle& segment) co
     return std::max<Duration>(kRetryMin, pause_after(found->second.failures) / 4);
 }
 
-std::vector<uint32_t> SegmentDirectory::unreachable(Time now) const {
+std::vector<uint32_t> SegmentDirectory::unreachable(Time now, std::span<const SegmentHandle> also) const {
     std::vector<uint32_t> numbers;
     if (all_reachable()) return numbers;
+    const auto named = [&](const SegmentId& id) {
+        return std::any_of(also.begin(), also.end(), [&](const SegmentHandle& segment) { return segment->spec.id == id; });
+    };
     ReadLock lock(mutex_);
     for (const auto& [id, health] : suspects_)
-        if (health.number != 0 && now < health.retry_at) numbers.push_back(health.number);
+        if (health.number != 0 && (now < health.retry_at || named(id))) numbers.push_back(health.number);
     return numbers;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -31,7 +32,7 @@ using SegmentHandle = std::shared_ptr<const SegmentRecord>;
 /// could not reach lately. Health belongs to the segment, not to its number: it outlives the master. Thread-safe.
 class SegmentDirectory {
 public:
-    explicit SegmentDirectory(MasterApi& master, ClientId client = {});
+    SegmentDirectory(MasterApi& master, ClientId client);
 
     /// Asks the master at most once per unknown number and epoch; single-flight. kNotFound: it knows no such segment; kStale: the epoch is over.
     Result<SegmentHandle> find(uint64_t epoch, uint32_t number, Deadline deadline);
@@ -46,8 +47,8 @@ public:
     /// How long one that failed may take to answer when it is tried again: 50 ms, or a quarter of the time for which it was left alone. Nothing: as
     /// long as any other.
     std::optional<Duration> trial(const SegmentHandle& segment) const;
-    /// The numbers of those not worth trying now, for KeysRequest::unreachable.
-    std::vector<uint32_t> unreachable(Time now) const;
+    /// The numbers of those not worth trying now, for KeysRequest::unreachable; with those `also` of which nothing better is known since.
+    std::vector<uint32_t> unreachable(Time now, std::span<const SegmentHandle> also = {}) const;
     bool all_reachable() const noexcept { return suspected_.load(std::memory_order_acquire) == 0; }  // cheap: nothing is suspected
 
     /// Tells the master nothing any more, and waits until it is so.

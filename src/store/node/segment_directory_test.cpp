@@ -147,6 +147,7 @@ TEST_F(SegmentDirectoryTest, AFailedSegmentIsLeftAloneForAWhileThatDoubles) {
         EXPECT_TRUE(directory_.reachable(good, now));
         EXPECT_THAT(directory_.unreachable(now), ElementsAre(1U));
         EXPECT_THAT(directory_.unreachable(now + pause), IsEmpty());
+        EXPECT_THAT(directory_.unreachable(now + pause, std::vector{bad, good}), ElementsAre(1U)) << "who has just met it";
         now += pause;
     }
     EXPECT_FALSE(directory_.all_reachable());
