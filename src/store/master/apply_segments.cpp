@@ -20,6 +20,9 @@ void MasterState::apply(const ClientSeen& change) {
     client.alive = true;
     client.attached |= change.attached;
     client.expires = std::max(client.expires, change.expires);
+    if (options_.silent_after == Duration::zero()) return;
+    for (const SegmentNumber segment : client.segments)
+        segments_.heard(segment, client.expires - options_.client_ttl + options_.silent_after);
 }
 
 void MasterState::apply(const ClientGone& change) {
@@ -83,6 +86,7 @@ void MasterState::apply(const SegmentMounted& change) {
     const SegmentNumber number = segments_.insert(change.segment, client, options_.alignment);
     clients_[client].segments.push_back(number);
     segments_[number].deaf = clients_[client].deaf_since != Time::max();
+    if (options_.silent_after != Duration::zero()) segments_[number].heard_until = change.now + options_.silent_after;
     meet_departed(number, change.client, change.now);
     segments_.rebuild_view(change.now);
     tenants_.share_out(segments_.capacity());

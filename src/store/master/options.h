@@ -32,6 +32,7 @@ struct MasterOptions {
     PlacementStrategy placement = PlacementStrategy::kRandom;
     uint64_t alignment = RangeAllocator::kDefaultAlignment;
     Duration suspect_min = 1s, suspect_max = 60s;  // no new writes to a segment reported failing; doubles while reports go on
+    Duration silent_after = 900ms;  // no new writes to who has not pinged for so long (lenders do every 300 ms); zero: whatever it does
     // tenants
     bool tenants = false;  // off: all names mean the default tenant
     // tasks

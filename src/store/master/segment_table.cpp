@@ -54,11 +54,31 @@ uint32_t SegmentTable::host_number(std::string_view host) const {
     return found == hosts_.end() || *found != host ? UINT32_MAX : static_cast<uint32_t>(found - hosts_.begin());
 }
 
+void SegmentTable::heard(SegmentNumber number, Time until) {
+    Segment& segment = *segments_[number];
+    segment.heard_until = until;
+    if (segment.silent) next_silence_ = Time{};  // the end of one
+}
+
+void SegmentTable::note_silence(std::span<const std::pair<std::string_view, SegmentNumber>> open, Time now) {
+    size_t silent = 0;
+    for (const auto& [host, number] : open) {
+        Segment& segment = *segments_[number];
+        segment.silent = segment.heard_until <= now;
+        silent += segment.silent ? 1 : 0;
+        if (!segment.silent) next_silence_ = std::min(next_silence_, segment.heard_until);
+    }
+    for (const auto& [host, number] : open) {
+        const Segment& segment = *segments_[number];
+        view_[segment.view_position].suspect |= segment.silent && silent * 2 <= open.size();
+    }
+}
+
 void SegmentTable::rebuild_view(Time now) {
     view_.clear();
     capacity_sums_.clear();
     hosts_.clear();
-    next_change_ = Time::max();
+    next_opening_ = next_silence_ = Time::max();
     uint32_t name_number = 0;
     std::vector<std::pair<std::string_view, SegmentNumber>> open;  // by host; by_name_ gives the order within
     for (const auto& [name, numbers] : by_name_) {
@@ -67,8 +87,8 @@ void SegmentTable::rebuild_view(Time now) {
             Segment& segment = *segments_[number];
             segment.name_number = name_number;
             segment.view_position = UINT32_MAX;
-            if (segment.closed_until > now) next_change_ = std::min(next_change_, segment.closed_until);
-            if (segment.suspect_until > now) next_change_ = std::min(next_change_, segment.suspect_until);
+            if (segment.closed_until > now) next_opening_ = std::min(next_opening_, segment.closed_until);
+            if (segment.suspect_until > now) next_opening_ = std::min(next_opening_, segment.suspect_until);
             const bool writable = segment.status == SegmentStatus::kOk && !segment.reporting && segment.closed_until <= now &&
                                   segment.allocator.capacity() != 0;
             if (writable) open.emplace_back(host_of(name), number);
@@ -90,6 +110,7 @@ void SegmentTable::rebuild_view(Time now) {
         capacity_sums_.push_back(sum += segment.allocator.capacity());
         largest_writable_ = std::max(largest_writable_, segment.allocator.capacity());
     }
+    note_silence(open, now);
 }
 
 }  // namespace mooncake::store

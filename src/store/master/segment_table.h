@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/time.h"
@@ -38,7 +40,9 @@ struct Segment {
     bool adopting = true;   // and what we do not know is news to us
     Time suspect_until{};   // its data path was reported failing
     Duration suspect_for{0};
-    bool deaf = false;  // its owner is not told of new ranges now
+    bool deaf = false;               // its owner is not told of new ranges now
+    Time heard_until = Time::max();  // its owner is silent from then on
+    bool silent = false;             // when the view was made
     uint32_t name_number = 0;
     uint32_t view_position = UINT32_MAX;  // UINT32_MAX: not in the view
     uint64_t resting_bytes = 0;
@@ -64,6 +68,8 @@ public:
     RangeAllocator::Block take(SegmentNumber number, uint64_t offset, uint64_t length, uint64_t owner);
     void free(SegmentNumber number, RangeAllocator::Block block);
 
+    /// Its owner was heard.
+    void heard(SegmentNumber number, Time until);
     /// After a segment came, went, or changed what it is good for.
     void rebuild_view(Time now);
     PlacementView view() const { return {view_, capacity_sums_}; }
@@ -71,7 +77,9 @@ public:
     /// The capacity of the largest segment in the view.
     uint64_t largest_writable() const noexcept { return largest_writable_; }
     /// When the view will change by itself; Time::max(): never.
-    Time next_change() const noexcept { return next_change_; }
+    Time next_change() const noexcept { return std::min(next_opening_, next_silence_); }
+    /// Of that, when a segment becomes good for more.
+    Time next_opening() const noexcept { return next_opening_; }
 
     Segment& operator[](SegmentNumber number) { return *segments_[number]; }
     const Segment& operator[](SegmentNumber number) const { return *segments_[number]; }
@@ -83,6 +91,9 @@ public:
     size_t size() const noexcept { return numbers_.size(); }
 
 private:
+    /// Who is silent is avoided; but if it is most of them, the fault is ours.
+    void note_silence(std::span<const std::pair<std::string_view, SegmentNumber>> open, Time now);
+
     std::vector<std::unique_ptr<Segment>> segments_ = std::vector<std::unique_ptr<Segment>>(1);
     std::vector<SegmentNumber> numbers_;
     std::unordered_map<SegmentId, SegmentNumber> by_id_;
@@ -90,7 +101,7 @@ private:
     std::vector<SegmentView> view_;
     std::vector<uint64_t> capacity_sums_;
     std::vector<std::string> hosts_;  // in the view, sorted: a host's number is its place
-    Time next_change_ = Time::max();
+    Time next_opening_ = Time::max(), next_silence_ = Time::max();
     uint64_t capacity_ = 0, used_bytes_ = 0, largest_writable_ = 0;
 };
 

@@ -220,6 +220,11 @@ bool Catalogue::report_segment(const SegmentId& id, size_t entries_max, Time now
     return reporter->finish();
 }
 
+bool Catalogue::lends() const {
+    Lock lock(mutex_);
+    return !segments_.empty();
+}
+
 size_t Catalogue::objects() const {
     Lock lock(mutex_);
     size_t count = 0;

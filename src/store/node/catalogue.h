@@ -39,6 +39,7 @@ public:
     /// that goes is not reported to its end.
     bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const;
 
+    bool lends() const;  // whether there is a segment
     /// Values, without writes that have not ended.
     size_t objects() const;
     size_t memory_bytes() const;

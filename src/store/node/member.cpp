@@ -86,7 +86,8 @@ Time Member::on_answer(const PingReply& reply, Time sent) {
     }
     settle_unmounts();
     // Several may be lost before the master gives us up.
-    return sent + std::min(setup_.options.ping_interval, client_ttl_.load(std::memory_order_relaxed) / 4);
+    const Duration interval = std::min(setup_.options.ping_interval, client_ttl_.load(std::memory_order_relaxed) / 4);
+    return sent + (catalogue_.lends() ? std::min(interval, setup_.options.lender_ping_interval) : interval);
 }
 
 void Member::lose_master() {

@@ -143,6 +143,18 @@ TEST_F(MemberTest, PingsAtAFixedRate) {
     EXPECT_EQ(now() - began, 5s + 300ms) << "the time a ping takes is not added to the interval";
 }
 
+TEST_F(MemberTest, PingsMoreOftenWhileItLends) {
+    join();
+    beat();
+    EXPECT_EQ(next_ - now(), 1s);
+    ASSERT_EQ(*member_.mount(spec(), Deadline::after(20s)), StoreCode::kOk);
+    beat();
+    EXPECT_EQ(next_ - now(), 300ms);
+    ASSERT_EQ(*member_.unmount(kSegment, 0s, Deadline::after(20s)), StoreCode::kOk);
+    beat();
+    EXPECT_EQ(next_ - now(), 1s);
+}
+
 TEST_F(MemberTest, HandsOnWhatTheFeedSays) {
     join_with_values();
     FeedUpdate update{.sequence = 7, .acknowledge = true, .changed = {{"t", "k"}, {"t", "l"}}};
@@ -360,7 +372,7 @@ TEST_F(MemberTest, AFeedThatBreaksAloneIsFollowedAgainAndNotExactUntilComplete) 
     beat();
     EXPECT_THAT(listener_.take(), ElementsAre("all changed", "all changed")) << "at the end, and at the beginning";
     EXPECT_EQ(master_.feeds(), 1U);
-    EXPECT_EQ(next_ - now(), 1s);
+    EXPECT_EQ(next_ - now(), 300ms);
     master_.die();
     master_.feeds_complete = true;
     master_.come_back(101);

@@ -33,8 +33,9 @@ public:
 
 struct MembershipOptions {
     Duration ping_interval = 1s;
-    Duration retry_interval = 100ms;    // while the master does not answer
-    size_t report_entries_max = 5'000;  // in one request
+    Duration lender_ping_interval = 300ms;  // who lends memory is missed sooner: MasterOptions::silent_after
+    Duration retry_interval = 100ms;        // while the master does not answer
+    size_t report_entries_max = 5'000;      // in one request
 };
 
 /// Keeps this process a member of the pool: pings on a thread of its own, follows the feed, mounts again (with all they hold) whenever the

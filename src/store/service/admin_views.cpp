@@ -94,7 +94,7 @@ std::vector<SegmentDetail> view_segments(const LockedMaster& master, std::option
                             .status = segment.status,
                             .used_bytes = segment.allocator.used_bytes(),
                             .capacity_bytes = segment.allocator.capacity(),
-                            .suspect = segment.deaf || segment.suspect_until > now});
+                            .suspect = segment.deaf || segment.suspect_until > now || segment.heard_until <= now});
         };
         for (const SegmentNumber number : name ? segments.find_name(*name) : segments.numbers()) add(number);
         return rows;

@@ -92,7 +92,7 @@ Duration Placer::retry_after(uint64_t length) const {
                                        [&](SegmentNumber number) { return segments[number].reporting; });
     if (reporting) return 100ms;
     const Time at = std::min(
-        {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_change(), evictor_.obstacle_end()});
+        {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_opening(), evictor_.obstacle_end()});
     return at == Time::max() ? Duration::zero() : std::max<Duration>(at - now_, 1ms);
 }
 

@@ -254,6 +254,47 @@ TEST_F(Segments, FailureReportsKeepNewWritesAway) {
     EXPECT_EQ(report_failures(t, {.client = {8, 8}, .segments = {}}, now_), StoreCode::kClientNotFound);
 }
 
+TEST_F(Segments, WhoIsSilentGetsNothingNewUntilHeardAgain) {
+    for (uint64_t n = 1; n <= 3; ++n) add_node(n);
+    attach(kClient);
+    const auto used_names = [&] {
+        std::set<std::string> names;
+        for (int i = 0; i < 60; ++i) {
+            const std::string key = std::to_string(state().next_generation());
+            const PutStartReply reply = start({{.key = key, .length = 64}}, {.replica_num = 3});
+            for (const ReplicaLocation& replica : reply.replicas) names.insert(state().segments()[replica.segment].spec.name);
+        }
+        return names;
+    };
+    const std::set<std::string> all = {"node01:1", "node02:1", "node03:1"};
+    pass(600ms);
+    for (const uint64_t n : {1, 2}) beat(node(n));
+    EXPECT_EQ(used_names(), all) << "it may have been a slow ping";
+    pass(300ms);
+    EXPECT_EQ(used_names(), (std::set<std::string>{"node01:1", "node02:1"}));
+    EXPECT_EQ(put("asked for", 64, {.preferred_segments = {"node03:1"}}), StoreCode::kOk);
+    EXPECT_NE(where("asked for").segment, state().segments().find(spec(3, kPool).id));
+    beat(node(3));
+    EXPECT_EQ(used_names(), all);
+    pass(5s);
+    EXPECT_EQ(used_names(), all) << "if nobody is heard the fault is ours";
+    beat(node(1));
+    EXPECT_EQ(used_names(), all) << "two of three";
+    beat(node(2));
+    EXPECT_EQ(used_names(), (std::set<std::string>{"node01:1", "node02:1"}));
+}
+
+TEST_F(Segments, ASilentOneIsBetterThanARefusal) {
+    const SegmentNumber full = add_node(1), silent = add_node(2);
+    attach(kClient);
+    ASSERT_EQ(put("all", kPool, {.hard_pin = true, .preferred_segments = {"node01:1"}}), StoreCode::kOk);
+    EXPECT_EQ(where("all").segment, full);
+    pass(2s);
+    beat(node(1));
+    EXPECT_EQ(put("k"), StoreCode::kOk);
+    EXPECT_EQ(where("k").segment, silent);
+}
+
 TEST_F(Segments, ReadersSeeSuspectReplicasLast) {
     add_node(1);
     add_node(2);
