@@ -134,6 +134,16 @@ TransferStatus Batch::status() {
     return worst;
 }
 
+bool Batch::wait(Deadline deadline) {
+    std::vector<TransferGroup*> groups;
+    {
+        Lock lock(mutex_);
+        for (TransferGroup& group : groups_) groups.push_back(&group);
+    }
+    for (TransferGroup* const group : groups) group->help(deadline);
+    return running_.wait(deadline);
+}
+
 void Batch::cancel() {
     std::vector<TransferGroup*> groups;
     {

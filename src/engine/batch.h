@@ -40,6 +40,8 @@ public:
     void stop(Code code, std::string_view why);
 
     TransferStatus status(size_t task);
+    /// Lets the calling thread do the transport's work for the attempt under way, if there is one, until that is over.
+    void help(Deadline deadline);
 
 private:
     enum class State : uint8_t { kBetween, kRunning, kFinal };  // kBetween: no attempt is under way
@@ -86,7 +88,8 @@ public:
 
     Result<TransferStatus> task_status(size_t task);
     TransferStatus status();
-    void wait() { running_.wait(Deadline::never()); }
+    /// False at the deadline.
+    bool wait(Deadline deadline = Deadline::never());
     void cancel();
     bool busy() const noexcept { return !running_.done(); }
     void on_done(std::function<void()> callback);

@@ -131,8 +131,9 @@ public:
     virtual Result<TransferStatus> task_status(BatchId batch, size_t task) = 0;  // kNotFound: no such batch; kInvalidArgument: no such task
     /// Worst state of all tasks, kTimedOut and kCancelled kept apart; kCompleted for an empty batch.
     virtual Result<TransferStatus> batch_status(BatchId batch) = 0;
-    /// Blocks until terminal (the batch's own deadline ends it at the latest).
-    virtual Result<TransferStatus> wait_batch(BatchId batch) = 0;
+    /// Blocks until terminal (the batch's own deadline ends it at the latest) or until `deadline`, which cancels nothing. The calling
+    /// thread does the transport's work meanwhile where that is faster.
+    virtual Result<TransferStatus> wait_batch(BatchId batch, Deadline deadline = Deadline::never()) = 0;
     virtual Result<> cancel_batch(BatchId batch) = 0;
     /// kBusy while a task runs.
     virtual Result<> free_batch(BatchId batch) = 0;

@@ -242,10 +242,10 @@ Result<TransferStatus> EngineImpl::batch_status(BatchId batch) {
     return found->status();
 }
 
-Result<TransferStatus> EngineImpl::wait_batch(BatchId batch) {
+Result<TransferStatus> EngineImpl::wait_batch(BatchId batch, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
-    found->wait();
+    found->wait(deadline);
     return found->status();
 }
 

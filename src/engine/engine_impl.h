@@ -51,7 +51,7 @@ public:
                            const Notification* notification) override;
     Result<TransferStatus> task_status(BatchId batch, size_t task) override;
     Result<TransferStatus> batch_status(BatchId batch) override;
-    Result<TransferStatus> wait_batch(BatchId batch) override;
+    Result<TransferStatus> wait_batch(BatchId batch, Deadline deadline) override;
     Result<> cancel_batch(BatchId batch) override;
     Result<> free_batch(BatchId batch) override;
     Result<> on_batch_done(BatchId batch, std::function<void()> callback) override;

@@ -63,6 +63,16 @@ void TransferGroup::run_attempt() {
     (*link)->peer->submit(direction_, slices, Submit::kLeave);
 }
 
+void TransferGroup::help(Deadline deadline) {
+    std::shared_ptr<Link> link;
+    {
+        Lock lock(mutex_);
+        if (state_ != State::kRunning) return;
+        link = link_;
+    }
+    (void)link->peer->wait(attempt_, deadline);
+}
+
 void TransferGroup::on_done(Completion&) noexcept {
     std::shared_ptr<Batch> keep;
     {

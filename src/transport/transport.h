@@ -26,8 +26,9 @@ class Registry;
 
 enum class Direction : uint8_t { kRead, kWrite };  // kRead: remote -> local
 
-/// Copies in place of memcpy(), so that the submitter can look at bytes while they are in the cache. Only where a transport copies by
-/// itself: over a network, and for what the kernel copies, nobody calls it, so the submitter must see what was not copied by it.
+/// Lets the submitter look at bytes while they are in the cache: copies in place of memcpy() where a transport copies by itself, and is
+/// shown them where it hands them to a network. Nobody sees what the kernel copies between processes, so the submitter must be able to
+/// tell which bytes it has not seen. Who gives one vouches that the local memory is there.
 class Copier {
 public:
     virtual ~Copier() = default;
@@ -35,6 +36,18 @@ public:
     virtual void begin() noexcept = 0;
     /// A part of the slice. From any thread, from several at once, for parts that do not overlap.
     virtual void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept = 0;
+    /// A part of the slice, as it lies in local memory: of a write at any time before its end, of a read once it is there. Threads as for
+    /// copy().
+    virtual void passed(const std::byte* local, uint64_t length) noexcept = 0;
+};
+
+/// Bytes that a copier has not been shown yet.
+struct Unseen {
+    Copier* by = nullptr;
+    const std::byte* local = nullptr;
+    uint64_t length = 0;
+
+    void show() const noexcept { by->passed(local, length); }
 };
 
 /// One contiguous piece to move. Counts as one operation of its completion.

@@ -15,8 +15,8 @@ namespace {
 constexpr Duration kHedge = 50ms, kPatience = 2s;
 constexpr Duration kHedgePerByte = 10ns, kPatiencePerByte = 100ns;
 constexpr uint64_t kRoundBytes = 1 << 30;  // leases are looked at between rounds
-constexpr uint64_t kNearStep = 64 << 20;   // copied at one go, which nothing can stop
-constexpr uint64_t kFarStep = 4 << 20;     // verified while the next ones are on their way
+constexpr uint64_t kStep = 64 << 20;       // moved at one go; from near by nothing can stop that
+constexpr uint64_t kHedgedStep = 4 << 20;  // given up, and read elsewhere, at one go
 
 /// Brings the replicas into the order in which this client tries them: nearest first, equally near ones spread over the keys.
 void order_replicas(ClientCore& core, SegmentLookup& segments, std::string_view key, Place& place) {
@@ -301,7 +301,7 @@ void Fetch::run_groups() {
         else {
             uint64_t before = 0;
             for (std::span<const uint32_t> rest = group.items; !rest.empty();) {
-                const auto items = take_items(rest, near ? kNearStep : kFarStep);
+                const auto items = take_items(rest, group.hedged && !near ? kHedgedStep : kStep);
                 before += moves.emplace_back(move_for(group, items, before)).bytes;
                 shares.push_back({&group, items});
             }
@@ -312,14 +312,14 @@ void Fetch::run_groups() {
         const Share& share = shares[static_cast<size_t>(&move - moves.data())];
         judge(*share.group, share.items, move.outcome);
     };
-    core_.mover.run(Direction::kRead, moves, {.starts = {}, .is_over = is_over});
+    core_.mover.run(Direction::kRead, moves, is_over);
 }
 
 void Fetch::copy_near(Group& group) {
     std::span<const uint32_t> rest = group.items;
     Result<> outcome;
     while (!rest.empty()) {
-        const auto items = take_items(rest, kNearStep);
+        const auto items = take_items(rest, kStep);
         if (outcome) {
             Move move = move_for(group, items);
             core_.mover.run(Direction::kRead, {&move, 1});

@@ -2,7 +2,6 @@
 #include "store/client/mover.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "store/allocation/placement.h"
 
@@ -40,34 +39,26 @@ std::vector<Move*> Mover::far_moves(Direction direction, std::span<Move> moves) 
     return far;
 }
 
-void Mover::run(Direction direction, std::span<Move> moves, const Events& events) {
+void Mover::run(Direction direction, std::span<Move> moves, const std::function<void(Move&)>& is_over) {
     const auto over = [&](Move& move) {
-        if (events.is_over) events.is_over(move);
-    };
-    const auto starts = [&](const Move& move) {
-        if (events.starts) events.starts(move);
+        if (is_over) is_over(move);
     };
     if (moves.size() == 1 && moves[0].bytes < kHandOverBytes) {
-        starts(moves[0]);
         run_here(direction, moves[0]);
         return over(moves[0]);
     }
     // Those over a network first; while they are under way, the near ones are copied here.
-    std::deque<Running> running;  // completions do not move
+    std::vector<Running> running;
     for (Move* const move : far_moves(direction, moves)) {
-        starts(*move);
-        if (!start(direction, *move, running.emplace_back())) {
-            running.pop_back();
-            over(*move);
-        }
+        if (const auto started = start(direction, *move)) running.push_back(*started);
+        else over(*move);
     }
     for (Move& move : moves) {
         if (!stays_here(direction, move)) continue;
-        starts(move);
         run_here(direction, move);
         over(move);
     }
-    for (Running& one : running) {
+    for (const Running& one : running) {
         finish(one, direction);
         over(*one.move);
     }
@@ -92,37 +83,28 @@ bool Mover::reach(Move& move, Time give_up) {
     return opened.has_value();
 }
 
-bool Mover::start(Direction direction, Move& move, Running& running) {
-    running.move = &move;
-    running.give_up = Clock::now() + move.patience;
+std::optional<Mover::Running> Mover::start(Direction direction, Move& move) {
+    const Time give_up = Clock::now() + move.patience;
     // submit() would wait for a connection as long as the engine likes, not as long as we do.
-    if (!reach(move, running.give_up)) return false;
+    if (!reach(move, give_up)) return std::nullopt;
     move.begun = true;
     auto batch = engine_.submit(move.segment->spec.endpoint, direction, move.blocks);
     if (!batch) {
         move.outcome = Unexpected(std::move(batch).error());
-        return false;
-    }
-    running.batch = *batch;
-    running.done.add(1);
-    if (auto hooked = engine_.on_batch_done(*batch, [&running] { running.done.succeed(0); }); !hooked) {
-        running.done.succeed(0);
-        move.outcome = Unexpected(std::move(hooked).error());
+        return std::nullopt;
     }
     if (auto enlisted = enlist(direction, *batch); !enlisted) (void)engine_.cancel_batch(*batch);
-    return true;
+    return Running{.move = &move, .batch = *batch, .give_up = give_up};
 }
 
-void Mover::finish(Running& running, Direction direction) {
-    // cancel_batch() returns when the batch is final, and its callback has come or comes at once.
-    if (!running.done.wait(Deadline(running.give_up))) {
+void Mover::finish(const Running& running, Direction direction) {
+    auto status = engine_.wait_batch(running.batch, Deadline(running.give_up));
+    if (status && status->state <= TransferState::kPending) {
         (void)engine_.cancel_batch(running.batch);
-        running.done.wait(Deadline::never());
+        status = engine_.wait_batch(running.batch);
     }
     delist(direction, running.batch);
-    auto status = engine_.wait_batch(running.batch);
     (void)engine_.free_batch(running.batch);
-    if (!running.move->outcome) return;
     if (!status) {
         running.move->outcome = Unexpected(std::move(status).error());
         return;

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "base/completion.h"
 #include "base/error.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
@@ -47,12 +47,8 @@ public:
     /// `own_host`: segments there are copied by the calling thread itself, one after another.
     Mover(Engine& engine, std::string own_host);
 
-    /// Calls of run() on the way, on its thread.
-    struct Events {
-        std::function<void(const Move&)> starts;  // right before it does
-        std::function<void(Move&)> is_over;       // once for each move, in the order of their ends or nearly so
-    };
-    void run(Direction direction, std::span<Move> moves, const Events& events = {});
+    /// `is_over`: called on the way, on this thread, once for each move, in the order of their ends or nearly so.
+    void run(Direction direction, std::span<Move> moves, const std::function<void(Move&)>& is_over = {});
 
     /// Stops the writes under way, and all later ones at once, until allow_writes().
     void stop_writes();
@@ -67,7 +63,6 @@ private:
         Move* move = nullptr;
         BatchId batch = 0;
         Time give_up{};
-        Completion done;
     };
 
     void run_here(Direction direction, Move& move);
@@ -76,8 +71,8 @@ private:
     /// Those that are connected first: getting through to another may take its time.
     std::vector<Move*> far_moves(Direction direction, std::span<Move> moves) const;
     bool stays_here(Direction direction, const Move& move) const;
-    bool start(Direction direction, Move& move, Running& running);
-    void finish(Running& running, Direction direction);
+    std::optional<Running> start(Direction direction, Move& move);
+    void finish(const Running& running, Direction direction);
     Result<> enlist(Direction direction, BatchId batch);
     void delist(Direction direction, BatchId batch);
     bool stopped(Direction direction) const;

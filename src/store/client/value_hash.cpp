@@ -30,6 +30,10 @@ void ValueHash::Part::copy(std::byte* to, const std::byte* from, uint64_t length
     owner_->copy(offset_ + static_cast<uint64_t>(local - local_), to, from, length);
 }
 
+void ValueHash::Part::passed(const std::byte* local, uint64_t length) noexcept {
+    owner_->look(offset_ + static_cast<uint64_t>(local - local_), local, length);
+}
+
 uint64_t ValueHash::chunk_end(uint64_t chunk) const noexcept { return std::min((chunk + 1) * kChunkBytes, length_); }
 
 void ValueHash::forget(uint64_t offset, uint64_t length) noexcept {
@@ -47,6 +51,15 @@ void ValueHash::copy(uint64_t offset, std::byte* to, const std::byte* from, uint
         to += now;
         from += now;
         length -= now;
+    }
+}
+
+void ValueHash::look(uint64_t offset, const std::byte* at, uint64_t length) noexcept {
+    // Chunks of which only a part passes here are left to checksum().
+    const uint64_t end = offset + length;
+    for (uint64_t chunk = (offset + kChunkBytes - 1) / kChunkBytes; chunk * kChunkBytes < end && chunk_end(chunk) <= end; ++chunk) {
+        const uint64_t begin = chunk * kChunkBytes;
+        entry(chunk) = hash_bytes({at + (begin - offset), chunk_end(chunk) - begin});
     }
 }
 

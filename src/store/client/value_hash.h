@@ -11,7 +11,7 @@
 
 namespace mooncake::store {
 
-/// The checksum of one value that is copied: chunks are hashed as they pass, in the cache, where the engine copies them by our copiers;
+/// The checksum of one value that is moved: chunks are hashed as they pass, in the cache, where the engine lets our copiers see them;
 /// checksum() hashes the others where they lie in our memory. Of a read only bytes that have arrived are hashed, never those at the other side, which
 /// may change: what a reader is given is what was verified. Not thread-safe, except for the copiers during a transfer. Must not be moved while they are in use.
 class ValueHash {
@@ -35,6 +35,7 @@ private:
             : owner_(owner), local_(local), offset_(offset), length_(length) {}
         void begin() noexcept override { owner_->forget(offset_, length_); }
         void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override;
+        void passed(const std::byte* local, uint64_t length) noexcept override;
 
     private:
         ValueHash* owner_ = nullptr;
@@ -44,6 +45,7 @@ private:
 
     void forget(uint64_t offset, uint64_t length) noexcept;
     void copy(uint64_t offset, std::byte* to, const std::byte* from, uint64_t length) noexcept;
+    void look(uint64_t offset, const std::byte* at, uint64_t length) noexcept;
     uint64_t chunk_end(uint64_t chunk) const noexcept;
     uint64_t hash_chunk(uint64_t chunk) const;
     uint64_t& entry(uint64_t chunk) noexcept { return table_.empty() ? only_ : table_[chunk]; }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <random>
 #include <thread>
 
@@ -83,6 +82,41 @@ TEST(ValueHash, TakesValuesInPieces) {
             expect_equal(hash, expected);
         }
     }
+}
+
+TEST(ValueHash, SeesValuesPassInAnyPartsAndOrder) {
+    std::mt19937_64 random(3);
+    for (const uint64_t length : kLengths) {
+        auto value = random_bytes(length);
+        const Expected expected(value);
+        const Piece piece{value.data(), length};
+        for (int round = 0; round < 10; ++round) {
+            std::vector<std::pair<uint64_t, uint64_t>> parts;
+            for (uint64_t at = 0; at < length;) {
+                const uint64_t now = round == 0 ? length : std::min<uint64_t>(length - at, random() % (3 * kChunkBytes) + 1);
+                parts.emplace_back(at, now);
+                at += now;
+            }
+            std::shuffle(parts.begin(), parts.end(), random);
+            ValueHash hash;
+            hash.start({&piece, 1}, length, Direction::kRead);
+            hash.copier(0).begin();
+            for (const auto& [at, now] : parts) hash.copier(0).passed(value.data() + at, now);
+            expect_equal(hash, expected);
+        }
+    }
+}
+
+TEST(ValueHash, KeepsWhatItSawPass) {
+    auto value = random_bytes(3 * kChunkBytes);
+    const Expected expected(value);
+    const Piece piece{value.data(), value.size()};
+    ValueHash hash;
+    hash.start({&piece, 1}, value.size(), Direction::kWrite);
+    hash.copier(0).begin();
+    hash.copier(0).passed(value.data(), value.size());
+    value[0] ^= std::byte{1};  // after it has left
+    expect_equal(hash, expected);
 }
 
 TEST(ValueHash, OfAReadIsThatOfWhatArrived) {

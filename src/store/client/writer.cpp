@@ -20,7 +20,6 @@ namespace {
 
 constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
 constexpr Duration kFencePatience = 100ms;  // for a word from who has just let us wait: else its memory rests, that is all
-constexpr uint64_t kFarStep = 4 << 20;      // sent while the next ones are hashed
 constexpr uint64_t kHashAheadBytes = 512 << 10;
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
 constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
@@ -112,7 +111,6 @@ private:
 
     void move(const PutStartReply& reply) {
         ends_.resize(items_.size());
-        far_.resize(items_.size());
         const auto pass = core_.fence.enter(reply.epoch, Deadline::after(std::min(kJoinPatience, core_.config.options.rpc_timeout)));
         WriteMoves moves(core_);
         for (uint32_t i = 0; i < items_.size(); ++i) {
@@ -125,22 +123,18 @@ private:
             }
             if (!add(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
         }
-        // On this host values are hashed while they are copied. Those that only go elsewhere are hashed right before they leave, while those
-        // before them are on their way.
-        run(moves, [this](uint32_t i) {
-            if (!hashes_.empty() && far_[i]) (void)hashes_[i].checksum();
-        });
+        run(moves);
         if (hashes_.empty()) return;
         for (uint32_t i = 0; i < items_.size(); ++i) {
             if (ends_[i].code != StoreCode::kOk) continue;
             ends_[i].checksum = hashes_[i].checksum();
             if (!add_table(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
         }
-        run(moves, {});
+        run(moves);
     }
 
-    void run(WriteMoves& moves, const std::function<void(uint32_t)>& before) {
-        for (const WriteMoves::Failure& failure : moves.run(before)) {
+    void run(WriteMoves& moves) {
+        for (const WriteMoves::Failure& failure : moves.run()) {
             ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
             if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.segment);
@@ -159,9 +153,8 @@ private:
         for (const ReplicaLocation& replica : replicas_of(i, reply)) {
             // Planned for want of anything better, but it has just failed: not worth waiting for.
             if (avoided(replica.segment)) return false;
-            // One copy of it is enough to look at.
-            const bool look = !hashed && moves.near(reply.epoch, replica);
-            hashed |= look;
+            // Hashed as it goes; one copy of it is enough to look at.
+            const bool look = !std::exchange(hashed, true);
             uint64_t offset = 0;
             for (size_t piece = 0; piece < pieces.size(); ++piece) {
                 const auto& [data, length] = pieces[piece];
@@ -171,7 +164,6 @@ private:
                 offset += length;
             }
         }
-        far_[i] = !hashed;
         return true;
     }
 
@@ -211,7 +203,6 @@ private:
     std::vector<WriteEnd> ends_;
     std::vector<ValueHash> hashes_;                       // of the items; empty where nothing is hashed
     size_t hashed_ = 0;                                   // so many of them ahead
-    std::vector<bool> far_;                               // items of which no replica is on this host
     std::vector<std::pair<uint32_t, uint32_t>> repeats_;  // this value got the fate of that one
     uint64_t bytes_written_ = 0;
 };
@@ -324,66 +315,40 @@ bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& repli
     return true;
 }
 
-bool WriteMoves::near(uint64_t epoch, const ReplicaLocation& replica) {
-    const SegmentLookup::Found& to = target_for(epoch, replica.segment).to;
-    return to.own || (to.segment && core_.mover.near(to.segment->spec));
-}
-
-void WriteMoves::cut(const Target& target, std::vector<Move>& moves, std::vector<Share>& shares) const {
-    const uint64_t step = core_.mover.near(target.to.segment->spec) ? std::numeric_limits<uint64_t>::max() : kFarStep;
-    // One that failed is tried again at little cost to whoever happens to do it; once it answers, as fast as it likes.
-    const std::optional<Duration> trial = core_.directory.trial(target.to.segment);
-    const Duration patience = trial ? std::min(kPatience, *trial) : kPatience;
-    uint64_t before = 0;
-    for (size_t first = 0, end = 0; first < target.blocks.size(); first = end) {
-        uint64_t bytes = 0;
-        while (end < target.blocks.size() && bytes < step) bytes += target.blocks[end++].length;
-        before += bytes;
-        moves.push_back(
-            {.segment = target.to.segment,
-             .blocks = {target.blocks.begin() + static_cast<ptrdiff_t>(first), target.blocks.begin() + static_cast<ptrdiff_t>(end)},
-             .bytes = bytes,
-             .patience = patience + kPatiencePerByte * before,
-             .trial = trial.value_or(Duration::zero()),
-             .outcome = {}});
-        shares.push_back({.target = &target, .items = std::span(target.item_of_block).subspan(first, end - first)});
-    }
-}
-
-std::vector<WriteMoves::Failure> WriteMoves::run(const std::function<void(uint32_t)>& before) {
+std::vector<WriteMoves::Failure> WriteMoves::run() {
     std::vector<Move> moves;
-    std::vector<Share> shares;  // of each move
-    for (const Target& target : targets_) {
+    std::vector<const Target*> targets;  // of each move
+    for (Target& target : targets_) {
         if (!target.to.segment) continue;
-        if (!target.to.own) {
-            cut(target, moves, shares);
+        if (target.to.own) {
+            for (const Block& block : target.blocks) copy_here(reinterpret_cast<std::byte*>(block.remote), block.local, block);
             continue;
         }
-        for (const Block& block : target.blocks) copy_here(reinterpret_cast<std::byte*>(block.remote), block.local, block);
+        Move& move = moves.emplace_back();
+        move.segment = target.to.segment;
+        move.blocks = std::move(target.blocks);
+        for (const Block& block : move.blocks) move.bytes += block.length;
+        // One that failed is tried again at little cost to whoever happens to do it; once it answers, as fast as it likes.
+        const std::optional<Duration> trial = core_.directory.trial(target.to.segment);
+        move.trial = trial.value_or(Duration::zero());
+        move.patience = (trial ? std::min(kPatience, *trial) : kPatience) + kPatiencePerByte * move.bytes;
+        targets.push_back(&target);
     }
-    const auto starts = [&](const Move& move) {
-        if (before)
-            for (const uint32_t item : shares[static_cast<size_t>(&move - moves.data())].items) before(item);
-    };
-    if (!moves.empty()) core_.mover.run(Direction::kWrite, moves, {.starts = starts, .is_over = {}});
+    if (!moves.empty()) core_.mover.run(Direction::kWrite, moves);
     std::vector<Failure> failures;
-    for (size_t first = 0, end = 0; first < moves.size(); first = end) {  // what went to one target
-        while (end < moves.size() && shares[end].target == shares[first].target) ++end;
-        note_failures(*shares[first].target, std::span(moves).subspan(first, end - first), failures);
-    }
+    for (size_t i = 0; i < moves.size(); ++i) note_outcome(*targets[i], moves[i], failures);
     targets_.clear();
     return failures;
 }
 
-void WriteMoves::note_failures(const Target& target, std::span<const Move> moves, std::vector<Failure>& failures) {
+void WriteMoves::note_outcome(const Target& target, const Move& move, std::vector<Failure>& failures) {
     const SegmentHandle& segment = target.to.segment;
-    const auto failed = std::find_if(moves.begin(), moves.end(), [](const Move& move) { return !move.outcome; });
-    if (failed == moves.end()) {
+    if (move.outcome) {
         if (!core_.directory.all_reachable()) core_.directory.worked(segment);
         return;
     }
-    core_.segment_failed(segment, failed->outcome.error());
-    const bool in_doubt = std::any_of(failed, moves.end(), [this](const Move& move) { return !move.outcome && may_still_land(move); });
+    core_.segment_failed(segment, move.outcome.error());
+    const bool in_doubt = may_still_land(move);
     uint32_t last = std::numeric_limits<uint32_t>::max();
     for (const uint32_t item : target.item_of_block)
         if (std::exchange(last, item) != item) failures.push_back({.item = item, .segment = segment->number, .in_doubt = in_doubt});

@@ -39,16 +39,13 @@ public:
     /// To this replica of item `item`, `offset` bytes behind its start. False: the segment is not known, or too small. `copier`: or null.
     bool add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from, uint64_t length,
              Copier* copier = nullptr);
-    /// Whether the replica is on this host.
-    bool near(uint64_t epoch, const ReplicaLocation& replica);
     /// Moves everything and says what became of each item: nothing, or why it failed. Afterwards more can be added.
     struct Failure {
         uint32_t item = 0;
         uint32_t segment = 0;
         bool in_doubt = false;  // its bytes may still land there
     };
-    /// `before`: called with an item before bytes of it leave this host.
-    std::vector<Failure> run(const std::function<void(uint32_t item)>& before = {});
+    std::vector<Failure> run();
 
 private:
     struct Target {
@@ -56,16 +53,8 @@ private:
         std::vector<Block> blocks;
         std::vector<uint32_t> item_of_block;
     };
-    /// What one move carries.
-    struct Share {
-        const Target* target = nullptr;
-        std::span<const uint32_t> items;
-    };
-
     Target& target_for(uint64_t epoch, uint32_t number);
-    /// Into moves of a size.
-    void cut(const Target& target, std::vector<Move>& moves, std::vector<Share>& shares) const;
-    void note_failures(const Target& target, std::span<const Move> moves, std::vector<Failure>& failures);
+    void note_outcome(const Target& target, const Move& move, std::vector<Failure>& failures);
     bool may_still_land(const Move& move);
 
     ClientCore& core_;

@@ -8,6 +8,7 @@
 
 #include "base/completion.h"
 #include "base/gate.h"
+#include "transport/transport.h"
 
 namespace mooncake::fabric {
 
@@ -28,6 +29,8 @@ public:
         }
         entries_.push_back({.completion = &completion, .bytes = bytes, .operations = 1, .error = std::nullopt});
     }
+    /// To be looked at before anybody is told.
+    void show(Copier& copier, const std::byte* local, uint64_t length) { unseen_.push_back({&copier, local, length}); }
     void fail(Completion& completion, Error error) {
         entries_.push_back({.completion = &completion, .bytes = 0, .operations = 1, .error = std::move(error)});
     }
@@ -40,6 +43,8 @@ public:
     bool empty() const noexcept { return entries_.empty(); }
 
     void fire() {
+        for (const Unseen& bytes : unseen_) bytes.show();
+        unseen_.clear();
         for (Entry& entry : entries_) {
             if (entry.error) entry.completion->fail(std::move(*entry.error), entry.operations);
             else entry.completion->succeed(entry.bytes, entry.operations);
@@ -57,6 +62,7 @@ private:
     };
 
     std::vector<Entry> entries_;
+    std::vector<Unseen> unseen_;
     std::vector<Gate::Pass> passes_;
     Gate* last_gate_ = nullptr;
 };

@@ -34,7 +34,7 @@ Piece WorkQueue::begin(std::list<Batch>::iterator batch, uint64_t length) {
         if (spare_.empty()) runs_.emplace_back();
         else runs_.splice(runs_.end(), spare_, spare_.begin());
         SliceRun& run = runs_.back();
-        run = {.completion = slice.completion, .length = slice.length};
+        run = {.completion = slice.completion, .local = slice.local, .length = slice.length, .copier = slice.copier};
         run.self = std::prev(runs_.end());
         batch->run = &run;
     }
@@ -67,8 +67,12 @@ void WorkQueue::refuse(std::list<Batch>::iterator batch, Error error, Endings& e
 }
 
 void WorkQueue::end(SliceRun& run, Endings& endings) {
-    if (run.error) endings.fail(*run.completion, std::move(*run.error));
-    else endings.succeed(*run.completion, run.length);
+    if (run.error) {
+        endings.fail(*run.completion, std::move(*run.error));
+    } else {
+        endings.succeed(*run.completion, run.length);
+        if (run.copier != nullptr) endings.show(*run.copier, run.local, run.length);
+    }
     run.error.reset();
     if (spare_.size() < kSpareMax) spare_.splice(spare_.end(), runs_, run.self);
     else runs_.erase(run.self);

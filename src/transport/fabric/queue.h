@@ -15,7 +15,9 @@ namespace mooncake::fabric {
 /// A slice of which something has begun.
 struct SliceRun {
     Completion* completion = nullptr;
+    const std::byte* local = nullptr;
     uint64_t length = 0;
+    Copier* copier = nullptr;
     uint32_t pending = 0;    // pieces begun and not over
     bool all_begun = false;  // no further piece will begin
     std::optional<Error> error;

@@ -28,6 +28,7 @@ void Lane::pull(WorkQueue& queue) {
     while (count_ < kFlightsMax && bytes_ < kWindowBytes && unsent_bytes_ < kUnsentBytes) {
         Flight& next = flight(count_);
         if (!queue.pull(next, checked_)) return;
+        if (next.direction == Direction::kWrite) next.show();  // the kernel copies them from the cache then
         next.id = next_id_++;
         const bool write = next.direction == Direction::kWrite;
         append_head({.kind = write ? Kind::kWrite : Kind::kRead, .payload_bytes = next.bytes, .id = next.id, .part = next.part},
@@ -125,6 +126,7 @@ void Lane::end_answer(FinishedList& finished) {
     } else if (!incoming_.intact()) {
         finished.fail(front.completion, front.operations, error(Code::kCorrupt, "tcp: the checksum of what was read is wrong"));
     } else {
+        if (front.direction == Direction::kRead) front.show();
         finished.succeed(front.completion, front.operations, front.bytes);
     }
     if (answer_ != Status::kOk) text_.fill(std::byte{0});

@@ -49,6 +49,7 @@ void WorkQueue::take_whole_slices(Entry& entry, Flight& flight) {
         const Slice& slice = entry.slices[taken];
         if (slice.completion != flight.completion || slice.length > kMessageBytes - flight.bytes) break;
         local.append(slice.local, slice.length);
+        if (slice.copier != nullptr) flight.unseen.push_back({slice.copier, slice.local, slice.length});
         if (!flight.remote.empty() && flight.remote.back().address + flight.remote.back().length == slice.remote)
             flight.remote.back().length += slice.length;
         else flight.remote.push_back({.address = slice.remote, .length = slice.length});
@@ -68,6 +69,7 @@ void WorkQueue::take_part(Entry& entry, Flight& flight) {
     const auto taken = static_cast<uint32_t>(std::min({left, even, uint64_t{kMessageBytes}}));
     Pieces& local = entry.direction == Direction::kWrite ? flight.out.payload() : flight.local;
     local.append(slice.local + entry.offset, taken);
+    if (slice.copier != nullptr) flight.unseen.push_back({slice.copier, slice.local + entry.offset, taken});
     // The peer judges the slice, not the part: it refuses all of it or nothing.
     flight.part = true;
     flight.remote = {{.address = slice.remote, .length = slice.length}, {.address = slice.remote + entry.offset, .length = taken}};
@@ -98,6 +100,7 @@ bool WorkQueue::pull(Flight& flight, bool checked) {
     flight.part = false;
     flight.local.clear();
     flight.remote.clear();
+    flight.unseen.clear();
     if (entry.slices.front().length > kMessageBytes) take_part(entry, flight);
     else take_whole_slices(entry, flight);
     if (entry.slices.empty()) {

@@ -57,6 +57,11 @@ struct Flight {
     Outgoing out;                      // the request
     Pieces local;                      // kRead: where the answer goes
     std::vector<AddressRange> remote;  // used while building the request
+    std::vector<Unseen> unseen;        // of what is moved
+
+    void show() const noexcept {
+        for (const Unseen& one : unseen) one.show();
+    }
 };
 
 /// The slices a peer has not yet begun to move. Holds spans of the callers' arrays, so it needs no limit. Submissions take turns,

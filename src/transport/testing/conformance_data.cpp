@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <thread>
 
 #include "transport/testing/conformance.h"
@@ -43,6 +44,55 @@ TEST_P(TransportConformance, MovesAnyLengthAtAnyOffsetBothWays) {
         ASSERT_EQ(std::memcmp(target.data() + to, source.data() + from, length), 0) << "round " << round << ", length " << length;
         std::memset(target.data() + to, static_cast<int>(kPoison), length);
         ASSERT_TRUE(target.all(kPoison)) << "bytes outside were touched in round " << round;
+    }
+}
+
+/// Keeps what it is shown of a slice, as it was then.
+class Watcher final : public Copier {
+public:
+    Watcher(const Slice& slice, Direction direction) : local_(slice.local), direction_(direction), kept_(slice.length) {}
+
+    void begin() noexcept override {}
+    void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override {
+        std::memcpy(to, from, length);
+        passed(direction_ == Direction::kRead ? to : from, length);
+    }
+    void passed(const std::byte* local, uint64_t length) noexcept override {
+        std::memcpy(kept_.data() + (local - local_), local, length);
+        seen_.fetch_add(length);
+    }
+    uint64_t seen() const { return seen_.load(); }
+    std::span<const std::byte> kept() const { return kept_; }
+
+private:
+    const std::byte* const local_;
+    const Direction direction_;
+    std::vector<std::byte> kept_;
+    std::atomic<uint64_t> seen_{0};
+};
+
+TEST_P(TransportConformance, ShowsACopierEveryByteOnceOrNothing) {
+    constexpr uint64_t kGap = 4 << 20;
+    for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+        for (const Submit how : {Submit::kWait, Submit::kLeave}) {
+            local->fill_random(5);
+            remote->fill_random(6);
+            std::vector<Slice> slices;
+            std::deque<Watcher> watchers;
+            for (const uint64_t length : {1ul, 4096ul, 70'001ul, (3ul << 20) + 5}) {
+                Slice one = slice(slices.size() * kGap, slices.size() * kGap + 77, length);
+                one.copier = &watchers.emplace_back(one, direction);
+                slices.push_back(one);
+            }
+            const auto moved = transfer(*peer, direction, slices, how);
+            ASSERT_TRUE(moved) << moved.error().to_string();
+            const bool shown = watchers[0].seen() > 0;
+            for (size_t i = 0; i < slices.size(); ++i) {
+                ASSERT_EQ(watchers[i].seen(), shown ? slices[i].length : 0) << "slice " << i;
+                if (!shown) continue;
+                ASSERT_EQ(std::memcmp(watchers[i].kept().data(), slices[i].local, slices[i].length), 0) << "slice " << i;
+            }
+        }
     }
 }
 
