@@ -44,6 +44,17 @@ TEST_F(BatchTest, EachRequestIsATask) {
     EXPECT_FALSE(batch->busy());
 }
 
+TEST_F(BatchTest, WaitingEndsAtItsDeadlineAndCancelsNothing) {
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(0)}));
+    EXPECT_FALSE(batch->wait(Deadline::after(1ms)));
+    EXPECT_TRUE(batch->busy());
+    EXPECT_EQ(world.script.cancels.load(), 0);
+    world.script.release();
+    EXPECT_TRUE(batch->wait());
+    EXPECT_EQ(state(0), TransferState::kCompleted);
+}
+
 TEST_F(BatchTest, AnEmptyBatchIsComplete) {
     EXPECT_EQ(batch->status().state, TransferState::kCompleted);
     ASSERT_TRUE(submit({}));
