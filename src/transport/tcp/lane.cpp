@@ -28,7 +28,6 @@ void Lane::pull(WorkQueue& queue) {
     while (count_ < kFlightsMax && bytes_ < kWindowBytes && unsent_bytes_ < kUnsentBytes) {
         Flight& next = flight(count_);
         if (!queue.pull(next, checked_)) return;
-        if (next.direction == Direction::kWrite) next.show();  // the kernel copies them from the cache then
         next.id = next_id_++;
         const bool write = next.direction == Direction::kWrite;
         append_head({.kind = write ? Kind::kWrite : Kind::kRead, .payload_bytes = next.bytes, .id = next.id, .part = next.part},
@@ -58,6 +57,8 @@ Result<size_t> Lane::send() {
         Outgoing& out = flight(sent_).out;
         left = out.consume(left);
         if (!out.done()) break;
+        // It is in the cache, and the target has enough to do meanwhile.
+        if (flight(sent_).direction == Direction::kWrite && !flight(sent_).faulted) flight(sent_).show();
         ++sent_;
     }
     return result.bytes;
