@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the fault tests: processes on every path that exists between two of them on one host."""
+import ctypes.util
+
 import pytest
 from process import Process
 
 PATHS = {"tcp": {"MC_TRANSPORTS": "tcp"}, "shm": {"MC_TRANSPORTS": "shm"}}
+if ctypes.util.find_library("fabric"):
+    PATHS["fabric"] = {"MC_TRANSPORTS": "fabric", "MOONCAKE_PROTOCOL": "fabric:tcp", "MC_FABRIC_NODES": "127.0.0.1,127.0.0.2"}
 
 
 @pytest.fixture(params=sorted(PATHS))
