@@ -68,15 +68,22 @@ format: setup-lint  ## rewrite the sources with clang-format
 # Address-space randomisation can collide with the sanitizers' fixed mappings.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
+# The C++ tests of a preset, and how many passed: $(call sanitized,PRESET,ENVIRONMENT)
+define sanitized
+	cmake --preset $(1) -Wno-dev
+	cmake --build build/$(1) -j $(JOBS)
+	rm -rf build/$(1)/reports
+	@status=0; \
+	$(2) GTEST_BRIEF=1 $(FIXED_ADDRESSES) ctest --test-dir build/$(1) --output-on-failure -j $(JOBS) --output-junit reports/ctest.xml || status=1; \
+	$(PYTHON) tests/tidy/summary.py --no-python build/$(1)/reports || status=1; \
+	exit $$status
+endef
+
 asan: setup  ## the C++ tests under AddressSanitizer and UBSan
-	cmake --preset asan -Wno-dev
-	cmake --build build/asan -j $(JOBS)
-	ASAN_OPTIONS=detect_stack_use_after_return=1 $(FIXED_ADDRESSES) ctest --test-dir build/asan --output-on-failure -j $(JOBS)
+	$(call sanitized,asan,ASAN_OPTIONS=detect_stack_use_after_return=1)
 
 tsan: setup  ## the C++ tests under ThreadSanitizer
-	cmake --preset tsan -Wno-dev
-	cmake --build build/tsan -j $(JOBS)
-	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(FIXED_ADDRESSES) ctest --test-dir build/tsan --output-on-failure -j $(JOBS)
+	$(call sanitized,tsan,TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
 
 fuzz: setup-lint  ## every fuzz target for FUZZ_SECONDS
 	cmake --preset fuzz -Wno-dev

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up the reports of one test run: summary.py FOLDER.
+"""Adds up the reports of one test run: summary.py [--no-python] FOLDER.
 
 The folder holds one XML report per GoogleTest program, ctest.xml (which programs ran and how they ended) and pytest.xml. A
-program that ended badly without a failed case of its own (it crashed, hung or could not start) counts as one failure.
+program that ended badly without a failed case of its own (it crashed, hung or could not start) counts as one failure. With
+--no-python there is no pytest.xml, as for the sanitizers.
 """
 
 import sys
@@ -30,7 +31,7 @@ def failed_programs(path: Path) -> list[str]:
     return [case.get("name", "?") for case in cases if case.get("status") != "run"]
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, python: bool = True) -> int:
     cxx_passed = cxx_failed = cxx_skipped = 0
     reports = sorted(set(folder.glob("*.xml")) - {folder / "ctest.xml", folder / "pytest.xml"})
     failed_in = {}
@@ -42,15 +43,15 @@ def main(folder: Path) -> int:
         if failed_in.get(name, 0) == 0:
             print(f"{name} did not end well")
             cxx_failed += 1
-    py_passed, py_failed, py_skipped = count_cases(folder / "pytest.xml")
-    if py_passed + py_failed == 0:
+    py_passed, py_failed, py_skipped = count_cases(folder / "pytest.xml") if python else (0, 0, 0)
+    if python and py_passed + py_failed == 0:
         print("pytest ran nothing")
         py_failed = 1
-    print(f"C++ {cxx_passed} passed, {cxx_failed} failed, {cxx_skipped} skipped; "
-          f"Python {py_passed} passed, {py_failed} failed, {py_skipped} skipped")
+    line = f"C++ {cxx_passed} passed, {cxx_failed} failed, {cxx_skipped} skipped"
+    print(f"{line}; Python {py_passed} passed, {py_failed} failed, {py_skipped} skipped" if python else line)
     print(f"{cxx_passed + py_passed} passed, {cxx_failed + py_failed} failed")
     return 1 if cxx_failed + py_failed > 0 else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[-1]), python="--no-python" not in sys.argv))

@@ -22,10 +22,10 @@ def ctest(**status: str) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path, capsys):
-    def summarise(**reports: str) -> tuple[int, list[str]]:
+    def summarise(python: bool = True, **reports: str) -> tuple[int, list[str]]:
         for name, text in reports.items():
             (tmp_path / f"{name}.xml").write_text(text)
-        status = summary.main(tmp_path)
+        status = summary.main(tmp_path, python)
         return status, capsys.readouterr().out.splitlines()
 
     return summarise
@@ -50,6 +50,12 @@ def test_a_program_that_crashed_without_a_report_is_a_failure(run):
 
 def test_a_program_whose_cases_passed_but_that_ended_badly_is_a_failure(run):
     assert run(net_test=GOOD, ctest=ctest(net_test="fail"), pytest=PYTEST)[0] == 1
+
+
+def test_the_sanitizers_run_without_python(run):
+    status, lines = run(python=False, net_test=GOOD, ctest=ctest(net_test="run"))
+    assert (status, lines) == (0, ["C++ 2 passed, 0 failed, 0 skipped", "2 passed, 0 failed"])
+    assert run(python=False, net_test=GTEST, ctest=ctest(net_test="fail"))[0] == 1
 
 
 @pytest.mark.parametrize("missing", ["ctest", "pytest"])
