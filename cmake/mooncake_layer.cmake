@@ -42,11 +42,16 @@ function(mooncake_layer name)
 endfunction()
 
 # mooncake_add_test(TARGET [TIMEOUT seconds] [SERIAL] [ARGUMENTS ...]): registers a GoogleTest program, with a bound on its time.
-# SERIAL keeps it from running beside others. Its cases are reported in reports/TARGET.xml.
+# SERIAL keeps it from running beside others. Its cases are reported in reports/TARGET.xml. Sanitizers make it slower and are told there
+# what is no finding about us (tests/sanitizers.cpp).
 function(mooncake_add_test target)
     cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "ARGUMENTS" ${ARGN})
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 300)
+    endif()
+    if(MC_SANITIZE)
+        math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
+        target_sources(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests/sanitizers.cpp)
     endif()
     add_test(NAME ${target} COMMAND ${target} --gtest_output=xml:${CMAKE_BINARY_DIR}/reports/${target}.xml ${ARG_ARGUMENTS})
     set_tests_properties(${target} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
