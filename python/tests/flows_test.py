@@ -117,6 +117,24 @@ def test_ipv6_peer(make_peer):
         assert peer.read(0, 3) == b"six"
 
 
+def test_engine_on_every_address_is_read_by_a_peer_that_polls():
+    """Listens on the wildcard and advertises one address; reads are submitted, then asked about until they are over."""
+    with initialize("0.0.0.0", protocol="tcp") as server, initialize("0.0.0.0", protocol="tcp") as client:
+        cache, local = np.arange(1 << 20, dtype=np.uint32).view(np.uint8), np.zeros(4 << 20, np.uint8)
+        assert server.register_memory(cache.ctypes.data, cache.nbytes) == 0
+        assert client.register_memory(local.ctypes.data, local.nbytes) == 0
+        session, parts = f"127.0.0.1:{server.get_rpc_port()}", [(0, 4096, 1 << 20), (2 << 20, 0, 1 << 20), (3 << 20, 77, 12345)]
+        batch = client.batch_transfer_async_read(session, [local.ctypes.data + here for here, _, _ in parts],
+                                                 [cache.ctypes.data + there for _, there, _ in parts], [length for _, _, length in parts])
+        assert 0 < batch < 1 << 63
+        deadline = time.monotonic() + PATIENCE_S
+        while (status := client.transfer_check_status(batch)) == 0:
+            assert time.monotonic() < deadline
+        assert status == 1
+        assert all(np.array_equal(local[here:here + length], cache[there:there + length]) for here, there, length in parts)
+        assert client.unregister_memory(local.ctypes.data) == 0
+
+
 # ---- with a metadata server
 
 

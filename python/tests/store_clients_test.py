@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mooncake.engine import TransferEngine
-from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator, ReplicateConfig
+from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator, ObjectDataType, ReplicateConfig
 from store_helpers import MiB, Memory, open_store, random_bytes
 
 
@@ -123,6 +123,54 @@ def test_store_backend_of_vllm_ascend(master, memory):
     assert memory.bytes(0, 1000) == random_bytes(1000, 2)
     assert store.close() == 0
     engine.close()
+
+
+def test_layer_wise_loading_of_sglang(master, memory):
+    """Pages of all layers are one value each; they are read layer by layer, and requests of a batch may share a page."""
+    store = open_store(master.address)
+    assert store.register_buffer(memory.address, memory.size) == 0
+    layers, size = 4, 6000
+    where = pages(memory, 3 * layers, size)
+    keys = [f"model_{i}_cp0_pp0" for i in range(3)]
+    assert store.batch_put_from_multi_buffers(keys, [where[i * layers:(i + 1) * layers] for i in range(3)], [[size] * layers] * 3, ReplicateConfig()) == [0] * 3
+    wanted = [keys[0], keys[1], keys[0], keys[2]]
+    target = [memory.address + memory.size // 2 + i * layers * size for i in range(len(wanted))]
+    assert store.batch_get_session_start(wanted) == [0] * len(wanted)
+    for layer in range(layers):
+        offset = layer * size
+        assert store.batch_get_into_multi_buffer_ranges(wanted, [[at + offset, at + offset + 1000] for at in target], [[1000, size - 1000]] * len(wanted),
+                                                        [[offset, offset + 1000]] * len(wanted)) == [size] * len(wanted)
+    store.batch_get_session_end(wanted)
+    for at, key in zip(target, wanted):
+        first = keys.index(key) * layers
+        assert memory.bytes(at - memory.address, layers * size) == b"".join(random_bytes(size, first + layer) for layer in range(layers))
+    assert store.batch_get_into_multi_buffer_ranges(wanted[:1], [target[:1]], [[size]], [[0]]) == [-600]
+    assert store.close() == 0
+
+
+def test_embedding_cache_of_vllm(master):
+    """A header and a tensor that is registered for one put; read side by side into one buffer. Codes it does not know end its worker."""
+    store = open_store(master.address)
+    config = ReplicateConfig()
+    config.data_type = ObjectDataType.TENSOR
+    header = ctypes.create_string_buffer(b"h" * 24, 24)
+    assert store.register_buffer(ctypes.addressof(header), 24) == 0
+    tensors = [np.frombuffer(random_bytes(length, length), np.uint8) for length in (70_001, 333)]
+    for tensor in tensors:
+        assert store.register_buffer(tensor.ctypes.data, tensor.nbytes) == 0
+        assert store.batch_put_from_multi_buffers([f"e{tensor.nbytes}"], [[ctypes.addressof(header), tensor.ctypes.data]], [[24, tensor.nbytes]], config) == [0]
+        assert store.unregister_buffer(tensor.ctypes.data) == 0
+    buffer = Memory(MiB)
+    assert store.register_buffer(buffer.address, buffer.size) == 0
+    sizes = [24 + 70_001, 24 + 333, 24 + 10, 24 + 10]
+    offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+    results = store.batch_get_into(["e70001", "e333", "none", "e333"], [buffer.address + offset for offset in offsets], sizes)
+    assert results == [*sizes[:2], -704, -600] and all(type(result) is int for result in results)
+    for offset, tensor in zip(offsets, tensors):
+        assert buffer.bytes(offset, 24 + tensor.nbytes) == b"h" * 24 + tensor.tobytes()
+    assert store.unregister_buffer(buffer.address) == 0
+    assert store.unregister_buffer(ctypes.addressof(header)) == 0
+    assert store.close() == 0
 
 
 # ---- rules
