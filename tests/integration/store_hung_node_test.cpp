@@ -18,7 +18,7 @@ protected:
 
     void SetUp() override {
         start_master();
-        for (size_t i = 0; i < names_.size(); ++i) nodes_.push_back(lender(names_[i]));
+        for (std::string& name : names_) nodes_.push_back(lender(name));
     }
     const std::string& hung() const { return names_[1]; }
     void hang() { nodes_[1]->stop(); }

@@ -312,7 +312,9 @@ TEST_F(Faults, ManyThreadsOfBatchesGetTheirOwnValues) {
                 std::vector<std::vector<std::byte>> values, into;
                 std::vector<std::string> keys;
                 for (int i = 0; i < kBatch; ++i) {
-                    values.push_back(pattern(static_cast<size_t>(1 + i * 3000), static_cast<uint64_t>(t * 1000 + round * 10 + i)));
+                    values.push_back(
+                        pattern(1 + static_cast<size_t>(i) * 3000,
+                                static_cast<uint64_t>(t) * 1000 + static_cast<uint64_t>(round) * 10 + static_cast<uint64_t>(i)));
                     into.emplace_back(values.back().size());
                     keys.push_back(format_text("{}.{}.{}", t, round, i));
                 }

@@ -79,8 +79,9 @@ void Mover::run_here(Direction direction, Move& move) {
 bool Mover::reach(Move& move, Time give_up) {
     const Time until = move.trial == Duration::zero() ? give_up : std::min(give_up, Clock::now() + move.trial);
     auto opened = engine_.open_segment(move.segment->spec.endpoint, Deadline(until));
-    if (!opened) move.outcome = Unexpected(std::move(opened).error());
-    return opened.has_value();
+    if (opened) return true;
+    move.outcome = Unexpected(std::move(opened).error());
+    return false;
 }
 
 std::optional<Mover::Running> Mover::start(Direction direction, Move& move) {

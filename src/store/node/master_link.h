@@ -9,14 +9,11 @@
 #include "base/error.h"
 #include "base/incarnation.h"
 #include "base/time.h"
+#include "rpc/rpc.h"
 #include "store/protocol/feed.h"
 #include "store/protocol/objects.h"
 #include "store/protocol/segments.h"
 #include "store/protocol/tasks.h"
-
-namespace mooncake::rpc {
-class Client;
-}
 
 namespace mooncake::store {
 

@@ -181,7 +181,7 @@ TEST_F(SegmentDirectoryTest, TheMasterIsToldWithoutMakingTheCallerWait) {
     master_.set_mood(Mood::kAnswers);
     ASSERT_TRUE(master_.wait_for("report_failures", 2));
     directory_.stop();
-    EXPECT_THAT(master_.failures(), ElementsAre(SegmentId(11, 11), SegmentId(12, 12))) << "a thousand failures are one";
+    EXPECT_THAT(master_.failures(), ElementsAre(SegmentId{11, 11}, SegmentId{12, 12})) << "a thousand failures are one";
     directory_.failed(bad, kStart + 1h);  // after the end: harmless
 }
 
