@@ -128,6 +128,40 @@ TEST_F(CallerReads, WorksWhileItWaits) {
     EXPECT_EQ(text_of(*reply), "done");
 }
 
+TEST_F(CallerReads, OthersAreAnsweredWhenItHasDoneItsWork) {
+    std::future<Result<Bytes>> other;
+    const auto reply = client_->call(server_.address(), kHold, {}, soon(), [&] {
+        const auto held = server_.take_held();
+        other = std::async(std::launch::async, [&] { return client_->call(server_.address(), kHold, {}, soon()); });
+        server_.take_held()->reply(bytes_of("other"));
+        held->reply(bytes_of("mine"));
+    });
+    ASSERT_TRUE(reply) << reply.error().to_string();
+    EXPECT_EQ(text_of(*reply), "mine");
+    ASSERT_EQ(other.wait_for(kPatience), std::future_status::ready);
+    EXPECT_EQ(text_of(*other.get()), "other");
+}
+
+TEST_F(CallerReads, AConnectionLostWhileItWorksEndsIt) {
+    std::unique_ptr<Responder> held;
+    const auto lost = client_->call(server_.address(), kHold, {}, Deadline::never(), [&] {
+        held = server_.take_held();
+        server_.stop();
+    });
+    ASSERT_FALSE(lost);
+    EXPECT_EQ(lost.error().code(), Code::kUnavailable);
+}
+
+TEST_F(CallerReads, StopWhileItWorksEndsIt) {
+    std::unique_ptr<Responder> held;
+    const auto stopped = client_->call(server_.address(), kHold, {}, Deadline::never(), [&] {
+        held = server_.take_held();
+        std::jthread([&] { client_->stop(); }).join();
+    });
+    ASSERT_FALSE(stopped);
+    EXPECT_EQ(stopped.error().code(), Code::kCancelled);
+}
+
 TEST(LookAhead, StopsForAWhileAfterLookingInVainAndGoesOnWhenItPaysAgain) {
     LookAhead look;
     for (int i = 0; i < 3; ++i) {

@@ -73,10 +73,13 @@ std::optional<Result<Bytes>> Channel::call(Method method, std::span<const std::b
     const auto admission = admit(pending, {method, body, nullptr, deadline});
     if (!admission) return Unexpected(admission.error());
     if (admission->retired) return std::nullopt;
+    // Where the answer may come sooner than we look for it, the turn is taken before the request leaves; else after, when it delays nothing.
+    bool reads = meanwhile && admission->alone && admission->connection->begin_here();
     if (admission->connection) admission->connection->send_borrowed(request_header(admission->call, method, deadline, body.size()), body);
+    if (!meanwhile) reads = admission->alone && admission->connection->begin_here();
     follow_up(*admission);
     if (meanwhile) meanwhile();
-    if (admission->alone) {
+    if (reads) {
         CallerSink sink(*this);
         admission->connection->read_here(waiter.done, deadline, sink);
     }

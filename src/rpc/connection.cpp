@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 namespace mooncake::rpc {
@@ -19,7 +20,7 @@ constexpr int kLastReceivesMax = 1024;  // of one that broke
 // Without traffic: 4 s, then a question each second. With traffic that nobody confirms: 8 s in all.
 constexpr int kProbeAfterSeconds = 4, kProbeEverySeconds = 1, kProbes = 4, kUnconfirmedMs = 8000;
 
-constexpr Duration kLook = 100us;           // of a caller that reads, before it sleeps
+constexpr Duration kLook = 200us;           // of a caller that reads, before it sleeps
 constexpr size_t kScratchBytes = 64 << 10;  // of a caller that reads
 
 constexpr int kLingerBytes = 32 << 10;  // far from what would keep the other side from sending
@@ -235,16 +236,19 @@ Connection::Received Connection::receive_here(const Completion& done, Deadline d
         if (!look && !net::wait_ready(fd_, POLLIN, deadline)) return Received::kDry;
         const Received received = receive({scratch_.get(), kScratchBytes}, sink, why);
         if (received == Received::kEnd || received == Received::kBad) return received;
-        if (!look || received != Received::kDry || !look_end.passed()) continue;
-        look = false;
-        look_ahead_.in_vain();
+        if (!look || received != Received::kDry) continue;
+        if (look_end.passed()) {
+            look = false;
+            look_ahead_.in_vain();
+        } else {
+            std::this_thread::yield();  // to whom we wait for, perhaps
+        }
     }
     if (look) look_ahead_.found();
     return Received::kAll;
 }
 
 void Connection::read_here(const Completion& done, Deadline deadline, FrameSink& sink) {
-    if (!begin_here()) return;
     Error why;
     const Received last = receive_here(done, deadline, sink, why);
     const bool over = last == Received::kEnd || last == Received::kBad;

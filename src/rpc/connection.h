@@ -38,9 +38,11 @@ public:
     void send_borrowed(const FrameHeader& header, std::span<const std::byte> body);
     /// From any thread: as send(), and does not return before the frame is with the kernel, unless the peer takes no more.
     void send_now(const FrameHeader& header, Bytes body);
-    /// From any thread but the loop's, if reading is shared: receives on this thread until `done` or the deadline, while the loop's sleeps on; who
-    /// waits for an answer gets it without another thread in between. Returns early when the connection ended, and at once when somebody else
-    /// reads: then the loop sees to it. The sink gets the frames of everybody; no closing happens on this thread.
+    /// From any thread but the loop's, if reading is shared: nobody reads until read_here() of this thread, which must follow. The answer
+    /// to a request that is sent afterwards wakes no other thread. False: somebody else reads.
+    bool begin_here();
+    /// Receives on this thread until `done` or the deadline, while the loop's sleeps on; who waits for an answer gets it without another thread in
+    /// between. Returns early when the connection ended. The sink gets the frames of everybody; no closing happens on this thread.
     void read_here(const Completion& done, Deadline deadline, FrameSink& sink);
     /// Has a host that vanished noticed soon.
     void watch_closely();
@@ -83,7 +85,6 @@ private:
 
     Received receive(std::span<std::byte> scratch, FrameSink& sink, Error& why);
     Received receive_on_loop();
-    bool begin_here();
     Received receive_here(const Completion& done, Deadline deadline, FrameSink& sink, Error& why);
     bool take_turn();
     void end_turn();

@@ -44,8 +44,10 @@ struct IoLoop::Impl {
     void look() {
         const Time until = std::exchange(awake_until, Time());
         if (!look_ahead.pays()) return;
-        while (Clock::now() < until)
+        while (Clock::now() < until) {
             if (context.poll_one() > 0) return look_ahead.found();
+            std::this_thread::yield();
+        }
         look_ahead.in_vain();
     }
 };

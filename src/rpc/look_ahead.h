@@ -7,8 +7,8 @@
 namespace mooncake::rpc {
 
 /// Whether it pays to look for something before sleeping. Waking a core that sleeps takes longer than most answers; but where others need the
-/// core, looking keeps them from it, and what is awaited does not come. So after looking in vain it is not done for a while, the longer the
-/// more often that happened. Not thread-safe.
+/// core, looking keeps them from it, and what is awaited does not come. So who looks yields to them all the while, and after looking in vain it is
+/// not done for some time, the longer the more often that happened. Not thread-safe.
 class LookAhead {
 public:
     /// Asked once each time.

@@ -150,7 +150,8 @@ public:
     virtual Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline) {
         return call(address, method, body, deadline, nullptr);
     }
-    /// `meanwhile` runs once the request is on its way, on this thread: work for which the answer is not needed. It must not call this client.
+    /// `meanwhile` runs once the request is on its way, on this thread: work for which the answer is not needed. It must not call this client, and
+    /// must be short: answers to others may wait for it.
     virtual Result<Bytes> call(const std::string& address, Method method, std::span<const std::byte> body, Deadline deadline,
                                const std::function<void()>& meanwhile) = 0;
     /// The callback runs on an I/O thread, exactly once, and must not block. Returns an id for cancel().

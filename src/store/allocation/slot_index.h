@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/prefetch.h"
 
 namespace mooncake::store {
 
@@ -35,7 +36,7 @@ public:
     }
     void prefetch(uint64_t hash) const {
         const Shard& shard = shard_of(hash);
-        if (!shard.entries.empty()) __builtin_prefetch(&shard.entries[shard.home(static_cast<uint32_t>(hash))]);
+        if (!shard.entries.empty()) mooncake::prefetch(&shard.entries[shard.home(static_cast<uint32_t>(hash))]);
     }
 
     void insert(uint64_t hash, uint32_t number) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/prefetch.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -36,7 +37,7 @@ void LeaseCache::find_each(std::span<const std::string_view> keys, Visit&& visit
         }
         if (count > 1)
             for (size_t i = 0; i < count; ++i)
-                if (const uint32_t number = index_.guess(hashes[i]); number != 0) __builtin_prefetch(&entries_[number]);
+                if (const uint32_t number = index_.guess(hashes[i]); number != 0) prefetch(&entries_[number]);
         for (size_t i = 0; i < count; ++i)
             if (const uint32_t number = lookup(keys[from + i], hashes[i]); number != 0) visit(from + i, entries_[number]);
     }

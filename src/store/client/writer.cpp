@@ -2,11 +2,12 @@
 #include "store/client/writer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
@@ -34,6 +35,25 @@ std::optional<uint64_t> length_of(std::span<const Piece> pieces) {
     }
     return total == 0 ? std::nullopt : std::optional(total);
 }
+
+/// Finds keys that are there twice; one allocation for all of them.
+class FirstOfKey {
+public:
+    explicit FirstOfKey(size_t keys) : slots_(std::bit_ceil(2 * keys)) {}
+
+    /// The number that came first with this key, perhaps this one. `key_of(number)`: of one that was given before.
+    template <typename KeyOf>
+    uint32_t find_or_add(std::string_view key, uint32_t number, KeyOf&& key_of) {
+        for (size_t at = std::hash<std::string_view>{}(key);; ++at) {
+            uint32_t& slot = slots_[at & (slots_.size() - 1)];
+            if (slot == 0) slot = number + 1;
+            if (slot == number + 1 || key_of(slot - 1) == key) return slot - 1;
+        }
+    }
+
+private:
+    std::vector<uint32_t> slots_;  // 1 + number; 0: empty
+};
 
 /// One write() from its arguments to its codes.
 class Writer {
@@ -69,8 +89,8 @@ private:
 
     /// Of a key that is there twice, the first counts where nothing is replaced, and the last where it is.
     bool check() {
-        std::unordered_map<std::string_view, uint32_t> seen;
-        if (values_.size() > 1) seen.reserve(values_.size());
+        FirstOfKey first_of(values_.size());
+        const auto key_of = [this](uint32_t item) { return values_[items_[item].value].key; };
         items_.reserve(values_.size());
         for (uint32_t i = 0; i < values_.size(); ++i) {
             const auto length = length_of(values_[i].pieces);
@@ -78,15 +98,13 @@ private:
                 codes_[i] = StoreCode::kInvalidParams;
                 continue;
             }
-            if (values_.size() > 1) {
-                const auto [found, fresh] = seen.emplace(values_[i].key, static_cast<uint32_t>(items_.size()));
-                if (!fresh) {
-                    Item& item = items_[found->second];
-                    const uint32_t loser = replace_ ? std::exchange(item.value, i) : i;
-                    if (replace_) item.length = *length;
-                    repeats_.emplace_back(loser, found->second);
-                    continue;
-                }
+            const auto next = static_cast<uint32_t>(items_.size());
+            if (const uint32_t first = first_of.find_or_add(values_[i].key, next, key_of); first != next) {
+                Item& item = items_[first];
+                const uint32_t loser = replace_ ? std::exchange(item.value, i) : i;
+                if (replace_) item.length = *length;
+                repeats_.emplace_back(loser, first);
+                continue;
             }
             items_.push_back({.value = i, .length = *length});
         }

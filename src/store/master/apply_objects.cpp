@@ -2,6 +2,7 @@
 // How changes to objects alter the state.
 #include <algorithm>
 
+#include "base/prefetch.h"
 #include "store/master/state.h"
 
 namespace mooncake::store {
@@ -75,8 +76,8 @@ void MasterState::apply(const LeasesGranted& change) {
          i-- > 0;) {  // the first key becomes the youngest: a prefix is of use without the rest, not the other way round
         if (i >= kAhead) {
             const Links& links = objects_[ids[i - kAhead]].order;
-            __builtin_prefetch(&objects_[links.previous].order, 1);
-            __builtin_prefetch(&objects_[links.next].order, 1);
+            prefetch_to_write(&objects_[links.previous].order);
+            prefetch_to_write(&objects_[links.next].order);
         }
         Object& object = objects_[ids[i]];
         lease(object, change.until);

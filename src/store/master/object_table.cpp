@@ -8,6 +8,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/prefetch.h"
+
 namespace mooncake::store {
 
 namespace {
@@ -15,8 +17,8 @@ namespace {
 constexpr size_t kWindow = 32;  // keys whose cache misses overlap
 
 void prefetch_key(const Object& object) {
-    __builtin_prefetch(object.key_bytes.get());
-    if (object.key_length > 48) __builtin_prefetch(object.key_bytes.get() + 64);
+    prefetch(object.key_bytes.get());
+    if (object.key_length > 48) prefetch(object.key_bytes.get() + 64);
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ void ObjectTable::find_many(TenantNumber tenant, std::span<const std::string_vie
         for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash(tenant, keys[start + i]));
         for (size_t i = 0; i < count; ++i) {
             found[start + i] = index_.guess(hashes[i]);
-            if (found[start + i] != 0) __builtin_prefetch(&objects_[found[start + i]], 1);
+            if (found[start + i] != 0) prefetch_to_write(&objects_[found[start + i]]);
         }
         for (size_t i = 0; i < count; ++i)
             if (found[start + i] != 0) prefetch_key(objects_[found[start + i]]);
@@ -60,7 +62,7 @@ void ObjectTable::prefetch_many(TenantNumber tenant, std::span<const std::string
         const size_t count = std::min(kWindow, keys.size() - start);
         for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash(tenant, keys[start + i]));
         for (size_t i = 0; i < count; ++i)
-            if ((guesses[i] = index_.guess(hashes[i])) != 0) __builtin_prefetch(&objects_[guesses[i]], 1);
+            if ((guesses[i] = index_.guess(hashes[i])) != 0) prefetch_to_write(&objects_[guesses[i]]);
         for (size_t i = 0; i < count; ++i)
             if (guesses[i] != 0) prefetch_key(objects_[guesses[i]]);
     }
@@ -80,6 +82,11 @@ ObjectId ObjectTable::insert(TenantNumber tenant, std::string_view key) {
 void ObjectTable::erase(ObjectId id) {
     index_.erase(hash(objects_[id].tenant, objects_[id].key()), id);
     objects_.give_back(id);
+}
+
+void ObjectTable::prefetch_erase(std::span<const ObjectId> ids) const {
+    for (const ObjectId id : ids) prefetch_key(objects_[id]);
+    for (const ObjectId id : ids) index_.prefetch(hash(objects_[id].tenant, objects_[id].key()));
 }
 
 }  // namespace mooncake::store

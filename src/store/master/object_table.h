@@ -25,6 +25,8 @@ public:
 
     ObjectId insert(TenantNumber tenant, std::string_view key);  // must not be there
     void erase(ObjectId id);
+    /// Brings into the cache what erase() will touch.
+    void prefetch_erase(std::span<const ObjectId> ids) const;
 
     Object& operator[](ObjectId id) { return objects_[id]; }
     const Object& operator[](ObjectId id) const { return objects_[id]; }

@@ -172,13 +172,22 @@ void Catalogue::apply(const FeedUpdate& update, Time now) {
         if (lent == nullptr || lent->spec.id != segment) lent = find(segment);
         return lent;
     };
+    const auto each = [&](const auto& words, const auto& apply_one) MC_REQUIRES(mutex_) {
+        constexpr size_t kWindow = 32;  // words whose cache misses overlap
+        for (size_t start = 0; start < words.size(); start += kWindow) {
+            const auto window = std::span(words).subspan(start, std::min(kWindow, words.size() - start));
+            for (const auto& word : window)
+                if (of(word.segment) != nullptr) lent->ranges.prefetch_slot(word.generation);
+            for (const auto& word : window)
+                if (of(word.segment) != nullptr) lent->ranges.prefetch_record(word.generation);
+            for (const auto& word : window)
+                if (of(word.segment) != nullptr) apply_one(lent->ranges, word);
+        }
+    };
     const HeldRanges::Names names{groups_, origins_};
-    for (const RangePlanned& word : update.planned)
-        if (of(word.segment) != nullptr) lent->ranges.plan(word, round_, now, names);
-    for (const RangeFilled& word : update.filled)
-        if (of(word.segment) != nullptr) lent->ranges.fill(word);
-    for (const RangeDropped& word : update.dropped)
-        if (of(word.segment) != nullptr) lent->ranges.drop(word, now, names);
+    each(update.planned, [&](HeldRanges& ranges, const RangePlanned& word) MC_REQUIRES(mutex_) { ranges.plan(word, round_, now, names); });
+    each(update.filled, [&](HeldRanges& ranges, const RangeFilled& word) { ranges.fill(word); });
+    each(update.dropped, [&](HeldRanges& ranges, const RangeDropped& word) { ranges.drop(word, now, names); });
     if (!update.complete || !streaming_) return;
     for (const auto& [id, held] : segments_) held->ranges.keep_only(round_, names);
     streaming_ = false;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/prefetch.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -36,6 +37,10 @@ uint64_t HeldRanges::hash_of(uint64_t generation) noexcept {
 
 uint32_t HeldRanges::find(uint64_t generation) const {
     return by_generation_.find(hash_of(generation), [&](uint32_t number) { return records_[number].generation == generation; });
+}
+
+void HeldRanges::prefetch_record(uint64_t generation) const {
+    if (const uint32_t number = by_generation_.guess(hash_of(generation))) prefetch_to_write(&records_[number]);
 }
 
 void HeldRanges::plan(const RangePlanned& word, bool round, Time now, Names names) {

@@ -20,7 +20,7 @@ namespace mooncake::store {
 /// catalogue that is large: a record is one cache line, its key a second allocation. Not thread-safe.
 class HeldRanges {
 public:
-    struct Record {
+    struct alignas(64) Record {
         uint64_t offset = 0, length = 0, generation = 0, checksum = 0;
         std::unique_ptr<char[]> text;
         Time soft_pin_end{};
@@ -50,6 +50,9 @@ public:
     void plan(const RangePlanned& word, bool round, Time now, Names names);
     void fill(const RangeFilled& word);
     void drop(const RangeDropped& word, Time now, Names names);
+    /// Bring into the cache what these will touch of a generation: one after the other, with those of other generations in between.
+    void prefetch_slot(uint64_t generation) const { by_generation_.prefetch(hash_of(generation)); }
+    void prefetch_record(uint64_t generation) const;
 
     /// Forgets what the current round has not told.
     void keep_only(bool round, Names names);

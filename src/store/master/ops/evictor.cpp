@@ -2,6 +2,7 @@
 #include "store/master/ops/evictor.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_set>
 
 namespace mooncake::store {
@@ -26,7 +27,23 @@ Hold Evictor::hold(ObjectId unit) const {
     return hold_of(state(), unit, now_);
 }
 
+void Evictor::prefetch_coldest(TenantNumber tenant) {
+    constexpr size_t kWindow = 32;
+    if (prefetched_ == 0 && expected_ > 1) {
+        const EvictionPolicy& policy = state().tenants()[tenant].order.policy();
+        std::array<ObjectId, kWindow> coldest;
+        const size_t most = std::min(expected_, kWindow);
+        for (ObjectId id = policy.coldest(); id != 0 && prefetched_ < most; id = policy.next_coldest(id)) coldest[prefetched_++] = id;
+        state().objects().prefetch_erase(std::span(coldest).first(prefetched_));
+    }
+    if (prefetched_ != 0) {
+        --prefetched_;
+        --expected_;
+    }
+}
+
 ObjectId Evictor::next_plain(TenantNumber tenant) {
+    prefetch_coldest(tenant);
     for (;;) {
         const ObjectId unit = state().tenants()[tenant].order.policy().coldest();
         if (unit == 0) return 0;

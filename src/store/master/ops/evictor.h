@@ -54,6 +54,11 @@ public:
         set_aside_left_ = kSetAsideMax;
         obstacle_end_ = Time::max();
     }
+    /// So many entries may have to go in this operation, or none: those that go are looked up together, so that their cache misses overlap.
+    void expect(size_t victims) {
+        expected_ = victims;
+        prefetched_ = 0;
+    }
     /// When the first of the leases that stood in the way of a hole is over; Time::max(): none did.
     Time obstacle_end() const noexcept { return obstacle_end_; }
 
@@ -61,6 +66,7 @@ private:
     const MasterState& state() const { return transaction_.state(); }
     Hold hold(ObjectId unit) const;
     ObjectId next_plain(TenantNumber tenant);
+    void prefetch_coldest(TenantNumber tenant);
     ObjectId next_aside(TenantNumber tenant, Shelf shelf);
     template <typename Pick>
     ObjectId pick(TenantNumber tenant, Pick&& one);
@@ -76,6 +82,7 @@ private:
     const Time now_;
     ObjectId protect_;
     int set_aside_left_ = kSetAsideMax;
+    size_t expected_ = 0, prefetched_ = 0;
     Time obstacle_end_ = Time::max();
 };
 

@@ -29,6 +29,7 @@ public:
         reply_.items.resize(request_.items.size());
         reply_.replicas.reserve(request_.items.size() * request_.config.replica_num);
         StoreCode refused = admit();
+        placer_.expect(request_.items.size());
         for (size_t i = 0; i < request_.items.size(); ++i) {
             if (refused == StoreCode::kOk && i % kPrefetch == 0) prefetch(i);
             PutStartItem& item = reply_.items[i];
