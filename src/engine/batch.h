@@ -47,7 +47,8 @@ private:
     enum class State : uint8_t { kBetween, kRunning, kFinal };  // kBetween: no attempt is under way
 
     void on_done(Completion&) noexcept override;
-    void run_attempt();
+    /// `failed`: the link of the attempt before, and why.
+    void run_attempt(const std::shared_ptr<Link>& failed = nullptr, const Error& why = {});
     /// Readies the tasks that are not done yet, and the slices to submit for them.
     std::span<const Slice> ready_tasks() MC_REQUIRES(mutex_);
     void after_failed_attempt(const std::shared_ptr<Batch>& batch);

@@ -39,6 +39,9 @@ bool worth_another_attempt(const Error& error) noexcept;
 /// What a failed attempt means for the link: drops it if it broke. A refusal by a peer that is just going away, or that has made
 /// place for a successor, becomes kStale: it was not meant for us.
 Error judge_failure(Session& session, const std::shared_ptr<Link>& link, Error error, Deadline deadline);
+/// Before an attempt that failed is repeated on another link: whether nothing of it can land any more. Within a transport the new connection
+/// sees to that; another transport cannot, so the old peer is asked.
+bool may_go_over(Link& failed, const Link& next, Direction direction, Completion& completion);
 /// The error of a transfer that was stopped, saying what that means for the peer's memory.
 Error stopped_error(Code code, std::string_view why, Stopped stopped);
 /// The error a transfer ends with: names peer and path, and says so when a write broke off at a peer nobody could ask.

@@ -175,7 +175,16 @@ Result<> EngineParts::notify(Session& session, const Notification& notification,
 
 void EngineParts::schedule_sweep() {
     service.at(Clock::now() + kSweepInterval, [this] {
-        sessions->for_each([this](Session& session) { session.sweep(config.options.refresh_interval); });
+        Session* due = nullptr;  // one at a time: each may take a moment
+        Time earliest = Clock::now();
+        sessions->for_each([&](Session& session) {
+            session.sweep(config.options.refresh_interval);
+            if (const Time at = session.improvable_at(); at < earliest) {
+                earliest = at;
+                due = &session;
+            }
+        });
+        if (due != nullptr) due->improve(Clock::now());
         schedule_sweep();
     });
 }

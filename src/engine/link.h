@@ -32,6 +32,7 @@ struct Link {
     const Transport* transport = nullptr;
     PathMetrics* metrics = nullptr;
     std::unique_ptr<Peer> peer;
+    bool second_best = false;  // a nearer transport failed, and may work again later
 
     std::string_view path() const noexcept { return transport->capabilities().name; }
     /// "10.0.0.1:15123 over tcp", for error texts.

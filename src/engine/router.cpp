@@ -103,9 +103,11 @@ Router::~Router() {
 }
 
 Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
-                                              Deadline deadline) {
+                                              Deadline deadline, const Transport* better_than) {
     Error last(Code::kNotSupported, "no allowed transport reaches it");
+    bool second_best = false;
     for (Path& path : paths_) {
+        if (path.transport.get() == better_than) break;
         const Capabilities& capabilities = path.transport->capabilities();
         const std::string name(capabilities.name);
         if (excluded.contains(name) || !descriptor.endpoints.contains(name) || !reaches(context_, capabilities, descriptor)) continue;
@@ -121,13 +123,16 @@ Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std:
             link->peer = std::move(*peer);
             link->rpc_address = std::move(rpc_address);
             link->descriptor = std::move(descriptor);
+            link->second_best = second_best;
             return link;
         }
         last = std::move(peer).error().with_context(format_text("{}: connect", name));
         // A stale descriptor must be fetched anew; whatever else keeps one way from working, the next may still do: the peer has just
         // told us its descriptor.
         if (last.code() == Code::kStale || deadline.passed()) break;
-        if (&path != &paths_.back()) MC_LOG_WARNING_EVERY(1min, "{} to {}; trying the next transport", last.to_string(), descriptor.name);
+        second_best |= last.code() != Code::kNotSupported && last.code() != Code::kRefused;
+        if (&path != &paths_.back() && better_than == nullptr)
+            MC_LOG_WARNING_EVERY(1min, "{} to {}; trying the next transport", last.to_string(), descriptor.name);
     }
     return Unexpected(std::move(last));
 }

@@ -39,9 +39,9 @@ public:
     std::vector<MetricsLog::Source> metrics_sources();
 
     /// Connects over the best transport both sides have, leaving out those in `excluded`; falls back to the next best when one
-    /// cannot (said now and then), not when the descriptor turns out to be stale.
+    /// cannot (said now and then), not when the descriptor turns out to be stale. `better_than`: only those before this one, quietly.
     Result<std::shared_ptr<Link>> connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
-                                          Deadline deadline);
+                                          Deadline deadline, const Transport* better_than = nullptr);
 
 private:
     struct Path {

@@ -12,6 +12,8 @@ namespace {
 constexpr Duration kQuickFailureMemory = 50ms;
 constexpr Duration kSlowFailureMemory = 1s;
 constexpr size_t kSegmentNameMax = 512;
+constexpr Duration kImproveMin = 2s, kImproveMax = 1min;
+constexpr Duration kImproveTime = 2s;  // for one try
 
 }  // namespace
 
@@ -49,7 +51,43 @@ Result<std::shared_ptr<Link>> Session::link(Deadline deadline) {
         return fail(Code::kUnavailable, "the engine is closed");
     }
     link_ = *opened;
+    note_opened(*link_, Clock::now());
     return opened;
+}
+
+void Session::note_opened(const Link& link, Time now) {
+    improve_at_ = Time::max();
+    if (!link.second_best) return;
+    const bool fresh = improve_pause_ == Duration::zero() || now - improved_ > kImproveMax;
+    improve_pause_ = fresh ? kImproveMin : std::min(2 * improve_pause_, kImproveMax);
+    improve_at_ = now + improve_pause_;
+}
+
+Time Session::improvable_at() {
+    Lock lock(mutex_);
+    return link_ && !closed_ ? improve_at_ : Time::max();
+}
+
+void Session::improve(Time now) {
+    std::shared_ptr<Link> current, outdated;  // destroyed outside the lock
+    std::set<std::string> excluded;
+    {
+        Lock lock(mutex_);
+        if (!link_ || closed_ || now < improve_at_ || !link_->peer->usable()) return;
+        current = link_;
+        excluded = excluded_;
+        improve_pause_ = std::min(2 * improve_pause_, kImproveMax);
+        improve_at_ = now + improve_pause_;
+    }
+    auto better = router_.connect(current->descriptor, current->rpc_address, excluded, Deadline::after(kImproveTime), current->transport);
+    if (!better) return;
+    Lock lock(mutex_);
+    outdated = std::move(*better);
+    if (link_ != current || closed_) return;
+    MC_LOG_INFO("segment {} is reached over {} again", name_, outdated->path());
+    outdated.swap(link_);
+    improve_at_ = Time::max();
+    improved_ = now;
 }
 
 Result<> Session::wait_for_turn(std::shared_ptr<Link>& broken, Deadline deadline) {

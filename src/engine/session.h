@@ -54,6 +54,11 @@ public:
     /// Now and then: drops a link that broke while idle, which frees its sockets and mappings; with a refresh interval also asks
     /// the peer whether it is still the one we know.
     void sweep(Duration refresh_interval);
+    /// When a link over a second-best transport is worth a try to improve; Time::max(): it is not.
+    Time improvable_at();
+    /// Tries the transports that are nearer than that of the link, if it is time. The next try comes after twice as long, up to a minute; a
+    /// link that held for longer than that starts anew. Transfers in flight finish on the old link.
+    void improve(Time now);
     /// Breaks the link for good. Who lets go of the result may have to wait a moment for the peer.
     std::shared_ptr<Link> close(const Error& reason);
 
@@ -61,6 +66,7 @@ private:
     /// Until there is a link that works, or none and nobody else is connecting. Hands out a link that broke.
     Result<> wait_for_turn(std::shared_ptr<Link>& broken, Deadline deadline) MC_REQUIRES(mutex_);
     bool still_the_same(const Link& link, Deadline deadline);
+    void note_opened(const Link& link, Time now) MC_REQUIRES(mutex_);
     Result<std::shared_ptr<Link>> open(const std::set<std::string>& excluded, Deadline deadline);
 
     const std::string name_;
@@ -78,6 +84,9 @@ private:
     Time failed_until_ MC_GUARDED_BY(mutex_){};  // negative cache
     Error last_error_ MC_GUARDED_BY(mutex_);
     Time checked_ MC_GUARDED_BY(mutex_) = Clock::now();  // when the peer last said who it is
+    Time improve_at_ MC_GUARDED_BY(mutex_) = Time::max();
+    Duration improve_pause_ MC_GUARDED_BY(mutex_){0};  // before the next try
+    Time improved_ MC_GUARDED_BY(mutex_){};            // when a try last worked
 };
 
 /// All sessions of an engine, by name and by id. Thread-safe.

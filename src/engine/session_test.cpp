@@ -8,11 +8,13 @@
 
 #include "engine/testing/fake_transport.h"
 #include "engine/testing/fake_world.h"
+#include "engine/testing/two_ways.h"
 
 namespace mooncake {
 namespace {
 
 using testing::FakeWorld;
+using testing::TwoWays;
 
 TEST(Session, ConnectsOnceForAllThatWait) {
     FakeWorld world;
@@ -133,6 +135,74 @@ TEST(Session, SweepNoticesAnotherIncarnation) {
     world.incarnation = Incarnation{99};
     session.sweep(1ns);
     EXPECT_NE(*session.link(Deadline::after(10s)), first);
+}
+
+TEST(Session, ASecondBestLinkIsImprovedOnceTheBetterWayWorksAgain) {
+    TwoWays ways;
+    ways.near_is(Code::kUnavailable);
+    const Time began = Clock::now();
+    const auto second_best = *ways.session.link(Deadline::after(10s));
+    EXPECT_EQ(second_best->path(), "far");
+    ways.session.improve(began);
+    EXPECT_EQ(ways.near.connects, 1) << "not at once";
+    const Time due = ways.session.improvable_at();
+    EXPECT_GE(due, began + 1s);
+    ways.session.improve(due);
+    EXPECT_EQ(ways.near.connects, 2);
+    EXPECT_EQ(ways.path(), "far");
+    EXPECT_EQ(ways.far.connects, 1) << "nothing was done to what works";
+    EXPECT_GE(ways.session.improvable_at(), due + 2s) << "less often each time";
+    ways.near_is({});
+    ways.session.improve(ways.session.improvable_at());
+    EXPECT_EQ(ways.path(), "near");
+    EXPECT_TRUE(second_best->peer->usable()) << "whoever still uses it";
+    EXPECT_EQ(ways.session.improvable_at(), Time::max());
+}
+
+TEST(Session, AWayThatComesAndGoesIsTriedLessAndLessOften) {
+    TwoWays ways;
+    Duration last{0};
+    for (int round = 0; round < 12; ++round) {
+        ways.near_is(Code::kUnavailable);
+        const Time now = Clock::now();
+        ASSERT_EQ(ways.path(), "far");
+        const Time due = ways.session.improvable_at();
+        EXPECT_GE(due - now, std::min<Duration>(last, 1min)) << round;
+        EXPECT_LE(due - now, 1min + 10s);
+        last = due - now;
+        ways.near_is({});
+        ways.session.improve(due);
+        const auto link = *ways.session.link(Deadline::after(10s));
+        ASSERT_EQ(link->path(), "near");
+        link->peer->close(Error(Code::kUnavailable, "no path"));
+    }
+    EXPECT_GE(last, 1min);
+}
+
+TEST(Session, AWayThatIsNotSupportedIsNotTriedAgain) {
+    TwoWays ways;
+    ways.near_is(Code::kNotSupported);
+    EXPECT_EQ(ways.path(), "far");
+    EXPECT_EQ(ways.session.improvable_at(), Time::max());
+    TwoWays direct;
+    EXPECT_EQ(direct.path(), "near");
+    EXPECT_EQ(direct.session.improvable_at(), Time::max());
+}
+
+TEST(Session, ALinkThatWasReplacedMeanwhileIsNotImproved) {
+    TwoWays ways;
+    ways.near_is(Code::kUnavailable);
+    ASSERT_EQ(ways.path(), "far");
+    const Time due = ways.session.improvable_at();
+    ways.near.on_connect = [&] {
+        ways.near.on_connect = nullptr;
+        ways.session.refresh();
+        return Result<>();
+    };
+    ways.session.improve(due);
+    EXPECT_EQ(ways.near.connects, 2);
+    EXPECT_EQ(ways.path(), "near");
+    EXPECT_EQ(ways.near.connects, 3) << "by whoever used it next, not by the one that was late";
 }
 
 TEST(Session, WithoutCacheEveryUseAsksThePeer) {

@@ -36,6 +36,13 @@ Error final_error(const Error& error, Direction direction, const Link& link) {
     return Error(error.code(), std::move(message), error.system_errno());
 }
 
+bool may_go_over(Link& failed, const Link& next, Direction direction, Completion& completion) {
+    if (direction == Direction::kRead || failed.transport == next.transport) return true;
+    if (failed.descriptor.incarnation != next.descriptor.incarnation) return true;  // with the process went its memory
+    const Error reason(Code::kUnavailable, "it goes on over another transport");
+    return failed.peer->cancel(completion, reason, Deadline::after(kFenceTime)) == Stopped::kEverywhere;
+}
+
 Error stopped_error(Code code, std::string_view why, Stopped stopped) {
     const std::string_view meaning = stopped == Stopped::kEverywhere ? "nothing of it moves any more" : kInDoubt;
     return Error(code, format_text("{}; {}", why, meaning), code == Code::kTimedOut ? ETIMEDOUT : ECANCELED);
@@ -85,6 +92,8 @@ Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice>
 Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices,
                               Completion& completion, Deadline deadline) {
     if (slices.empty()) return 0;
+    std::shared_ptr<Link> failed;
+    Error last;
     for (int tries = 1;; ++tries) {
         auto link = session.link(deadline);
         if (!link) {
@@ -92,6 +101,7 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction dire
             return fail_errno_text(link.error().code(), format_text("{}; {}", link.error().message(), kInDoubt),
                                    link.error().system_errno());
         }
+        if (failed && !may_go_over(*failed, **link, direction, completion)) return Unexpected(final_error(last, direction, *failed));
         auto moved = attempt(**link, direction, slices, completion, deadline);
         if (moved) return moved;
         const Error error = judge_failure(session, *link, std::move(moved).error(), deadline);
@@ -99,6 +109,8 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction dire
                            !core.closing.load(std::memory_order_acquire);
         if (!again) return Unexpected(final_error(error, direction, **link));
         MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", (*link)->to_string(), error.to_string());
+        failed = std::move(*link);
+        last = error;
     }
 }
 

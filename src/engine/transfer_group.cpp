@@ -44,9 +44,13 @@ std::span<const Slice> TransferGroup::ready_tasks() {
     return first ? slices_ : again_;
 }
 
-void TransferGroup::run_attempt() {
+void TransferGroup::run_attempt(const std::shared_ptr<Link>& failed, const Error& why) {
     auto link = session_.link(deadline_);
     if (!link) return finish(&link.error());
+    if (failed && !may_go_over(*failed, **link, direction_, attempt_)) {
+        const Error named = final_error(why, direction_, *failed);
+        return finish(&named);
+    }
     std::span<const Slice> slices;
     std::shared_ptr<Batch> keep;  // the group may become final, and its batch be freed, while submit() still runs
     {
@@ -107,7 +111,7 @@ void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
                        !core_.closing.load(std::memory_order_acquire);
     if (again) {
         MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", link->to_string(), error.to_string());
-        return run_attempt();
+        return run_attempt(link, error);
     }
     const Error named = final_error(error, direction_, *link);
     finish(&named);

@@ -7,6 +7,7 @@
 
 #include "engine/core.h"
 #include "engine/testing/fake_world.h"
+#include "engine/testing/two_ways.h"
 
 namespace mooncake {
 namespace {
@@ -82,6 +83,37 @@ TEST_F(TransferTest, StartsOverOnANewLinkWhenTheOldOneBreaks) {
     };
     EXPECT_TRUE(write());
     EXPECT_EQ(world.script.connects, 2);
+}
+
+/// A transfer over the near way, which breaks under it.
+Result<uint64_t> transfer_over_a_way_that_breaks(testing::TwoWays& ways, Direction direction) {
+    ways.near.on_slice = [&](const Slice&) -> Result<> {
+        ways.near.peers_usable = false;
+        ways.near_is(Code::kUnavailable);
+        return fail(Code::kUnavailable, "no path is left");
+    };
+    std::byte here[8]{}, there[8]{};
+    Completion completion;
+    const Slice slice{.local = here, .remote = reinterpret_cast<uint64_t>(there), .length = 8, .completion = &completion};
+    return run_transfer(ways.world.core, ways.session, direction, {&slice, 1}, completion, Deadline::after(10s));
+}
+
+TEST_F(TransferTest, GoesOverAnotherTransportOnlyWhenNothingOfItCanLandAnyMore) {
+    testing::TwoWays stopped;
+    EXPECT_EQ(transfer_over_a_way_that_breaks(stopped, Direction::kWrite).value(), 8u);
+    EXPECT_EQ(stopped.near.cancels, 1);
+    EXPECT_EQ(stopped.far.submits, 1);
+
+    testing::TwoWays doubtful;
+    doubtful.near.on_cancel = Stopped::kRemoteInDoubt;
+    const auto moved = transfer_over_a_way_that_breaks(doubtful, Direction::kWrite);
+    ASSERT_FALSE(moved);
+    EXPECT_NE(moved.error().to_string().find("in doubt"), std::string::npos) << moved.error().to_string();
+    EXPECT_EQ(doubtful.far.submits, 0);
+
+    testing::TwoWays read;
+    read.near.on_cancel = Stopped::kRemoteInDoubt;
+    EXPECT_EQ(transfer_over_a_way_that_breaks(read, Direction::kRead).value(), 8u) << "a read leaves nothing over there";
 }
 
 TEST_F(TransferTest, GivesUpAfterAFewAttemptsAndNamesPeerAndPath) {

@@ -99,13 +99,17 @@ void FabricPeer::leave() {
         }
         rail->detach(*this);
     }
-    Doubts left;
     {
         Lock lock(mutex_);
-        for (const auto& [doubt, since] : doubts_) left.insert(doubt);
+        leave_doubts();
     }
-    shared_.doubts.add(descriptor_.incarnation, left);
     endings_.close();
+}
+
+void FabricPeer::leave_doubts() {
+    Doubts doubts;
+    for (const auto& [doubt, since] : doubts_) doubts.insert(doubt);
+    shared_.doubts.add(descriptor_.incarnation, doubts);
 }
 
 void FabricPeer::break_off(const Error& reason, Endings& endings) {
@@ -113,6 +117,7 @@ void FabricPeer::break_off(const Error& reason, Endings& endings) {
     reason_ = reason;
     reclaim_at_ = Clock::now() + kDrain;
     broken_.store(true, std::memory_order_release);
+    leave_doubts();
     endings.hold(endings_);
     queue_.give_up(nullptr, reason, endings);
     drop_waiting(nullptr, endings);

@@ -211,6 +211,8 @@ private:
 
     // ---- the end (fabric_peer.cpp)
     void break_off(const Error& reason, Endings& endings) MC_REQUIRES(mutex_);
+    /// To whoever connects next.
+    void leave_doubts() MC_REQUIRES(mutex_);
     /// A path from this rail of ours went down.
     void path_lost(uint32_t rail, Endings& endings) MC_REQUIRES(mutex_);
     void drop_waiting(const Completion* completion, Endings& endings) MC_REQUIRES(mutex_);

@@ -195,7 +195,10 @@ bool FabricPeer::closed_there(uint32_t remote, uint64_t epoch, Time since) const
 
 void FabricPeer::add_doubt(uint32_t remote, uint64_t epoch) {
     const Time now = Clock::now();
-    if (!closed_there(remote, epoch, now)) doubts_.emplace(std::pair(remote, epoch), now);
+    if (closed_there(remote, epoch, now)) return;
+    doubts_.emplace(std::pair(remote, epoch), now);
+    // Whoever connects next may do so before we have left.
+    if (broken_.load(std::memory_order_relaxed)) shared_.doubts.add(descriptor_.incarnation, {{remote, epoch}});
 }
 
 bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& endings) {
