@@ -255,7 +255,8 @@ void Connection::read_here(const Completion& done, Deadline deadline, FrameSink&
     {
         Lock lock(turn_mutex_);
         turn_ = Turn::kFree;
-        if (outbox_.release() && !over) switch_->on();
+        if (!over) switch_->on();  // while the socket is held: once released it may be closed at any moment
+        outbox_.release();
     }
     if (over) loop_->post([self = shared_from_this(), why] { self->close(self->broken_ ? self->outbox_.failure() : why); });
 }

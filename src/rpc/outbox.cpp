@@ -199,11 +199,10 @@ bool Outbox::hold() {
     return true;
 }
 
-bool Outbox::release() {
+void Outbox::release() {
     Lock lock(mutex_);
     held_ = false;
     close_if_unused();
-    return !closed_;
 }
 
 Time Outbox::blocked_since() const {

@@ -49,8 +49,7 @@ public:
     /// Keeps the socket from being closed until release(), so that the caller can read it. If close() comes meanwhile it is shut down, which wakes
     /// who waits for bytes. False: it is closed. By one at a time.
     bool hold();
-    /// False: close() came.
-    bool release();
+    void release();
 
     size_t frames() const noexcept { return frames_.load(std::memory_order_relaxed); }
     uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }

@@ -30,7 +30,7 @@ void ReadSwitch::close() {
 
 void ReadSwitch::on() noexcept {
     epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {}};
-    ::epoll_ctl(set_.get(), EPOLL_CTL_MOD, fd_, &event);  // fails only for a descriptor that was closed meanwhile
+    ::epoll_ctl(set_.get(), EPOLL_CTL_MOD, fd_, &event);  // cannot fail: the caller keeps the descriptor open
 }
 
 void ReadSwitch::off() noexcept {

@@ -18,7 +18,7 @@ public:
     static Result<std::shared_ptr<ReadSwitch>> open(IoLoop& loop, int fd, std::shared_ptr<IoHandler> handler);
     void close();
 
-    /// From any thread.
+    /// From any thread, while the descriptor is open.
     void on() noexcept;
     /// From any thread. The handler may still be called: for what was noticed before, and if the connection broke.
     void off() noexcept;
