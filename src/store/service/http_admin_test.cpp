@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -322,6 +323,44 @@ TEST_F(AdminTest, PrintsEveryMetricOnce) {
         EXPECT_NE(first, std::string::npos) << name << " is missing";
         EXPECT_EQ(first, text.rfind(type)) << name << " is there twice";
     }
+}
+
+TEST_F(AdminTest, ShowsWhatEachTenantMayUseAndUses) {
+    MasterOptions options;
+    options.tenants = true;
+    serve(options);
+    add_node(1);
+    EXPECT_EQ(ask("/api/v1/tenant_quotas?tenant_id=red", "PUT", R"({"requested_quota_bytes": 4096})").status, 200);
+    EXPECT_EQ(ask("/api/v1/tenant_quotas?tenant_id=blue", "PUT", R"({"requested_quota_bytes": 8192})").status, 200);
+    EXPECT_EQ(put("mine", 2000, "blue"), StoreCode::kOk);
+    for (const char* key : {"a", "b", "c", "d", "e"}) EXPECT_EQ(put(key, 1000, "red"), StoreCode::kOk);
+    EXPECT_EQ(put("too large", 5000, "red"), StoreCode::kTenantQuotaExceeded);
+    const auto shows = [&](std::string_view metric, std::string_view tenant, uint64_t value) {
+        const std::string label = tenant.empty() ? "" : format_text("{{tenant_id=\"{}\"}}", tenant);
+        EXPECT_THAT(ask("/metrics").body, HasSubstr(format_text("\nmooncake_tenant_{}{} {}\n", metric, label, value)));
+    };
+    for (const auto& [tenant, quota] : std::map<std::string, uint64_t>{{"red", 4096}, {"blue", 8192}}) {
+        shows("quota_requested_bytes", tenant, quota);
+        shows("quota_effective_bytes", tenant, quota);
+        shows("quota_admission_closed", tenant, 0);
+        shows("quota_over_quota", tenant, 0);
+        shows("quota_explicit_policy", tenant, 1);
+    }
+    shows("quota_charged_bytes", "red", 4096);
+    shows("quota_charged_bytes", "blue", 2048);
+    shows("evict_bytes_total", "red", 1024);
+    shows("evict_bytes_total", "blue", 0);
+    shows("quota_requested_bytes_sum", "", 12'288);
+    shows("quota_effective_bytes_sum", "", 12'288);
+    shows("quota_allocatable_capacity_bytes", "", kMiB);
+    // More than there is: everybody gets a share of it.
+    EXPECT_EQ(ask("/api/v1/tenant_quotas?tenant_id=blue", "PUT", R"({"requested_quota_bytes": 1048576})").status, 200);
+    shows("quota_requested_bytes", "blue", kMiB);
+    shows("quota_effective_bytes", "blue", 1'044'496);
+    shows("quota_effective_bytes", "red", 4080);
+    shows("quota_over_quota", "red", 1);
+    shows("quota_over_quota", "blue", 0);
+    shows("quota_effective_bytes_sum", "", kMiB);
 }
 
 TEST_F(AdminTest, CountsSoftPinsAndCopies) {
