@@ -20,7 +20,7 @@ constexpr int kLastReceivesMax = 1024;  // of one that broke
 // Without traffic: 4 s, then a question each second. With traffic that nobody confirms: 8 s in all.
 constexpr int kProbeAfterSeconds = 4, kProbeEverySeconds = 1, kProbes = 4, kUnconfirmedMs = 8000;
 
-constexpr Duration kLook = 200us;           // of a caller that reads, before it sleeps
+constexpr Duration kLook = 500us;           // of a caller that reads, before it sleeps
 constexpr size_t kScratchBytes = 64 << 10;  // of a caller that reads
 
 constexpr int kLingerBytes = 32 << 10;  // far from what would keep the other side from sending
