@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <random>
 
+#include "base/format.h"
 #include "store/client/testing/pool.h"
 #include "store/protocol/stored_form.h"
 
@@ -129,6 +132,28 @@ TEST_F(ReadSessionsTest, EndWithTheirLease) {
     const PartToRead one{.key = "k", .offset = 0, .to = {into.data(), into.size()}};
     EXPECT_TRUE(eventually([&] { return node->read_open({&one, 1}).at(0) == static_cast<int64_t>(StoreCode::kLeaseExpired); }));
     EXPECT_EQ(node->read_open({&one, 1}).at(0), kInvalidParams);
+}
+
+TEST_F(ReadSessionsTest, ThatNobodyClosesAreForgottenWhenThereAreMany) {
+    options_.lease_ttl = 20ms;
+    const auto node = client();
+    auto value = pattern(16, 1);
+    std::vector<std::byte> into(value.size());
+    std::vector<std::string> names = {"first", "second"};
+    for (int i = 0; i < 1100; ++i) names.push_back(format_text("other{}", i));
+    for (const std::string& name : names) ASSERT_EQ(put(*node, name, value), StoreCode::kOk);
+    const std::vector<std::string_view> keys(names.begin(), names.end());
+    const auto opened = [&](size_t from, size_t count) { return node->open_reads(std::span(keys).subspan(from, count)); };
+    const auto read = [&](size_t i) {
+        const PartToRead one{.key = keys[i], .offset = 0, .to = {into.data(), into.size()}};
+        return node->read_open({&one, 1}).at(0);
+    };
+    ASSERT_THAT(opened(0, 1), ::testing::Each(StoreCode::kOk));
+    ASSERT_THAT(opened(1, 1), ::testing::Each(StoreCode::kOk));
+    ASSERT_TRUE(eventually([&] { return read(1) == static_cast<int64_t>(StoreCode::kLeaseExpired); }));
+    ASSERT_THAT(opened(2, 1050), ::testing::Each(StoreCode::kOk));
+    ASSERT_THAT(opened(1060, 10), ::testing::Each(StoreCode::kOk));
+    EXPECT_EQ(read(0), kInvalidParams) << "it is not even known to have ended";
 }
 
 class WriteSessionsTest : public ClientTest {

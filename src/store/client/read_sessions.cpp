@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/client/read_sessions.h"
 
+#include <algorithm>
+
 #include "store/client/reader.h"
 
 namespace mooncake::store {
@@ -11,9 +13,16 @@ std::vector<StoreCode> ReadSessions::open(std::span<const std::string_view> keys
     if (keys.empty()) return codes;
     ask_places(core_, keys, places, codes);  // always: the session shall begin with a whole lease
     Lock lock(mutex_);
+    forget_ended(Clock::now());
     for (size_t i = 0; i < keys.size(); ++i)
         if (codes[i] == StoreCode::kOk) open_.insert_or_assign(std::string(keys[i]), places[i]);
     return codes;
+}
+
+void ReadSessions::forget_ended(Time now) {
+    if (open_.size() < many_) return;
+    std::erase_if(open_, [now](const auto& session) { return session.second.lease_end <= now; });
+    many_ = std::max(kManySessions, 2 * open_.size());
 }
 
 void ReadSessions::find(std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes) {

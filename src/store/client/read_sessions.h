@@ -28,9 +28,15 @@ private:
     /// The places of open sessions; codes[i] says why not.
     void find(std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes);
 
+    /// Those that nobody closed, if there may be many.
+    void forget_ended(Time now) MC_REQUIRES(mutex_);
+
+    static constexpr size_t kManySessions = 1024;
+
     ClientCore& core_;
     Mutex mutex_;
     std::map<std::string, Place, std::less<>> open_ MC_GUARDED_BY(mutex_);
+    size_t many_ MC_GUARDED_BY(mutex_) = kManySessions;  // so many are worth a look
 };
 
 }  // namespace mooncake::store
