@@ -44,7 +44,7 @@ TEST_F(CallerReads, CallbacksOfOthersStillRunOnAnIoThread) {
     const auto held = block();
     for (int i = 0; i < 100; ++i) {
         std::promise<std::thread::id> where;
-        client_->call_async(server_.address(), kEcho, {}, soon(), [&](Result<Bytes> reply) {
+        client_->call_async(server_.address(), kEcho, {}, soon(), [&](const Result<Bytes>& reply) {
             EXPECT_TRUE(reply);
             where.set_value(std::this_thread::get_id());
         });

@@ -47,12 +47,12 @@ protected:
     }
 
     SegmentSpec add_node(uint64_t number, uint64_t size = kMiB) {
-        const SegmentSpec spec{.id = {3, number},
-                               .name = format_text("node{}:1", number),
-                               .base = 0x10000000 * number,
-                               .size = size,
-                               .endpoint = format_text("e{}", number),
-                               .protocol = "tcp"};
+        SegmentSpec spec{.id = {3, number},
+                         .name = format_text("node{}:1", number),
+                         .base = 0x10000000 * number,
+                         .size = size,
+                         .endpoint = format_text("e{}", number),
+                         .protocol = "tcp"};
         master_->run([&](Transaction& t, Time now) {
             remount(t, {.client = {2, number}, .segments = {}}, now);
             return mount_segment(t, {.client = {2, number}, .segment = spec}, now);
