@@ -35,6 +35,7 @@
 extern "C" {
 #endif
 
+/* NOLINTBEGIN(modernize-use-using): this is C */
 typedef void* mooncake_store_t; /* opaque: not an address */
 
 /* How values are to be stored; NULL instead of one: one replica, not pinned, anywhere. */
@@ -93,6 +94,8 @@ MOONCAKE_STORE_API int64_t mooncake_store_remove_all(mooncake_store_t store, int
 /* Makes memory known to the network, which then reads and writes it by itself. */
 MOONCAKE_STORE_API int mooncake_store_register_buffer(mooncake_store_t store, void* buffer, size_t size);
 MOONCAKE_STORE_API int mooncake_store_unregister_buffer(mooncake_store_t store, void* buffer);
+
+/* NOLINTEND(modernize-use-using) */
 
 #ifdef __cplusplus
 }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Only for the files that include xxhash.h with XXH_INLINE_ALL before it: each gets its own copy, made for its own instructions.
+// Each file that includes it gets its own copy, made for its own instructions.
 #pragma once
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace {
 
 /// Copies and hashes block by block, so that each is hashed while it is in the first-level cache.
-uint64_t copy_and_hash_blocks(std::byte* to, const std::byte* from, size_t length) noexcept {
+[[maybe_unused]] uint64_t copy_and_hash_blocks(std::byte* to, const std::byte* from, size_t length) noexcept {
     constexpr size_t kBlock = 4096, kOneGo = 2 * kBlock;
     if (length <= kOneGo) {
         std::memcpy(to, from, length);
