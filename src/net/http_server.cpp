@@ -2,6 +2,8 @@
 #include "net/http_server.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/io_context.hpp>
@@ -156,6 +158,7 @@ private:
         auto message = parser_->release();
         keep_alive_ = message.keep_alive();
         head_ = message.method() == http::verb::head;
+        chunks_ = message.version() >= 11;
         HttpServerRequest request;
         request.method = message.method_string();
         request.content_type = message[http::field::content_type];
@@ -165,20 +168,53 @@ private:
     }
 
     void write(HttpResponse response) {
+        // Who does not know chunks sees the end of a body of unknown length by the end of the connection.
+        if (response.pieces && !chunks_) keep_alive_ = false;
         response_ = {};
         response_.version(11);
         response_.result(static_cast<unsigned>(response.status));
         response_.set(http::field::server, "mooncake");
         response_.set(http::field::content_type, response.content_type);
-        response_.content_length(response.body.size());
+        if (!response.pieces) response_.content_length(response.body.size());
+        else if (chunks_) response_.chunked(true);
         response_.keep_alive(keep_alive_ && !stopping_);
-        if (!head_) response_.body() = std::move(response.body);
-        close_after(shared_.options.request_timeout);
-        http::async_write(socket_, response_, [self = shared_from_this()](beast::error_code status, size_t) {
+        pieces_ = std::move(response.pieces);
+        set_piece(std::move(response.body));
+        serializer_.emplace(response_);
+        serializer_->split(head_);
+        close_when_stuck();
+        write_some();
+    }
+
+    void write_some() {
+        http::async_write_some(socket_, *serializer_, [self = shared_from_this()](beast::error_code status, size_t sent) {
+            self->sent_bytes_ += static_cast<int64_t>(sent);
+            if (status == http::error::need_buffer) {
+                std::string piece = self->pieces_();
+                if (piece.empty()) self->pieces_ = nullptr;
+                self->set_piece(std::move(piece));
+                return self->write_some();
+            }
             if (status) return self->close();
-            if (self->response_.keep_alive()) return self->read_header();
-            self->finish();
+            if (!(self->head_ ? self->serializer_->is_header_done() : self->serializer_->is_done())) return self->write_some();
+            self->answered();
         });
+    }
+
+    /// An empty piece must not become a chunk: that would be the last one.
+    void set_piece(std::string piece) {
+        piece_ = std::move(piece);
+        response_.body().data = piece_.empty() ? nullptr : piece_.data();
+        response_.body().size = piece_.size();
+        response_.body().more = pieces_ != nullptr;
+    }
+
+    void answered() {
+        const bool another = response_.keep_alive();
+        pieces_ = nullptr;
+        piece_ = {};
+        if (another) return read_header();
+        finish();
     }
 
     /// Says that nothing follows and reads what the client may still be sending: closing at once would reset the connection
@@ -216,16 +252,39 @@ private:
         });
     }
 
+    /// As close_after(), only while the client takes nothing: large answers to slow readers may take long.
+    void close_when_stuck() {
+        timer_.expires_after(shared_.options.request_timeout);
+        timer_.async_wait([weak = weak_from_this(), taken = taken_bytes()](beast::error_code) {
+            const auto self = weak.lock();
+            if (!self || Clock::now() < self->timer_.expiry()) return;
+            if (self->taken_bytes() == taken) return self->close();
+            self->close_when_stuck();
+        });
+    }
+    /// What the client has acknowledged. (What the kernel took from us says little: it may hold megabytes and take more only when a third of
+    /// them is gone.)
+    int64_t taken_bytes() {
+        int waiting = 0;
+        if (!socket_.is_open() || ::ioctl(socket_.native_handle(), SIOCOUTQ, &waiting) != 0) waiting = 0;
+        return sent_bytes_ - waiting;
+    }
+
     Shared& shared_;
     const uint64_t id_;
     Tcp::socket socket_;
     asio::steady_timer timer_;
     beast::flat_buffer buffer_;
     std::optional<Parser> parser_;
-    http::response<http::string_body> response_;
+    http::response<http::buffer_body> response_;  // refers to piece_
+    std::optional<http::response_serializer<http::buffer_body>> serializer_;
+    HttpPieces pieces_;  // null: piece_ is the last one
+    std::string piece_;
+    int64_t sent_bytes_ = 0;
     bool idle_ = true;
     bool keep_alive_ = false;
-    bool head_ = false;
+    bool head_ = false;    // the request is HEAD
+    bool chunks_ = false;  // and its sender knows chunks
     bool stopping_ = false;
 };
 

@@ -21,7 +21,7 @@ struct HttpServerOptions {
     size_t connections_max = 256;        // further ones are closed, with a 503 if that can still be read
     uint64_t body_bytes_max = 16 << 20;  // larger ones are answered 413
     Duration idle_timeout = 30s;         // from the last answer (or accept) to the end of the next request's header
-    Duration request_timeout = 10s;      // to receive a body, and again to send an answer
+    Duration request_timeout = 10s;      // to receive a body; how long a client may take nothing of its answer
     Duration stop_timeout = 2s;          // how long stop() lets answers under way finish
 };
 

@@ -32,6 +32,7 @@ public:
             const net::HttpResponse answer = route.handler(
                 {.method = route.method, .path = route.path, .parameters = parameters, .body = body});
             MC_CHECK(answer.status >= 200 && answer.status < 600);
+            while (answer.pieces && !answer.pieces().empty()) continue;
         }
     }
 

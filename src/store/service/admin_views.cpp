@@ -11,6 +11,7 @@ namespace mooncake::store {
 namespace {
 
 constexpr ObjectId kObjectsPerPart = 1024;  // well below a millisecond
+constexpr size_t kLinesBytes = 64 * 1024;   // keys may be long
 
 std::vector<PlaceView> places_of(const MasterState& state, const Object& object) {
     std::vector<PlaceView> places;
@@ -140,29 +141,44 @@ ObjectView lease_object(LockedMaster& master, std::string_view tenant, std::stri
 }
 
 std::vector<ObjectView> view_objects(const LockedMaster& master, std::string_view tenant, const std::vector<std::string>& keys) {
-    return master.look([&](const MasterState& state, Time) {
-        const TenantNumber number = state.tenant(tenant);
-        std::vector<ObjectView> views(keys.size());
-        for (size_t i = 0; i < keys.size(); ++i) {
-            const ObjectId id = number == 0 || keys[i].empty() ? 0 : state.objects().find(number, keys[i]);
-            if (id == 0) views[i].code = StoreCode::kObjectNotFound;
-            else if (!state.readable(state.objects()[id])) views[i].code = StoreCode::kReplicaIsNotReady;
-            else views[i].places = places_of(state, state.objects()[id]);
-        }
-        return views;
-    });
+    std::vector<ObjectView> views(keys.size());
+    for (size_t begin = 0; begin < keys.size(); begin += kObjectsPerPart) {
+        master.look([&](const MasterState& state, Time) {
+            const TenantNumber number = state.tenant(tenant);
+            for (size_t i = begin; i < std::min(keys.size(), begin + kObjectsPerPart); ++i) {
+                const ObjectId id = number == 0 || keys[i].empty() ? 0 : state.objects().find(number, keys[i]);
+                if (id == 0) views[i].code = StoreCode::kObjectNotFound;
+                else if (!state.readable(state.objects()[id])) views[i].code = StoreCode::kReplicaIsNotReady;
+                else views[i].places = places_of(state, state.objects()[id]);
+            }
+            return true;
+        });
+    }
+    return views;
 }
 
-StoreCode visit_keys(const LockedMaster& master, std::optional<std::string_view> tenant,
-                     const std::function<void(std::string_view key)>& visit) {
+tl::expected<KeyWalk, StoreCode> KeyWalk::begin(const LockedMaster& master, std::optional<std::string_view> tenant) {
     const auto number = tenant_number(master, tenant);
-    if (!number) return number.error();
-    for (ObjectId first = 1; first != 0;) {
-        ObjectId next = 0;
-        for (const FoundKey& found : keys_from(master, *number, first, next)) visit(found.key);
-        first = next;
+    if (!number) return tl::unexpected(number.error());
+    return KeyWalk(master, *number, master.look([](const MasterState& state, Time) { return state.objects().limit(); }));
+}
+
+std::string KeyWalk::next_lines() {
+    std::string lines;
+    while (lines.empty() && next_ < end_) {
+        master_->look([&](const MasterState& state, Time) {
+            const ObjectTable& objects = state.objects();
+            const ObjectId end = std::min(end_, next_ + kObjectsPerPart);
+            for (; next_ < end && lines.size() < kLinesBytes; ++next_) {
+                if (!objects.exists(next_) || !objects[next_].has_value()) continue;
+                if (tenant_ != 0 && objects[next_].tenant != tenant_) continue;
+                lines += objects[next_].key();
+                lines += '\n';
+            }
+            return true;
+        });
     }
-    return StoreCode::kOk;
+    return lines;
 }
 
 int64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,

@@ -64,10 +64,24 @@ ObjectView lease_object(LockedMaster& master, std::string_view tenant, std::stri
 /// Only looks; answers in the order of the keys.
 std::vector<ObjectView> view_objects(const LockedMaster& master, std::string_view tenant, const std::vector<std::string>& keys);
 
-/// Calls `visit(key)` without the lock for every key that has a value, of one tenant or of all, some at a time. What comes and goes meanwhile may
-/// be visited or not. kTenantNotRegistered where there is no such tenant.
-StoreCode visit_keys(const LockedMaster& master, std::optional<std::string_view> tenant,
-                     const std::function<void(std::string_view key)>& visit);
+/// Goes through the keys that have a value, of one tenant or of all, some at a time. A key that is there all the while is met once; what comes
+/// and goes meanwhile is met or not. Borrows the master. Not thread-safe.
+class KeyWalk {
+public:
+    /// kTenantNotRegistered where there is no such tenant.
+    static tl::expected<KeyWalk, StoreCode> begin(const LockedMaster& master, std::optional<std::string_view> tenant);
+    /// The next keys, each with a line end behind it; empty when there are no more.
+    std::string next_lines();
+
+private:
+    KeyWalk(const LockedMaster& master, TenantNumber tenant, ObjectId end) : master_(&master), tenant_(tenant), end_(end) {}
+
+    const LockedMaster* master_;
+    TenantNumber tenant_;  // 0: all
+    ObjectId next_ = 1;
+    ObjectId end_;  // of the objects that there were at the beginning: the walk ends however fast others put
+};
+
 /// Removes what matches (nothing: everything), as remove_matching() would, some at a time. `matches` runs without the lock. How
 /// many went, or kTenantNotRegistered.
 int64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,

@@ -188,6 +188,8 @@ std::string FlagSet::nearest(std::string_view name) const {
     const FlagSpec* best = nullptr;
     size_t distance = std::max<size_t>(name.size() / 3, 2) + 1;
     for (const FlagSpec& spec : specs_) {
+        // Words of very different length are far apart; a very long one would cost much to compare.
+        if (std::max(name.size(), spec.name.size()) - std::min(name.size(), spec.name.size()) >= distance) continue;
         const size_t here = edit_distance(name, spec.name);
         if (here < distance) best = &spec, distance = here;
     }

@@ -57,13 +57,11 @@ net::HttpResponse AdminService::batch_query_keys(const Request& request) const {
 
 net::HttpResponse AdminService::all_keys(const Request& request) const {
     const std::string* tenant = request.parameter("tenant_id");
+    const auto walk = KeyWalk::begin(master_, tenant == nullptr ? std::nullopt : std::optional<std::string_view>(*tenant));
+    if (!walk) return error_answer(walk.error());
     Response answer;
-    const StoreCode code = visit_keys(master_, tenant == nullptr ? std::nullopt : std::optional<std::string_view>(*tenant),
-                                      [&](std::string_view key) {
-                                          answer.body += key;
-                                          answer.body += '\n';
-                                      });
-    return code == StoreCode::kOk ? answer : error_answer(code);
+    answer.pieces = [keys = *walk]() mutable { return keys.next_lines(); };
+    return answer;
 }
 
 }  // namespace mooncake::store
