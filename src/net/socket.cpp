@@ -127,6 +127,10 @@ void tune(int fd) noexcept {
     set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
 }
 
+void limit_unconfirmed(int fd, Duration time) noexcept {
+    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()));
+}
+
 bool wait_ready(int fd, short events, Deadline deadline) noexcept {
     for (;;) {
         pollfd entry{.fd = fd, .events = events, .revents = 0};

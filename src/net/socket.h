@@ -60,6 +60,8 @@ Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backl
 Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadline);
 /// TCP_NODELAY and keep-alive: a peer whose machine vanished is noticed within about 15 s also when nothing is sent.
 void tune(int fd) noexcept;
+/// The connection fails when bytes it sent stay unconfirmed for so long; keep-alive does not run meanwhile, and repeats come ever more slowly.
+void limit_unconfirmed(int fd, Duration time) noexcept;
 
 /// Sends or receives exactly these bytes on a non-blocking socket. For handshakes, not for data.
 Result<> send_all(int fd, const void* data, size_t size, Deadline deadline);

@@ -10,7 +10,9 @@ namespace mooncake::rpc {
 namespace {
 
 constexpr Duration kFailureMemory = 100ms;  // a storm of calls to a dead address makes no storm of connects
-constexpr Duration kStallTimeout = 30s;     // a server that takes or sends nothing in the middle of a message is given up
+// A network that was away is not waited for longer than this after it is back: a new connection does not repeat ever more slowly.
+constexpr Duration kUnconfirmedMax = 3s;
+constexpr Duration kStallTimeout = 30s;  // a server that takes or sends nothing in the middle of a message is given up
 constexpr Duration kCheckMin = 10ms, kCheckMax = 5s;
 
 FrameHeader request_header(uint64_t call, Method method, Deadline deadline, size_t body_bytes, uint8_t flags = 0) {
@@ -257,6 +259,7 @@ void Channel::on_connected(Result<net::Socket> socket) {
     parts().dialer.reset();
     if (!socket) return fail_all(in_context(socket.error()), Stage::kIdle, /*remember=*/true);
     net::tune(socket->fd());
+    net::limit_unconfirmed(socket->fd(), kUnconfirmedMax);
     const auto connection = std::make_shared<ClientConnection>(setup_.loop, std::move(*socket), shared_from_this());
     parts().greeting = connection;
     if (const auto opened = connection->open(); !opened) return connection->close(opened.error());

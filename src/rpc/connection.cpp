@@ -17,8 +17,8 @@ namespace {
 constexpr int kReceivesMax = 4;         // of one connection before the others have their turn
 constexpr int kLastReceivesMax = 1024;  // of one that broke
 
-// Without traffic: 4 s, then a question each second. With traffic that nobody confirms: 8 s in all.
-constexpr int kProbeAfterSeconds = 4, kProbeEverySeconds = 1, kProbes = 4, kUnconfirmedMs = 8000;
+// Without traffic: 4 s, then a question each second.
+constexpr int kProbeAfterSeconds = 4, kProbeEverySeconds = 1, kProbes = 4;
 
 constexpr Duration kLook = 500us;           // of a caller that reads, before it sleeps
 constexpr size_t kScratchBytes = 64 << 10;  // of a caller that reads
@@ -65,7 +65,6 @@ void Connection::watch_closely() {
     set_tcp(fd_, TCP_KEEPIDLE, kProbeAfterSeconds);
     set_tcp(fd_, TCP_KEEPINTVL, kProbeEverySeconds);
     set_tcp(fd_, TCP_KEEPCNT, kProbes);
-    set_tcp(fd_, TCP_USER_TIMEOUT, kUnconfirmedMs);
 }
 
 void Connection::close_broken() {

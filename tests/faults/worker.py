@@ -15,6 +15,7 @@ import threading
 import time
 
 from mooncake.engine import TransferEngine
+from mooncake.store import MooncakeDistributedStore
 
 WRITE, READ = "write", "read"
 
@@ -22,6 +23,7 @@ WRITE, READ = "write", "read"
 class Worker:
     def __init__(self):
         self.engine = None
+        self.store = None
         self.memory = []
         self.batches = {}
         self.loop_stop = threading.Event()
@@ -159,6 +161,27 @@ class Worker:
     def metrics(self):
         return {"text": self.engine.get_metrics()}
 
+    def join_pool(self, host, master, size):
+        """Makes a store that lends memory."""
+        self.store = MooncakeDistributedStore()
+        return {"rc": self.store.setup(host, "P2PHANDSHAKE", size, 16 << 20, "tcp", "", master)}
+
+    def call_store(self, call, *arguments, patience=0.0, wanted=0):
+        """A call of the store that answers with a number; until it is the wanted one, or patience is over."""
+        until = time.monotonic() + patience
+        while True:
+            started = time.monotonic()
+            code = getattr(self.store, call)(*arguments)
+            if code == wanted or time.monotonic() >= until:
+                return {"rc": code, "seconds": time.monotonic() - started}
+            time.sleep(0.02)
+
+    def put(self, key, value, size, **patience):
+        return self.call_store("put", key, bytes([value]) * size, **patience)
+
+    def exist(self, key, **patience):
+        return self.call_store("is_exist", key, **patience)
+
     def spawn_child(self, size, value):
         """Forks a process with an engine of its own that lends memory until it is killed."""
         back, there = os.pipe()
@@ -190,7 +213,7 @@ class Worker:
             self.answer(request, exception=repr(failure))
 
     def run(self):
-        slow = {"transfer", "persist", "loop", "wait", "watch", "unregister", "probe", "submit", "cancel"}
+        slow = {"transfer", "persist", "loop", "wait", "watch", "unregister", "probe", "submit", "cancel", "put", "exist"}
         for line in sys.stdin:
             request = json.loads(line)
             if request["do"] in slow:

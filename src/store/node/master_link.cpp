@@ -21,8 +21,9 @@ constexpr Duration kAcknowledgeTimeout = 5s;
 // What a master tells a node about its memory is safe in the kernel's buffer: nobody waits until the node has read it, so one wake-up serves for
 // all that comes within this time. Where words must be acknowledged somebody waits, and they rarely come alone.
 constexpr Duration kFeedLinger = 2ms, kFeedHurry = 100ms;
-// A lost network must not keep the next try waiting: the handshake of a dial that was begun too early repeats ever more slowly.
-constexpr Duration kLivenessConnectTimeout = 1s;
+// A lost network must not keep the next try waiting: the handshake of a dial that was begun too early repeats ever more slowly. One packet
+// of a call's dial may be lost.
+constexpr Duration kLivenessConnectTimeout = 1s, kCallsConnectTimeout = 2s;
 
 /// The part of an address behind its scheme, where it has none that we do not speak.
 Result<std::string> plain_address(const std::string& address) {
@@ -38,7 +39,7 @@ Result<std::string> plain_address(const std::string& address) {
 class MasterLink final : public MasterApi {
 public:
     explicit MasterLink(const MasterLinkOptions& options)
-        : address_(plain_address(options.address)), calls_(client(options, options.connect_timeout)),
+        : address_(plain_address(options.address)), calls_(client(options, std::min(options.connect_timeout, kCallsConnectTimeout))),
           liveness_(client(options, std::min(options.connect_timeout, kLivenessConnectTimeout))),
           feed_(client(options, std::min(options.connect_timeout, kLivenessConnectTimeout))) {}
     ~MasterLink() override {

@@ -37,9 +37,7 @@ std::string Target::to_string() const { return format_text("tcp to {} ({})", nam
 
 void tune_data(int fd) noexcept {
     net::tune(fd);
-    // Keep-alive does not run while bytes are under way; this bounds how long a vanished machine can hide then.
-    const unsigned int user_timeout_ms = 30'000;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+    net::limit_unconfirmed(fd, 30s);
     // A path without a network has no congestion to avoid, and pacing (bbr) costs it a quarter of its speed.
     if (stays_on_host(fd)) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
