@@ -251,6 +251,7 @@ void FabricTransport::sweep() {
     const Time now = Clock::now();
     for (const auto& peer : peers) peer->sweep(now);
     parts_->initiators->sweep(now);
+    parts_->memory->mend();
     if (context_.metrics != nullptr) report_paths(peers);
 }
 

@@ -57,31 +57,35 @@ private:
 
 FabricMemory::FabricMemory(std::vector<Rail*> rails, const Settings& settings)
     : rails_(std::move(rails)), settings_(settings), key_source_(key_bytes_of(rails_), random_u64()),
-      ledger_(rails_.size(), settings.limits) {}
+      ledger_(rails_.size(), settings.limits), bound_(rails_.size()) {}
 
 FabricMemory::~FabricMemory() {
     Lock lock(mutex_);
     MC_CHECK(chunks_.empty());
 }
 
+Result<std::unique_ptr<MemoryKey>> FabricMemory::register_with(Rail& rail, Domain::KeyRequest request) {
+    for (int attempt = 1;; ++attempt) {
+        request.key = key_source_.next();
+        auto key = rail.register_memory(request);
+        if (key || key.error().code() != Code::kBusy || attempt == kKeyAttempts) return key;
+    }
+}
+
 Result<> FabricMemory::place(const MemoryRegion& region, const Placement& placement, Chunks& chunks) {
     Rail& rail = *rails_[placement.nic];
     Chunk& chunk = *chunks[placement.chunk];
-    for (int attempt = 1;; ++attempt) {
-        Lock lock(rail.mutex());
-        auto key = rail.register_memory({.address = reinterpret_cast<std::byte*>(placement.address),
-                                         .length = placement.length,
-                                         .kind = region.kind,
-                                         .device = region.device,
-                                         .remote_access = region.remote_accessible,
-                                         .key = key_source_.next()});
-        if (key) {
-            chunk.keys[placement.nic] = std::move(*key);
-            return {};
-        }
-        if (key.error().code() != Code::kBusy || attempt == kKeyAttempts)
-            return Unexpected(std::move(key).error().with_context(rail.offer().nic));
-    }
+    const Domain::KeyRequest request{.address = reinterpret_cast<std::byte*>(placement.address),
+                                     .length = placement.length,
+                                     .kind = region.kind,
+                                     .device = region.device,
+                                     .remote_access = region.remote_accessible};
+    Lock lock(rail.mutex());
+    auto key = register_with(rail, request);
+    if (!key) return Unexpected(std::move(key).error().with_context(rail.offer().nic));
+    chunk.keys[placement.nic] = std::move(*key);
+    if (rail.offer().endpoint_keys) bound_[placement.nic].emplace(&chunk, request);
+    return {};
 }
 
 std::vector<Result<>> FabricMemory::place_all(const MemoryRegion& region, std::span<const Placement> placements, Chunks& chunks) {
@@ -141,7 +145,7 @@ Result<std::unique_ptr<Registration>> FabricMemory::add(const MemoryRegion& regi
                             [&](std::span<const Placement> placements) {
                                 for (const Placement& one : placements) {
                                     Lock lock(rails_[one.nic]->mutex());
-                                    chunks[one.chunk]->keys[one.nic].reset();
+                                    close_key(*chunks[one.chunk], one.nic);
                                 }
                             }};
     {
@@ -159,11 +163,15 @@ Result<std::unique_ptr<Registration>> FabricMemory::add(const MemoryRegion& regi
     return std::make_unique<Entry>(*this, std::move(chunks));
 }
 
+void FabricMemory::close_key(Chunk& chunk, uint32_t rail) {
+    chunk.keys[rail].reset();
+    bound_[rail].erase(&chunk);
+}
+
 void FabricMemory::close_keys(Chunk& chunk) {
-    for (size_t i = 0; i < chunk.keys.size(); ++i) {
-        if (!chunk.keys[i]) continue;
+    for (uint32_t i = 0; i < chunk.keys.size(); ++i) {
         Lock lock(rails_[i]->mutex());
-        chunk.keys[i].reset();
+        close_key(chunk, i);
     }
 }
 
@@ -183,20 +191,60 @@ Result<> FabricMemory::revoke(std::span<const std::unique_ptr<Chunk>> chunks) {
     // A message whose header was accepted goes on streaming into memory after its key was closed.
     // Not so where registrations are bound to the endpoint: such NICs hold every packet against its key.
     for (size_t i = 0; i < told.size(); ++i)
-        if (told[i] != 0 && !rails_[i]->offer().endpoint_keys) MC_RETURN_IF_ERROR(rails_[i]->close_epoch(told[i]));
+        if (told[i] != 0 && !rails_[i]->offer().endpoint_keys) MC_RETURN_IF_ERROR(close_epoch(*rails_[i], told[i]));
     return {};
+}
+
+// ---- where keys belong to an endpoint
+
+void FabricMemory::unbind_all(Rail& rail) {
+    for (const auto& [chunk, request] : bound_[rail.index()]) chunk->keys[rail.index()].reset();
+}
+
+void FabricMemory::bind_all(Rail& rail) {
+    for (const auto& [chunk, request] : bound_[rail.index()]) {
+        auto key = register_with(rail, request);
+        if (key) chunk->keys[rail.index()] = std::move(*key);
+        else
+            MC_LOG_ERROR("{} lost {} bytes at {}: {}", rail.offer().nic, request.length, static_cast<void*>(request.address),
+                         key.error().to_string());
+    }
+}
+
+Result<> FabricMemory::close_epoch(Rail& rail, uint64_t epoch) {
+    Lock rail_lock(rail.mutex());
+    if (!rail.offer().endpoint_keys) return rail.close_epoch(epoch);
+    // Operations of our own may be using them.
+    if (rail.offer().local_keys) return fail(Code::kNotSupported, "registrations are bound to the endpoint of {}", rail.offer().nic);
+    // All of it with new keys: a packet under way finds neither the old endpoint nor, should the new one have the same name, its key. Held
+    // throughout, so that who asks for keys meanwhile gets the new ones.
+    Lock lock(mutex_);
+    bool closed = false;
+    MC_RETURN_IF_ERROR(rail.close_epoch(epoch, [&]() MC_NO_THREAD_ANALYSIS {
+        unbind_all(rail);
+        closed = true;
+    }));
+    if (closed) bind_all(rail);
+    return {};
+}
+
+void FabricMemory::mend() {
+    for (Rail* const rail : rails_) {
+        if (!rail->offer().endpoint_keys || !rail->state().name.empty()) continue;
+        Lock rail_lock(rail->mutex());
+        Lock lock(mutex_);
+        if (rail->state().name.empty() && rail->serve_again()) bind_all(*rail);
+    }
 }
 
 void FabricMemory::stop_serving() {
     for (Rail* const rail : rails_) {
-        if (!rail->offer().endpoint_keys) {
-            rail->stop_serving();
-            continue;
-        }
-        // What is bound to an endpoint must go before it, and with it all that peers could do. Their transfers are over by now.
         Lock rail_lock(rail->mutex());
         Lock lock(mutex_);
-        for (const auto& [address, chunk] : chunks_) chunk->keys[rail->index()].reset();
+        // What is bound to an endpoint must go before it. Our own transfers are over by now.
+        unbind_all(*rail);
+        bound_[rail->index()].clear();
+        rail->stop_serving();
     }
 }
 
@@ -258,7 +306,7 @@ Result<RailsAnswer> FabricMemory::fence(const FenceRequest& request) {
         if (closed.rail >= rails_.size()) return fail(Code::kInvalidArgument, "there is no rail {}", closed.rail);
         // An epoch that is not yet there cannot be in doubt: such a request would close what others use.
         if (closed.epoch > rails_[closed.rail]->state().epoch) return fail(Code::kInvalidArgument, "there is no epoch {}", closed.epoch);
-        MC_RETURN_IF_ERROR(rails_[closed.rail]->close_epoch(closed.epoch));
+        MC_RETURN_IF_ERROR(close_epoch(*rails_[closed.rail], closed.epoch));
     }
     return rails();
 }

@@ -47,6 +47,9 @@ public:
     Result<RailsAnswer> fence(const FenceRequest& request);
     RailsAnswer rails() const;
 
+    /// Now and then: puts right what a fence could not, for lack of an endpoint.
+    void mend();
+
 private:
     class Entry;
     struct Chunk {
@@ -58,10 +61,16 @@ private:
     using Chunks = std::vector<std::unique_ptr<Chunk>>;
 
     Result<> place(const MemoryRegion& region, const Placement& placement, Chunks& chunks);
+    Result<std::unique_ptr<MemoryKey>> register_with(Rail& rail, Domain::KeyRequest request) MC_REQUIRES(rail.mutex());
+    /// Returns once nothing lands any more that was sent to that epoch of a rail, or an earlier one.
+    Result<> close_epoch(Rail& rail, uint64_t epoch);
+    void unbind_all(Rail& rail) MC_REQUIRES(mutex_, rail.mutex());
+    void bind_all(Rail& rail) MC_REQUIRES(mutex_, rail.mutex());
     std::vector<Result<>> place_all(const MemoryRegion& region, std::span<const Placement> placements, Chunks& chunks);
     /// Calls `body(i)` for every i below `count`, on several threads where that is allowed.
     void in_parallel(size_t count, const std::function<void(size_t)>& body) const;
     void report_pages() MC_REQUIRES(ledger_mutex_);
+    void close_key(Chunk& chunk, uint32_t rail) MC_REQUIRES(rails_[rail]->mutex());
     void close_keys(Chunk& chunk);
     Result<> revoke(std::span<const std::unique_ptr<Chunk>> chunks);
     ChunkRecord tell(Chunk& chunk) MC_REQUIRES(mutex_);
@@ -73,6 +82,8 @@ private:
     NicLedger ledger_ MC_GUARDED_BY(ledger_mutex_);
     mutable Mutex mutex_;
     std::map<uint64_t, Chunk*> chunks_ MC_GUARDED_BY(mutex_);  // by address
+    // By rail, where keys belong to the serving endpoint: what has to go before it, and comes back with the next one. Guarded by the rail's lock.
+    std::vector<std::map<Chunk*, Domain::KeyRequest>> bound_;
 };
 
 }  // namespace mooncake::fabric

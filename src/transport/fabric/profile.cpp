@@ -34,7 +34,8 @@ constexpr ProviderProfile kProfiles[] = {
      .page_budget = kEfaPages},
     // A reliable connection acknowledges a write only when the target's NIC has it.
     {.name = "verbs", .providers = kVerbsNames, .delivery_complete_from = kNoVersion, .fence = Fence::kGrace},
-    {.name = "cxi", .providers = kCxiNames, .fence = Fence::kGrace, .registrations_max = 60'000},
+    // The network itself repeats what was not acknowledged, for how long nobody says: only the target can end that.
+    {.name = "cxi", .providers = kCxiNames, .fence = Fence::kNeeded, .registrations_max = 60'000},
     {.name = "tcp",
      .providers = kTcpNames,
      .has_devices = false,

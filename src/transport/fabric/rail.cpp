@@ -68,7 +68,6 @@ void Rail::serve_nobody() {
 }
 
 void Rail::stop_serving() {
-    Lock lock(mutex_);
     serves_ = false;
     serve_nobody();
 }
@@ -80,8 +79,9 @@ void Rail::set_initiating(std::unique_ptr<Endpoint> endpoint) {
     current_.endpoint = std::move(endpoint);
 }
 
-Result<> Rail::close_epoch(uint64_t epoch) {
-    Lock lock(mutex_);
+bool Rail::serve_again() { return serving_ || (serves_ && open_serving()); }
+
+Result<> Rail::close_epoch(uint64_t epoch, const std::function<void()>& unbind) {
     if (state().epoch > epoch) return {};
     if (settings_.profile.fence == Fence::kNone) {
         // Nothing arrives at an endpoint here: whoever has the address copies by itself. Peers that look learn to ask for keys again.
@@ -89,7 +89,7 @@ Result<> Rail::close_epoch(uint64_t epoch) {
         ++epoch_;
         return {};
     }
-    if (offer_.endpoint_keys) return fail(Code::kNotSupported, "registrations are bound to the endpoint of {}", offer_.nic);
+    if (unbind) unbind();
     serving_.reset();
     if (settings_.metrics != nullptr) settings_.metrics->fences->add();
     auto opened = serves_ ? open_serving() : Result<>();

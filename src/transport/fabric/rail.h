@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -96,10 +97,6 @@ public:
     /// The initiating endpoint as it is now, in the place of the serving one; `epoch` counts up when it is another.
     RailRecord initiating_record() const;
     uint64_t initiating_epoch() const noexcept { return initiating_epoch_.load(std::memory_order_acquire); }
-    /// Returns once the serving endpoint of that epoch, and all before it, are closed.
-    Result<> close_epoch(uint64_t epoch);
-    /// Closes the serving endpoint for good. No registration is bound to it.
-    void stop_serving();
     void attach(RailClient& client);
     /// None of its flights is under way.
     void detach(RailClient& client);
@@ -107,6 +104,13 @@ public:
     // ---- for who holds the lock
 
     Mutex& mutex() MC_THREAD_ATTRIBUTE(lock_returned(mutex_)) { return mutex_; }
+    /// Returns once the serving endpoint of that epoch, and all before it, are closed. What is bound to it goes first: `unbind`, which
+    /// is not called when there is nothing to close.
+    Result<> close_epoch(uint64_t epoch, const std::function<void()>& unbind = {}) MC_REQUIRES(mutex_);
+    /// Where it could not be opened again: tries to. True: it serves.
+    bool serve_again() MC_REQUIRES(mutex_);
+    /// Closes the serving endpoint for good. No registration is bound to it.
+    void stop_serving() MC_REQUIRES(mutex_);
     bool has_room(uint64_t bytes) const noexcept MC_REQUIRES(mutex_) {
         return aloft_ < credits_max_ && (aloft_ == 0 || aloft_bytes_ + bytes <= settings_.window_bytes);
     }

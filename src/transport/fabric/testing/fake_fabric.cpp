@@ -138,9 +138,13 @@ private:
 
 Result<std::unique_ptr<Endpoint>> FakeDomain::open_endpoint() {
     Lock lock(network_.mutex_);
-    const uint64_t id = network_.next_endpoint_++;
+    FakeNetwork::NicState& state = network_.nics_[nic_.name];
+    if (state.refuse_endpoints) return fail_errno(Code::kNoSpace, ENOMEM, "no further endpoint");
+    const bool again = !state.free_names.empty();
+    const uint64_t id = again ? state.free_names.back() : network_.next_endpoint_++;
+    if (again) state.free_names.pop_back();
     network_.endpoints_[id] = {.nic = nic_.name};
-    ++network_.nics_[nic_.name].counts.endpoints;
+    ++state.counts.endpoints;
     return std::make_unique<FakeEndpoint>(*this, id);
 }
 
@@ -283,6 +287,11 @@ void FakeNetwork::fail_registration(const std::string& nic, uint32_t nth) {
     nics_[nic].fail_registration = nth;
 }
 
+void FakeNetwork::refuse_endpoints(const std::string& nic, bool on) {
+    Lock lock(mutex_);
+    nics_[nic].refuse_endpoints = on;
+}
+
 FakeNetwork::Counts FakeNetwork::counts(const std::string& nic) const {
     Lock lock(mutex_);
     const auto found = nics_.find(nic);
@@ -371,6 +380,9 @@ void FakeNetwork::finish(const Flying& flying, int error, int provider_error) {
 
 void FakeNetwork::refuse(const Flying& flying) {
     ++nics_[flying.origin].counts.refused_keys;
+    // Slingshot's provider says of everything that it went wrong.
+    const FakeDomain* const domain = nics_[endpoints_[flying.to].nic].domain;
+    if (!refusal_cancels_all_ && domain != nullptr && domain->nic().endpoint_keys) return finish(flying, EIO, 0);
     if (!refusal_cancels_all_) return finish(flying, EINVAL, kRefusedStatus);
     finish(flying, ECANCELED, 0);
     std::deque<Flying> kept;
@@ -382,12 +394,17 @@ void FakeNetwork::refuse(const Flying& flying) {
 }
 
 void FakeNetwork::close_endpoint(uint64_t id) {
-    --nics_[endpoints_[id].nic].counts.endpoints;
+    NicState& state = nics_[endpoints_[id].nic];
+    for (const auto& [key, registered] : state.keys) MC_CHECK(!registered.endpoints.contains(id));  // libfabric says "busy"
+    const bool same_names = state.domain->nic().same_names;
+    if (same_names) state.free_names.push_back(id);
+    --state.counts.endpoints;
     endpoints_.erase(id);
     std::deque<Flying> kept;
     for (Flying& flying : flying_) {
         if (flying.to == id) {
             finish(flying, ECANCELED, 0);
+            if (same_names && !flying.late.empty()) kept.push_back(std::move(flying));
             continue;
         }
         if (flying.from == id && flying.operation.context != nullptr) {

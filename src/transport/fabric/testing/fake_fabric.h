@@ -29,6 +29,7 @@ struct FakeNic {
     uint64_t pages_max = UINT64_MAX;  // of 4096 bytes, over all registrations
     uint32_t operations_per_poll = 16;
     uint32_t protocol = 1;
+    bool same_names = false;  // an endpoint has the name of one that was closed, and what was on its way to that arrives, as with Slingshot
     bool knows_initiators = false;  // takes nothing from endpoints whose address it does not have, as with efa-direct
 };
 
@@ -64,7 +65,7 @@ public:
     void set_lose_flushes(bool on);
     /// Errors are reported twice.
     void set_double_errors(bool on);
-    /// A refused key takes all operations to that target with it, as with tcp; else only its own, as with EFA.
+    /// A refused key takes all operations to that target with it, as with tcp; else only its own, as with EFA and Slingshot.
     void set_refusal_cancels_all(bool on);
     /// Operations on this address are refused, whatever their key; null: none.
     void poison(const void* address);
@@ -72,6 +73,8 @@ public:
     void inject_error(const std::string& nic, int error, int provider_error);
     /// The n-th registration on this NIC from now on (1: the next) fails with kNoSpace.
     void fail_registration(const std::string& nic, uint32_t nth);
+    /// No endpoint can be opened on this NIC.
+    void refuse_endpoints(const std::string& nic, bool on);
 
     // ---- what happened
 
@@ -114,7 +117,9 @@ private:
         uint32_t again = 0;
         uint32_t fail_registration = 0;
         bool stopped = false;
+        bool refuse_endpoints = false;
         uint64_t pages = 0;
+        std::vector<uint64_t> free_names;  // of closed endpoints, where they are used again
         Counts counts;
         std::deque<Finished> finished;
         std::map<uint64_t, Registered> keys;
