@@ -89,6 +89,23 @@ def wait_for(what, why: str) -> None:
         time.sleep(0.01)
 
 
+def test_values_of_a_killed_node_soon_do_not_exist_however_long_silence_is_borne():
+    master = Master("--client_ttl=3600")
+    nodes = [Node(master).ready() for _ in range(2)]
+    store = open_store(master.address, segment=0)
+    keys = [f"k{i}" for i in range(100)]
+    assert store.put_batch(keys, [b"v"] * 100) == 0
+    nodes[0].kill()
+    asking = open_store(master.address, segment=0)
+    wait_for(lambda: 0 in asking.batch_is_exist(keys), "its end was noticed")
+    left = asking.batch_is_exist(keys)
+    assert sum(left) > 0 and asking.get_batch(keys) == [b"v" if there else b"" for there in left]
+    nodes[1].kill()
+    for one in (store, asking):
+        assert one.close() == 0
+    master.stop()
+
+
 def test_five_nodes_of_which_two_are_lost(quick_master, make_nodes):
     nodes = make_nodes(5)
     store = open_store(quick_master.address, segment=0)

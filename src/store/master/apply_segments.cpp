@@ -29,7 +29,8 @@ void MasterState::apply(const ClientGone& change) {
     const ClientNumber number = clients_.find(change.client);
     MC_CHECK(number != 0 && clients_[number].segments.empty());
     const bool quiet = change.how != ClientEnd::kSilent;
-    const Time quiet_from = quiet ? change.now : change.now + options_.silent_writer_rest;
+    // A client that nobody answers believes in its master until it expires.
+    const Time quiet_from = quiet ? change.now : std::max(change.now, clients_[number].expires) + options_.silent_writer_rest;
     for (WriteId id = writes_by_age_.first(), next = 0; id != 0; id = next) {
         next = writes_[id].age.next;
         if (writes_[id].client == number)
@@ -140,7 +141,7 @@ void MasterState::meet_departed(SegmentNumber number, const ClientId& client, Ti
         const ClientNumber writer = gone.writer ? clients_.find(gone.writer) : 0;
         // A writer that ended by silence was given at most this long, beginning before now.
         const bool quiet_soon = gone.writer && !clients_.alive(writer);
-        const Time until = quiet_soon ? std::min(gone.until, now + options_.silent_writer_rest) : gone.until;
+        const Time until = quiet_soon ? std::min(gone.until, now + options_.client_ttl + options_.silent_writer_rest) : gone.until;
         const BusyMemory busy{.offset = offset, .bytes = end - offset, .until = until};
         if (gone.writer) rest_free_parts(number, busy);
         else segments_[number].busy.push_back(busy);

@@ -24,6 +24,7 @@ struct MasterOptions {
     bool evict_ahead = false;      // off: memory is freed when a put needs it, and used to the last byte
     // writes and clients
     Duration client_ttl = 10s;
+    Duration deaf_client_ttl = 2s;        // of who was not heard of since its feed broke: a process that was killed
     Duration put_discard_timeout = 30s;   // an unfinished write may be pre-empted from then on
     Duration put_release_timeout = 600s;  // and its memory reused from then on, whatever its writer does
     Duration silent_writer_rest = 30s;    // the same for a writer that stopped pinging, from its end

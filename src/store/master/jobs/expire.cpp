@@ -4,11 +4,22 @@
 
 namespace mooncake::store {
 
+namespace {
+
+bool gone(const Client& client, const MasterOptions& options, Time now) {
+    if (client.expires <= now) return true;
+    const Time heard = client.expires - options.client_ttl;
+    return client.deaf_since != Time::max() && heard <= client.deaf_since && now - client.deaf_since >= options.deaf_client_ttl;
+}
+
+}  // namespace
+
 size_t expire_clients(Transaction& transaction, Time now) {
-    const ClientTable& clients = transaction.state().clients();
+    const MasterState& state = transaction.state();
+    const ClientTable& clients = state.clients();
     size_t ended = 0;
     for (ClientNumber number = 1; number < clients.limit(); ++number) {
-        if (!clients[number].alive || clients[number].expires > now) continue;
+        if (!clients[number].alive || !gone(clients[number], state.options(), now)) continue;
         end_client(transaction, number, ClientEnd::kSilent, now);
         ++ended;
     }

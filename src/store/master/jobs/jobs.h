@@ -18,7 +18,7 @@ struct EvictionRun {
     bool over = false;  // the mark was exceeded
 };
 EvictionRun evict_to_watermark(Transaction& transaction, Time now);
-/// Ends clients that have not pinged for client_ttl. Returns how many.
+/// Ends clients that have not pinged for client_ttl, or for deaf_client_ttl since their feed broke. Returns how many.
 size_t expire_clients(Transaction& transaction, Time now);
 /// Drops writes that are older than put_release_timeout. Returns how many.
 size_t expire_writes(Transaction& transaction, Time now);

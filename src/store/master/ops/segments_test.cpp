@@ -174,6 +174,45 @@ TEST_F(Segments, SilentClientsEnd) {
     EXPECT_EQ(beat(ClientId{77, 77}), PingStatus::kNeedRemount);
 }
 
+TEST_F(Segments, WhoIsNotHeardOfAfterItsFeedBrokeEndsSoon) {
+    add_node(1);
+    put("k");
+    follows(node(1), true);
+    pass(1s);
+    follows(node(1), false);
+    pass(1900ms);
+    jobs();
+    EXPECT_TRUE(holds("k"));
+    pass(100ms);
+    jobs();
+    EXPECT_FALSE(holds("k"));
+    EXPECT_EQ(beat(node(1)), PingStatus::kNeedRemount);
+}
+
+TEST_F(Segments, WhoPingsAfterItsFeedBrokeLivesOn) {
+    add_node(1);
+    put("k");
+    follows(node(1), true);
+    pass(1s);
+    follows(node(1), false);
+    pass(1s);
+    EXPECT_EQ(beat(node(1)), PingStatus::kOk);
+    pass(9s);
+    jobs();
+    EXPECT_TRUE(holds("k"));
+}
+
+TEST_F(Segments, RangesOfAWriterThatEndedEarlyRestFromWhenItMustHaveStopped) {
+    add_node(1);
+    attach(kClient);
+    start("k", kPool);
+    follows(kClient, false);
+    pass(2s);
+    jobs();
+    EXPECT_EQ(state().write_count(), 0u);
+    EXPECT_EQ(state().quarantine().next(), now_ + 8s + 30s);
+}
+
 TEST_F(Segments, AWriterThatNeverAttachedIsAskedToWhenItPings) {
     add_node(1);
     start("k");
