@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library of this machine, over its providers that need no hardware.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include "base/time.h"
 #include "base/unique_fd.h"
 #include "transport/fabric/api.h"
+#include "transport/fabric/profile.h"
 
 namespace mooncake::fabric {
 
@@ -242,6 +244,57 @@ TEST(Library, HasNothingForAProviderThatDoesNotExist) {
     const auto offers = (*api)->offers({.provider = "no-such-provider"});
     ASSERT_TRUE(offers) << offers.error().to_string();
     EXPECT_TRUE(offers->empty());
+}
+
+// ---- another one, which looks newer (tests/fabric/other_libfabric.cpp)
+
+constexpr uint32_t kOtherVersion = 2 << 16 | 6;
+
+TEST(OtherLibrary, IsAskedInTheVersionsWeKnow) {
+    const auto api = load_library(OTHER_LIBFABRIC);
+    ASSERT_TRUE(api) << api.error().to_string();
+    EXPECT_EQ((*api)->version(), kOtherVersion);
+    EXPECT_TRUE((*api)->description().starts_with("libfabric 2.6 from "));
+    // It ends the process that calls its newest functions, and has nothing for who asks for an API that is not 1.18.
+    const auto offers = (*api)->offers({.provider = "efa"});
+    ASSERT_TRUE(offers) << offers.error().to_string();
+    EXPECT_EQ(offers->size(), 2u);
+}
+
+TEST(OtherLibrary, OffersWhatOnlyNewerOnesHave) {
+    const auto api = load_library(OTHER_LIBFABRIC);
+    ASSERT_TRUE(api) << api.error().to_string();
+    const auto queries = queries_for(*find_profile("efa-direct"), (*api)->version(), {}, false);
+    ASSERT_TRUE(queries) << queries.error().to_string();
+    const auto offers = (*api)->offers(queries->tries.at(0).at(0));
+    ASSERT_TRUE(offers) << offers.error().to_string();
+    ASSERT_EQ(offers->size(), 1u);
+    EXPECT_EQ(offers->front().fabric, "efa-direct");
+    EXPECT_TRUE(offers->front().local_keys && offers->front().virtual_addresses && offers->front().provider_keys);
+    EXPECT_FALSE(offers->front().endpoint_keys);
+}
+
+TEST(OtherLibrary, IsAskedForLessWhereItHasNoMore) {
+    const auto api = load_library(OTHER_LIBFABRIC);
+    ASSERT_TRUE(api) << api.error().to_string();
+    const auto offers = (*api)->offers({.provider = "cxi"});  // makes connections only while it is polled
+    ASSERT_TRUE(offers) << offers.error().to_string();
+    ASSERT_EQ(offers->size(), 1u);
+    EXPECT_EQ(offers->front().nic, "cxi0");
+    EXPECT_EQ(offers->front().key_bytes, 4u);
+    EXPECT_TRUE(offers->front().endpoint_keys && offers->front().provider_keys && offers->front().delivery_complete);
+    EXPECT_FALSE(offers->front().local_keys || offers->front().virtual_addresses);
+}
+
+bool shares_what_is_loaded() {
+    if (::dlopen(OTHER_LIBFABRIC, RTLD_NOW | RTLD_LOCAL) == nullptr) return false;
+    const auto api = load_library("");
+    return api && (*api)->version() == kOtherVersion;
+}
+
+TEST(OtherLibraryDeathTest, ThatIsLoadedAlreadyIsShared) {
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(::_exit(shares_what_is_loaded() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
