@@ -122,11 +122,13 @@ Result<> assign(const FlagSpec& spec, std::string_view text) {
                       spec.target);
 }
 
-/// How many letters have to be put in, taken out or changed to make one out of the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
+/// How many letters have to be put in, taken out or changed to make one out of the other; `limit` if it is that many or more.
+size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
+    if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= limit) return limit;
     std::vector<size_t> row(b.size() + 1);
     for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
     for (size_t i = 1; i <= a.size(); ++i) {
+        if (*std::min_element(row.begin(), row.end()) >= limit) return limit;
         size_t diagonal = std::exchange(row[0], i);
         for (size_t j = 1; j <= b.size(); ++j) {
             const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
@@ -134,7 +136,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
             row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
         }
     }
-    return row[b.size()];
+    return std::min(row[b.size()], limit);
 }
 
 }  // namespace
@@ -169,7 +171,7 @@ Result<Duration> parse_duration(std::string_view text, Duration unit) {
 }
 
 void FlagSet::add(FlagSpec spec) {
-    MC_CHECK(find(spec.name) == nullptr);
+    MC_CHECK(numbers_.emplace(spec.name, specs_.size()).second);
     defaults_.push_back(text_of(spec.target));
     specs_.push_back(std::move(spec));
 }
@@ -180,17 +182,15 @@ double* FlagSet::spare(double value) { return &std::get<double>(spares_.emplace_
 std::string* FlagSet::spare(std::string_view value) { return &std::get<std::string>(spares_.emplace_back(std::string(value))); }
 
 const FlagSpec* FlagSet::find(std::string_view name) const {
-    const auto found = std::find_if(specs_.begin(), specs_.end(), [&](const FlagSpec& spec) { return spec.name == name; });
-    return found == specs_.end() ? nullptr : &*found;
+    const auto found = numbers_.find(name);
+    return found == numbers_.end() ? nullptr : &specs_[found->second];
 }
 
 std::string FlagSet::nearest(std::string_view name) const {
     const FlagSpec* best = nullptr;
     size_t distance = std::max<size_t>(name.size() / 3, 2) + 1;
     for (const FlagSpec& spec : specs_) {
-        // Words of very different length are far apart; a very long one would cost much to compare.
-        if (std::max(name.size(), spec.name.size()) - std::min(name.size(), spec.name.size()) >= distance) continue;
-        const size_t here = edit_distance(name, spec.name);
+        const size_t here = edit_distance(name, spec.name, distance);
         if (here < distance) best = &spec, distance = here;
     }
     return best == nullptr ? std::string() : format_text("; did you mean --{}?", best->name);
@@ -258,10 +258,9 @@ std::string FlagSet::value(std::string_view name) const {
 }
 
 const std::string& FlagSet::default_value(std::string_view name) const {
-    size_t i = 0;
-    while (i < specs_.size() && specs_[i].name != name) ++i;
-    MC_CHECK(i < specs_.size());
-    return defaults_[i];
+    const auto found = numbers_.find(name);
+    MC_CHECK(found != numbers_.end());
+    return defaults_[found->second];
 }
 
 std::string FlagSet::help() const {

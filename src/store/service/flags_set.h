@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -70,7 +71,8 @@ private:
     std::string nearest(std::string_view name) const;
 
     std::deque<FlagSpec> specs_;
-    std::deque<std::string> defaults_;  // as text, in the order of specs_
+    std::unordered_map<std::string_view, size_t> numbers_;  // by name, where in specs_
+    std::deque<std::string> defaults_;                      // as text, in the order of specs_
     std::deque<std::variant<bool, int64_t, double, std::string>> spares_;
 };
 
