@@ -175,6 +175,7 @@ private:
         response_.result(static_cast<unsigned>(response.status));
         response_.set(http::field::server, "mooncake");
         response_.set(http::field::content_type, response.content_type);
+        if (!response.allow.empty()) response_.set(http::field::allow, response.allow);
         if (!response.pieces) response_.content_length(response.body.size());
         else if (chunks_) response_.chunked(true);
         response_.keep_alive(keep_alive_ && !stopping_);

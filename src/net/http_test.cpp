@@ -121,8 +121,33 @@ TEST(HttpServer, AnswersNonsenseWith400AndCloses) {
     EXPECT_THAT(talk(server->port(), "\x16\x03\x01\x02\x00\x01"), StartsWith("HTTP/1.1 400"));  // TLS
     EXPECT_THAT(talk(server->port(), "PUT /echo HTTP/1.1\r\nContent-Length: nan\r\n\r\n"), StartsWith("HTTP/1.1 400"));
     EXPECT_THAT(talk(server->port(), "GET /hello HTTP/1.1\r\nX: " + std::string(70'000, 'x') + "\r\n\r\n"), StartsWith("HTTP/1.1 431"));
+    EXPECT_THAT(talk(server->port(), "PUT /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"), StartsWith("HTTP/1.1 400"));
+    EXPECT_THAT(talk(server->port(), "PUT /echo HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+                StartsWith("HTTP/1.1 400"));
+    EXPECT_THAT(talk(server->port(), "GET /" + std::string(70'000, 'x') + " HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 431"));
     EXPECT_THAT(talk(server->port(), "GET /hello HTTP/1.0\r\n\r\n"), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("world")));
     EXPECT_EQ(http_request({.url = url_of(server->port(), "/hello")}, soon())->status, 200);
+}
+
+TEST(HttpServer, TellsWhichMethodsThereAre) {
+    auto server = make_server();
+    server->handle("PUT", "/hello", [](const HttpServerRequest&) { return HttpResponse{}; });
+    server->start();
+    for (const std::string method : {"DELETE", "BREW", "get"})
+        EXPECT_THAT(talk(server->port(), method + " /hello HTTP/1.1\r\nConnection: close\r\n\r\n"),
+                    AllOf(StartsWith("HTTP/1.1 405"), HasSubstr("Allow: GET, HEAD, PUT\r\n"), HasSubstr("method not allowed")));
+}
+
+TEST(HttpServer, TakesTargetsInTheFormForProxies) {
+    auto server = make_server();
+    server->start();
+    const auto ask = [&](const std::string& target) {
+        return talk(server->port(), "GET " + target + " HTTP/1.1\r\nConnection: close\r\n\r\n");
+    };
+    EXPECT_THAT(ask("http://example.com:80/hello?x=://y"), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("world")));
+    EXPECT_THAT(ask("/hello?url=http://example.com/other"), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("world")));
+    EXPECT_THAT(ask("http://example.com"), StartsWith("HTTP/1.1 400"));
+    EXPECT_THAT(ask("*"), StartsWith("HTTP/1.1 404"));
 }
 
 TEST(HttpServer, AnswersPipelinedRequestsInOrderAndContinues) {

@@ -133,7 +133,8 @@ def test_an_empty_master_answers_everything(master: Master) -> None:
     assert master.ask("/get_all_keys")[::2] == (200, "")
     assert master.json("/get_segments_detail") == {"total_segments": 0, "segments": []}
     assert master.json("/query_key?key=a", status=404)["error_code"] == -704
-    assert master.json("/batch_query_keys?keys=a,b")["data"]["b"] == {"ok": False, "error": "OBJECT_NOT_FOUND"}
+    missing = master.json("/batch_query_keys?keys=a,b")["data"]["b"]
+    assert (missing["ok"], missing["error"], missing["values"]) == (False, "OBJECT_NOT_FOUND", None)
     assert master.json("/api/v1/segments/status?segment=x", status=404)["error_code"] == -101
     assert master.json("/api/v1/remove_all", "POST") == {"success": True, "removed_count": 0}
     assert master.ask("/no/such/page")[0] == 404
@@ -380,6 +381,18 @@ def test_quotas_survive_a_restart(tmp_path: Path) -> None:
     policy.write_text("version: 2\n")
     refused = run("mooncake_master", "--port=0", "--metrics_port=0", *flags)
     assert refused.returncode == 1 and str(policy) in refused.stderr
+
+
+def test_a_master_whose_tenants_have_no_quota_says_so(tmp_path: Path) -> None:
+    for flags in ([], [f"--tenant_quota_connector_uri={tmp_path}/none.yaml"]):
+        with Master("--enable_multi_tenants", *flags, log=tmp_path / "master.log") as master:
+            assert "no tenant has a quota, not even 'default'" in master.text()
+            code, _, text = master.ask("/api/v1/tenant_quotas?tenant_id=default", "PUT", '{"requested_quota_bytes": 1048576}')
+            assert code == 200, text
+    with Master(*flags, "--enable_multi_tenants", log=tmp_path / "master.log") as master:
+        assert "no tenant has a quota" not in master.text()
+    with Master(log=tmp_path / "master.log") as master:
+        assert "quota" not in master.text()
 
 
 def test_a_node_can_be_drained(master: Master, tmp_path: Path) -> None:

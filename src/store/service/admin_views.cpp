@@ -43,16 +43,16 @@ std::vector<FoundKey> keys_from(const LockedMaster& master, TenantNumber tenant,
 }
 
 /// Removes keys that lie in the order of their tenants; returns how many went.
-int64_t remove_found(Transaction& transaction, const std::vector<FoundKey>& keys, bool force, Time now) {
+uint64_t remove_found(Transaction& transaction, const std::vector<FoundKey>& keys, bool force, Time now) {
     const TenantTable& tenants = transaction.state().tenants();
-    int64_t removed = 0;
+    uint64_t removed = 0;
     for (auto begin = keys.begin(); begin != keys.end();) {
         const TenantNumber tenant = begin->tenant;
         std::vector<std::string_view> views;
         for (; begin != keys.end() && begin->tenant == tenant; ++begin) views.push_back(begin->key);
         if (!tenants.exists(tenant)) continue;  // gone meanwhile
         const CodesReply reply = remove(transaction, {.tenant = tenants[tenant].name, .keys = views, .force = force}, now);
-        removed += std::count(reply.codes.begin(), reply.codes.end(), StoreCode::kOk);
+        removed += static_cast<uint64_t>(std::count(reply.codes.begin(), reply.codes.end(), StoreCode::kOk));
     }
     return removed;
 }
@@ -181,16 +181,16 @@ std::string KeyWalk::next_lines() {
     return lines;
 }
 
-int64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
-                        const std::function<bool(std::string_view key)>& matches, bool force) {
+uint64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
+                         const std::function<bool(std::string_view key)>& matches, bool force) {
     const auto number = tenant_number(master, tenant);
-    if (!number) return static_cast<int64_t>(number.error());
+    if (!number) return 0;
     if (!matches && force)  // also what a node is yet to report
         master.run([&](Transaction& transaction, Time) {
             transaction.apply(AllBuried{.tenant = *number});
             return true;
         });
-    int64_t removed = 0;
+    uint64_t removed = 0;
     for (ObjectId first = 1; first != 0;) {
         ObjectId next = 0;
         auto keys = keys_from(master, *number, first, next);

@@ -83,8 +83,8 @@ private:
 };
 
 /// Removes what matches (nothing: everything), as remove_matching() would, some at a time. `matches` runs without the lock. How
-/// many went, or kTenantNotRegistered.
-int64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
-                        const std::function<bool(std::string_view key)>& matches, bool force);
+/// many went; none of a tenant that there is not.
+uint64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
+                         const std::function<bool(std::string_view key)>& matches, bool force);
 
 }  // namespace mooncake::store

@@ -35,9 +35,10 @@ void add_log_flags(FlagSet& set, LogFlags& f) {
     set.add({.name = "v", .target = &f.v, .help = "1 and more: log details", .min = -10, .max = 100});
     set.add({.name = "minloglevel", .target = &f.minloglevel, .help = "0 info, 1 warnings, 2 errors, 3 nothing", .max = 4});
     for (const std::string_view name : {"colorlogtostderr", "log_prefix", "stop_logging_if_full_disk", "symbolize_stacktrace",
-                                        "timestamp_in_logfile_name", "log_utc_time"})
+                                        "timestamp_in_logfile_name", "log_utc_time", "drop_log_memory"})
         set.add({.name = name, .target = set.spare(false), .help = "accepted, means nothing"});
-    for (const std::string_view name : {"max_log_size", "logbufsecs", "logbuflevel", "stderrthreshold", "log_file_mode"})
+    for (const std::string_view name :
+         {"max_log_size", "logbufsecs", "logbuflevel", "stderrthreshold", "log_file_mode", "logfile_mode", "logemaillevel"})
         set.add({.name = name, .target = set.spare(int64_t{0}), .help = "accepted, means nothing", .min = -1});
     for (const std::string_view name : {"vmodule", "log_link", "log_backtrace_at", "logmailer", "alsologtoemail"})
         set.add({.name = name, .target = set.spare(std::string_view()), .help = "accepted, means nothing"});

@@ -149,6 +149,8 @@ void add_tier_flags(FlagSet& set) {
     number("dynamic_replication_max_memory_replicas", 2, 0, kCountMax, "of one value");
     text("root_fs_dir", "", "shared file system for values");
     number("global_file_segment_size", std::numeric_limits<int64_t>::max(), 0, 1e19, "bytes there");
+    set.add({.name = "use_mmap_arena_allocator", .target = set.spare(false), .help = "accepted, means nothing"});
+    set.add({.name = "mmap_arena_pool_size", .target = set.spare(std::string_view("8 GB")), .help = "accepted, means nothing"});
     set.add({.name = "cluster_id",
              .target = set.spare(std::string_view("mooncake_cluster")),
              .help = "name of this cluster there and in a directory"});
@@ -197,7 +199,8 @@ void add_availability_flags(FlagSet& set, MasterFlags& f) {
                  .help = "where they are listed",
                  .built = false,
                  .choices = {"", "embedded", "redis"}});
-    unbuilt("snapshot_catalog_store_connstring", set.spare(std::string_view()), "address of that");
+    for (const std::string_view name : {"snapshot_catalog_store_connstring", "snapshot_catalog_backend_connstring"})
+        unbuilt(name, set.spare(std::string_view()), "address of that");
     unbuilt("snapshot_backup_dir", set.spare(std::string_view()), "folder for local ones");
     unbuilt("enable_kv_events", &f.enable_kv_events, "publish which values come and go");
     unbuilt("kv_events_bind_endpoint", &f.kv_events_bind_endpoint, "address to publish at");

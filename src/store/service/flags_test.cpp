@@ -121,6 +121,7 @@ const Documented kDocumented[] = {
     {"snapshot_catalog_store_type", "", "redis", false, "tape"},
     {"snapshot_catalog_backend_type", "", "embedded", false, "tape"},
     {"snapshot_catalog_store_connstring", "", "a:1", false},
+    {"snapshot_catalog_backend_connstring", "", "a:1", false},
     {"snapshot_backup_dir", "", "/b", false},
     {"max_total_finished_tasks", "10000", "1", true, "-1"},
     {"max_total_pending_tasks", "10000", "1", true, "x"},

@@ -57,12 +57,16 @@ std::string AdminService::metrics_text() const { return metrics_.registry().to_p
 std::string AdminService::summary() const { return state_summary(master_, metrics_); }
 
 net::HttpResponse AdminService::health(const Request&) const {
-    return json_answer(
-        {{"status", "ok"}, {"role", "leader"}, {"ha_state", "serving"}, {"service_ready", true}, {"leader_address", options_.address}});
+    return json_answer({{"status", "ok"},
+                        {"role", "leader"},
+                        {"ha_state", "serving"},
+                        {"service_ready", true},
+                        {"leader_address", options_.address},
+                        {"view_version", nullptr}});
 }
 
 net::HttpResponse AdminService::leader(const Request&) const {
-    return json_answer({{"present", true}, {"leader_address", options_.address}});
+    return json_answer({{"present", true}, {"leader_address", options_.address}, {"view_version", nullptr}});
 }
 
 net::HttpResponse AdminService::kv_events(const Request&) const {
@@ -75,10 +79,9 @@ net::HttpResponse AdminService::remove_all(const Request& request) {
     const auto force = wish == nullptr || wish->empty() ? Result<bool>(false) : parse_switch(*wish);
     if (!force) return error_answer(StoreCode::kInvalidParams, "force must be true or false");
     const std::string* tenant = request.parameter("tenant_id");
-    const int64_t removed = remove_in_parts(master_, tenant == nullptr ? std::nullopt : std::optional<std::string_view>(*tenant), nullptr,
-                                            *force);
-    metrics_.call(CountedCall::kRemoveAll, removed >= 0);
-    if (removed < 0) return error_answer(static_cast<StoreCode>(removed));
+    const uint64_t removed = remove_in_parts(master_, tenant == nullptr ? std::nullopt : std::optional<std::string_view>(*tenant), nullptr,
+                                             *force);
+    metrics_.call(CountedCall::kRemoveAll, true);
     return json_answer({{"success", true}, {"removed_count", removed}});
 }
 

@@ -24,6 +24,18 @@ std::string_view drain_status_name(DrainStatus status) {
     return "UNKNOWN";
 }
 
+/// The numbers that users know.
+int drain_status_number(DrainStatus status) {
+    switch (status) {
+        case DrainStatus::kCreated: return 0;
+        case DrainStatus::kRunning: return 2;
+        case DrainStatus::kSucceeded: return 3;
+        case DrainStatus::kFailed: return 4;
+        case DrainStatus::kCancelled: return 5;
+    }
+    return -1;
+}
+
 /// A list of texts, or nothing at all.
 bool read_names(const Json& json, const char* field, std::vector<std::string>& names) {
     const auto found = json.find(field);
@@ -92,7 +104,7 @@ net::HttpResponse AdminService::get_drain(const Request& request) const {
                         {"job_id", id->to_string()},
                         {"type", 0},
                         {"type_name", "DRAIN"},
-                        {"status", static_cast<int>(info->status)},
+                        {"status", drain_status_number(info->status)},
                         {"status_name", drain_status_name(info->status)},
                         {"created_at_ms_epoch", wall_ms(view->created)},
                         {"last_updated_at_ms_epoch", wall_ms(view->updated)},

@@ -111,6 +111,7 @@ TEST_F(AdminJobsTest, SetsShowsAndKeepsQuotas) {
     EXPECT_EQ(ask(200, "GET", "/api/v1/tenant_quotas", {{"tenant_id", "red"}})["data"]["charged_bytes"], 1024);
     put_quota(200, "blue", R"({"requested_quota_bytes": 1000})");
     EXPECT_EQ(ask(200, "GET", "/api/v1/tenant_quotas")["data"].size(), 2u);
+    EXPECT_EQ(ask(200, "GET", "/api/v1/tenant_quotas", {{"tenant_id", ""}})["data"].size(), 2u);
     EXPECT_EQ(*load_quotas(file()), (Quotas{{"blue", 1000}, {"red", 500000}}));
     EXPECT_EQ(ask(404, "GET", "/api/v1/tenant_quotas", {{"tenant_id", "none"}})["error_code"], -1701);
     EXPECT_THAT(admin_->metrics_text(), HasSubstr("mooncake_tenant_quota_charged_bytes{tenant_id=\"red\"} 1024"));
@@ -124,7 +125,7 @@ TEST_F(AdminJobsTest, ForgetsAQuotaOnlyOfAnEmptyTenant) {
     const net::HttpParameters red = {{"tenant_id", "red"}};
     EXPECT_EQ(ask(409, "DELETE", "/api/v1/tenant_quotas", red)["error_code"], -1702);
     EXPECT_EQ(ask(200, "POST", "/api/v1/remove_all", {{"tenant_id", "red"}, {"force", "true"}})["removed_count"], 1);
-    EXPECT_EQ(ask(200, "DELETE", "/api/v1/tenant_quotas", red)["success"], true);
+    EXPECT_EQ(ask(200, "DELETE", "/api/v1/tenant_quotas", red), json::parse(R"({"success": true, "data": null})"));
     EXPECT_EQ(ask(404, "DELETE", "/api/v1/tenant_quotas", red)["error_code"], -1701);
     EXPECT_EQ(*load_quotas(file()), Quotas{});
     EXPECT_EQ(ask(400, "DELETE", "/api/v1/tenant_quotas")["error_code"], -600);
@@ -174,6 +175,7 @@ TEST_F(AdminJobsTest, DrainsAnEmptySegmentAtOnce) {
     for (int i = 0; i < 10; ++i) master_->run([](Transaction& t, Time now) { return run_jobs(t, now); });
     const json info = ask(200, "GET", "/api/v1/drain_jobs/query", job);
     EXPECT_EQ(info["status_name"], "SUCCEEDED");
+    EXPECT_EQ(info["status"], 3);
     EXPECT_EQ(info["type_name"], "DRAIN");
     EXPECT_EQ(info["segments"], json::parse(R"(["node1:1"])"));
     for (const char* field : {"job_id", "type", "status", "created_at_ms_epoch", "last_updated_at_ms_epoch", "succeeded_units",
@@ -191,6 +193,7 @@ TEST_F(AdminJobsTest, CancelsADrain) {
     const net::HttpParameters job = {{"job_id", created["job_id"].get<std::string>()}};
     EXPECT_EQ(ask(200, "POST", "/api/v1/drain_jobs/cancel", job)["status"], "CANCELED");
     EXPECT_EQ(ask(200, "GET", "/api/v1/drain_jobs/query", job)["status_name"], "CANCELED");
+    EXPECT_EQ(ask(200, "GET", "/api/v1/drain_jobs/query", job)["status"], 5);
     EXPECT_EQ(ask(200, "GET", "/api/v1/segments/status", {{"segment", "node1:1"}})["status_name"], "OK");
 }
 
@@ -200,9 +203,10 @@ TEST_F(AdminJobsTest, RefusesBadDrains) {
          {"", "x", "[]", "{}", R"({"segments": []})", R"({"segments": "node1:1"})", R"({"segments": [1]})", R"({"segments": [""]})",
           R"({"segments": ["node1:1"], "max_concurrency": 0})", R"({"segments": ["node1:1"], "max_concurrency": -1})",
           R"({"segments": ["node1:1"], "max_concurrency": 5000})", R"({"segments": ["node1:1"], "target_segments": 5})",
-          R"({"segments": ["node1:1"], "target_segments": ["none"]})"})
+          R"({"segments": ["node1:1"], "target_segments": ["node1:1"]})"})
         EXPECT_EQ(ask(400, "POST", "/api/v1/drain_jobs", {}, body)["error_code"], -600) << body;
     EXPECT_EQ(ask(404, "POST", "/api/v1/drain_jobs", {}, R"({"segments": ["none"]})")["error_code"], -101);
+    EXPECT_EQ(ask(404, "POST", "/api/v1/drain_jobs", {}, R"({"segments": ["node1:1"], "target_segments": ["none"]})")["error_code"], -101);
     for (const char* path : {"/api/v1/drain_jobs/query", "/api/v1/drain_jobs/cancel"}) {
         const std::string method = std::string(path).ends_with("query") ? "GET" : "POST";
         EXPECT_EQ(ask(400, method, path)["error_code"], -600);

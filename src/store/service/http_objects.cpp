@@ -49,8 +49,13 @@ net::HttpResponse AdminService::batch_query_keys(const Request& request) const {
     const std::vector<ObjectView> objects = view_objects(master_, tenant_of(request), keys);
     Json data = Json::object();
     for (size_t i = 0; i < keys.size(); ++i) {
-        if (objects[i].code == StoreCode::kOk) data[keys[i]] = {{"ok", true}, {"values", places_json(objects[i])}};
-        else data[keys[i]] = {{"ok", false}, {"error", store_code_name(objects[i].code)}};
+        const bool ok = objects[i].code == StoreCode::kOk;
+        data[keys[i]] = {{"ok", ok},
+                         {"error", ok ? Json() : Json(store_code_name(objects[i].code))},
+                         {"values", ok ? places_json(objects[i]) : Json()},
+                         {"disk_values", nullptr},
+                         {"local_disk_values", nullptr},
+                         {"nof_values", nullptr}};
     }
     return json_answer({{"success", true}, {"data", std::move(data)}});
 }

@@ -43,16 +43,21 @@ uint64_t wanted_bytes(const std::string& body) {
 }  // namespace
 
 Result<> AdminService::load_quota_file() {
-    if (options_.quota_file.empty()) return {};
-    auto quotas = load_quotas(options_.quota_file);
+    Result<Quotas> quotas;
+    if (!options_.quota_file.empty()) quotas = load_quotas(options_.quota_file);
     if (!quotas && quotas.error().code() == Code::kNotFound) {
-        MC_LOG_WARNING("{} is not there yet: no tenant has a quota", options_.quota_file);
-        return {};
+        MC_LOG_WARNING("{} is not there yet", options_.quota_file);
+        quotas = Quotas();
     }
     if (!quotas) return Unexpected(std::move(quotas).error());
     for (const auto& [tenant, bytes] : *quotas)
         master_.run([&, &name = tenant, limit = bytes](Transaction& transaction, Time) { return set_quota(transaction, name, limit); });
-    MC_LOG_INFO("{}: quotas of {} tenants", options_.quota_file, quotas->size());
+    if (!quotas->empty()) {
+        MC_LOG_INFO("{}: quotas of {} tenants", options_.quota_file, quotas->size());
+    } else if (tenants_on(master_)) {
+        MC_LOG_WARNING("no tenant has a quota, not even '{}': all writes are refused (-1701) until PUT /api/v1/tenant_quotas gives one",
+                       TenantTable::kDefaultName);
+    }
     return {};
 }
 
@@ -72,7 +77,7 @@ std::optional<TenantQuota> AdminService::find_quota(std::string_view name) const
 
 net::HttpResponse AdminService::get_quotas(const Request& request) const {
     if (!tenants_on(master_)) return tenants_off();
-    if (const std::string* name = request.parameter("tenant_id")) {
+    if (const std::string* name = request.parameter("tenant_id"); name != nullptr && !name->empty()) {
         const auto quota = find_quota(*name);
         if (!quota) return error_answer(StoreCode::kTenantNotRegistered);
         return json_answer({{"success", true}, {"data", quota_json(*quota)}});
@@ -112,7 +117,7 @@ net::HttpResponse AdminService::change_quota(const std::string& name, std::optio
         return error_answer(StoreCode::kInternalError, saved.error().to_string());
     }
     const auto after = find_quota(name);
-    return json_answer({{"success", true}, {"data", after ? quota_json(*after) : Json{{"tenant_id", name}}}});
+    return json_answer({{"success", true}, {"data", bytes && after ? quota_json(*after) : Json()}});
 }
 
 }  // namespace mooncake::store

@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "store/master/ops/object_ops.h"
 #include "store/service/admin_views.h"
+#include "store/service/config_quotas.h"
 #include "store/service/master_calls.h"
 
 namespace mooncake::store {
@@ -24,6 +26,12 @@ uint64_t bytes_of(std::span<const PutItem> items) {
     uint64_t bytes = 0;
     for (const PutItem& item : items) bytes += std::min(item.length, kSoonBytes + 1);
     return bytes;
+}
+
+/// Strangers see a code only; who runs the master should know what to do.
+void warn_of_stranger(std::string_view tenant) {
+    MC_LOG_WARNING_EVERY(10s, "values of tenant '{}' are refused: it has no quota (PUT /api/v1/tenant_quotas?tenant_id= gives it one)",
+                         valid_tenant_name(tenant) ? tenant.substr(0, 64) : "?");
 }
 
 /// Calls `one(part)` for parts of at most kKeysAtOnce items.
@@ -108,6 +116,8 @@ void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
     if (bytes_of(received.request.items) <= kSoonBytes) answer->expect_next(kSoon);
     answer->reply(encode_put_start_reply(reply));
     parts_.metrics.put_start(received.request, reply);
+    // The tenant is checked once for all keys.
+    if (!reply.items.empty() && reply.items.front().code == StoreCode::kTenantNotRegistered) warn_of_stranger(received.request.tenant);
 }
 
 /// `change` is the last one the operation made, if any.
@@ -196,9 +206,9 @@ void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer
             };
             const std::function<bool(std::string_view)> filter = pattern ? std::function<bool(std::string_view)>(matches) : nullptr;
             const uint64_t before = parts_.hub.changes();
-            const int64_t count = remove_in_parts(parts_.master, tenant, filter, force);
+            const auto count = static_cast<int64_t>(remove_in_parts(parts_.master, tenant, filter, force));
             parts_.jobs.touch();
-            parts_.metrics.call(counted, count >= 0);
+            parts_.metrics.call(counted, true);
             const uint64_t after = parts_.hub.changes();
             answer_after_changes(after != before ? after : 0, std::move(*shared), encode_remove_matching_reply(count));
         });

@@ -45,7 +45,9 @@ size_t failures_in(const CodesReply& reply) {
 }  // namespace
 
 MasterMetrics::MasterMetrics()
-    : hits_(registry_.counter("mem_cache_hit_nums_", "keys whose place in memory was given out")),
+    : gets_(registry_.counter("total_get_nums_", "keys whose place was asked for")),
+      gets_found_(registry_.counter("valid_get_nums_", "keys whose place was given out")),
+      hits_(registry_.counter("mem_cache_hit_nums_", "keys whose place in memory was given out")),
       hit_bytes_(registry_.counter("mem_cache_hit_bytes_total", "bytes of the values whose place in memory was given out")),
       exist_found_(registry_.counter("master_exist_key_found_total", "keys reported to exist")),
       allocation_failures_(registry_.counter("master_put_start_alloc_failures_total", "values refused for lack of memory")),
@@ -130,7 +132,9 @@ void MasterMetrics::get_replicas(const GetReply& reply) {
         ++found;
         bytes += item.length;
     }
+    gets_.add(reply.items.size());
     if (found != 0) {
+        gets_found_.add(found);
         hits_.add(found);
         hit_bytes_.add(bytes);
     }

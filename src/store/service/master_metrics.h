@@ -86,6 +86,8 @@ private:
 
     metrics::Registry registry_;
     std::array<Counters, kCalls> calls_;
+    metrics::Counter& gets_;
+    metrics::Counter& gets_found_;
     metrics::Counter& hits_;
     metrics::Counter& hit_bytes_;
     metrics::Counter& exist_found_;

@@ -34,6 +34,8 @@ TEST(MasterMetrics, CountsOneKeyAsACallAndSeveralAsABatch) {
 TEST(MasterMetrics, CountsHitsAndTheirBytes) {
     MasterMetrics metrics;
     metrics.get_replicas({.items = {{.length = 10}, {.code = StoreCode::kObjectNotFound}, {.length = 30}}});
+    EXPECT_THAT(text_of(metrics), HasSubstr("\ntotal_get_nums_ 3\n"));
+    EXPECT_THAT(text_of(metrics), HasSubstr("\nvalid_get_nums_ 2\n"));
     EXPECT_THAT(text_of(metrics), HasSubstr("\nmem_cache_hit_nums_ 2\n"));
     EXPECT_THAT(text_of(metrics), HasSubstr("\nmem_cache_hit_bytes_total 40\n"));
     EXPECT_THAT(text_of(metrics), HasSubstr("\nmaster_batch_get_replica_list_failed_items_total 1\n"));

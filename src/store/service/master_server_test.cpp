@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "store/master/ops/task_ops.h"
 #include "store/protocol/message_parts.h"
 #include "store/protocol/testing/next_version.h"
 #include "store/service/testing/served_master.h"
@@ -81,6 +82,24 @@ TEST_F(MasterServerTest, AValueIsPutReadAndRemoved) {
     EXPECT_THAT(caller_.remove({"a", "c"}, false).codes, ElementsAre(StoreCode::kObjectHasLease, StoreCode::kObjectNotFound));
     EXPECT_THAT(caller_.remove({"a"}, true).codes, ElementsAre(StoreCode::kOk));
     EXPECT_THAT(caller_.exist({"a", "b"}).results, ElementsAre(0, 1));
+}
+
+TEST(MasterServerTenants, AlsoTheDefaultOneNeedsAQuotaToWrite) {
+    MasterServerOptions options{.threads = 1};
+    options.core.client_ttl = 1h;
+    options.core.tenants = true;
+    const auto server = serve(options);
+    Caller caller(address_of(*server));
+    caller.join(kNode, 1);
+    const PutItem item{.key = "a", .length = 100};
+    const auto put_start = [&] {
+        const auto reply = caller.call(rpc::Method::kStorePutStart,
+                                       encode_put_start_request({.client = kNode, .tenant = "default", .items = {&item, 1}}, false));
+        return decode_put_start_reply(reply.value()).value().items.at(0).code;
+    };
+    EXPECT_EQ(put_start(), StoreCode::kTenantNotRegistered);
+    server->master().run([](Transaction& transaction, Time) { return set_quota(transaction, "default", 1 << 20); });
+    EXPECT_EQ(put_start(), StoreCode::kOk);
 }
 
 TEST_F(MasterServerTest, AWriteCanBeRevoked) {

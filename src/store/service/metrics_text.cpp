@@ -63,12 +63,31 @@ void add_copies(Snapshot& snapshot, const StateTotals& totals) {
 
 /// Of things that this master does not have: dashboards look for them all the same.
 void add_absent(Snapshot& snapshot) {
-    constexpr const char* kGauges[] = {"master_nof_allocated_bytes", "master_total_nof_capacity_bytes"};
+    constexpr const char* kGauges[] = {"master_nof_allocated_bytes", "master_total_nof_capacity_bytes", "master_promotion_in_flight"};
     constexpr const char* kCounters[] = {"master_attempted_evictions_nof", "master_successful_evictions_nof",
                                          "master_evicted_key_count_nof", "master_evicted_size_bytes_nof"};
+    constexpr const char* kPromotions[] = {"admitted",
+                                           "completed",
+                                           "completed_bytes",
+                                           "failed",
+                                           "cancelled",
+                                           "expired",
+                                           "rejected_cap",
+                                           "rejected_frequency",
+                                           "rejected_watermark",
+                                           "candidate_recorded",
+                                           "candidate_admitted",
+                                           "candidate_admission_rejected",
+                                           "candidate_dropped_limit",
+                                           "candidate_expired_evaluated",
+                                           "candidate_expired_unevaluated"};
+    constexpr const char* kStandby[] = {"oplog_last_sequence_id", "oplog_applied_sequence_id",   "oplog_standby_lag",
+                                        "oplog_pending_entries",  "pending_mutation_queue_size", "standby_state"};
     constexpr const char* kCalls[] = {"mount_nof_segment", "unmount_nof_segment", "remount_nof_segment", "evict_disk_replica"};
     for (const char* name : kGauges) snapshot.gauge(name, "there is no such storage", 0);
     for (const char* name : kCounters) snapshot.counter(name, "there is no such storage", 0);
+    for (const char* name : kPromotions) snapshot.counter(format_text("master_promotion_{}_total", name), "values are in memory only", 0);
+    for (const char* name : kStandby) snapshot.gauge(format_text("ha_{}", name), "there is no standby", 0);
     for (const char* name : kCalls) {
         snapshot.counter(format_text("master_{}_requests_total", name), "there is no such storage", 0);
         snapshot.counter(format_text("master_{}_failures_total", name), "there is no such storage", 0);

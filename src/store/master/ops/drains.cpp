@@ -43,7 +43,8 @@ DrainReply create_drain(Transaction& transaction, const DrainRequest& request, T
     for (const std::string& name : request.targets) {
         const std::span<const SegmentNumber> numbers = segments.find_name(name);
         const bool drained = std::find(request.segments.begin(), request.segments.end(), name) != request.segments.end();
-        if (numbers.empty() || drained) return {.code = StoreCode::kInvalidParams};
+        if (numbers.empty()) return {.code = StoreCode::kSegmentNotFound};
+        if (drained) return {.code = StoreCode::kInvalidParams};
         change.destination.insert(change.destination.end(), numbers.begin(), numbers.end());
     }
     for (const SegmentNumber number : change.segments)

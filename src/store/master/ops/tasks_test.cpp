@@ -237,7 +237,7 @@ TEST_F(Drains, AreRefusedWhereTheyMakeNoSense) {
     EXPECT_EQ(drain({}).code, StoreCode::kInvalidParams);
     EXPECT_EQ(drain({"node01:1"}, {}, 0).code, StoreCode::kInvalidParams);
     EXPECT_EQ(drain({"node09:1"}).code, StoreCode::kSegmentNotFound);
-    EXPECT_EQ(drain({"node01:1"}, {"node09:1"}).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(drain({"node01:1"}, {"node09:1"}).code, StoreCode::kSegmentNotFound);
     EXPECT_EQ(drain({"node01:1"}, {"node01:1"}).code, StoreCode::kInvalidParams);
     EXPECT_EQ(drain({"node01:1"}).code, StoreCode::kOk);
     EXPECT_EQ(drain({"node01:1"}).code, StoreCode::kUnavailableInCurrentStatus);
