@@ -92,7 +92,7 @@ def _start(store: MooncakeDistributedStore, config: Mapping[str, Any]) -> int:
         buffer = _parse_segment_size(config["local_buffer_size"])
         with_http, http_port = _parse_bool(config["enable_client_http_server"]), int(config["client_http_port"])
         with_disk = _parse_bool(config["enable_ssd_offload"])
-    except (ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         return _refuse(str(error))
     for name, size in (("global_segment_size", segment), ("local_buffer_size", buffer)):
         if size != 0 and size < _SIZE_MIN:
@@ -159,6 +159,8 @@ def setup(
     for name in ("global_segment_size", "local_buffer_size"):
         if isinstance(arguments[name], (bool, str, bytes)):
             raise TypeError(f"setup() argument {name} must be an int, not {type(arguments[name]).__name__}")
+        if arguments[name] < 0:
+            raise TypeError(f"setup() argument {name} must not be negative: {arguments[name]}")
     for name in ("local_hostname", "metadata_server", "protocol", "master_server_addr"):
         if not isinstance(arguments[name], str):
             raise TypeError(f"setup() argument {name} must be a str, not {type(arguments[name]).__name__}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Sequence
 
 from . import _tensors as tensors
-from ._tensor_format import AXES_MAX, KIND_CODES, Axis, Manifest, dtype_code, parse_manifest
+from ._tensor_format import AXES_MAX, KIND_CODES, Axis, Header, Manifest, dtype_code, parse_manifest
 from ._tensors import INVALID_PARAMS, Serialized
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ class ReadTarget:
 
     @mode.setter
     def mode(self, mode: str) -> None:
-        if mode not in _MODES:
+        lower = mode.lower() if isinstance(mode, str) else None
+        if lower not in _MODES:
             raise RuntimeError(f"mode must be one of {', '.join(_MODES)}, not {mode!r}")
-        self._mode = mode
+        self._mode = lower
 
 
 # ---- names
@@ -140,7 +141,10 @@ def _plan_axes(key: str, tensor: Any, axes: list[Axis]) -> _Plan | None:
 
 
 def _plan_writer(key: str, tensor: Any, partition: Any) -> _Plan | None:
-    rank, size, dimension = int(partition.rank), int(partition.size), int(partition.split_dim)
+    try:
+        rank, size, dimension = int(partition.rank), int(partition.size), int(partition.split_dim)
+    except (AttributeError, TypeError, ValueError):
+        return None
     shape = [int(extent) for extent in tensor.shape]
     if size <= 0 or not 0 <= rank < size or not 0 <= dimension < len(shape):
         return None
@@ -221,6 +225,12 @@ def _whole(store: Store, key: str, others: Sequence[Axis]) -> Any:
     return None
 
 
+def _cut_as(header: Header, split: Axis | None) -> bool:
+    """False for the part of another cut: the name of a part of one axis tells only its rank."""
+    found = next((axis for axis in header.axes if axis.kind == "tp"), None)
+    return found is None or split is None or (found.count, found.split_dim) == (split.count, split.split_dim)
+
+
 def _read_one(store: Store, key: str, target: ReadTarget | None) -> Any:
     axes = target.parallelism._checked() if target is not None and target.parallelism is not None else None
     if target is None or target.mode == "as_stored":
@@ -229,8 +239,8 @@ def _read_one(store: Store, key: str, target: ReadTarget | None) -> Any:
         return _whole(store, key, [axis for axis in axes or [] if axis.kind != "tp"])
     if axes is None:
         return None
-    stored = tensors.read(store, [_part_key(key, axes)])[0]
     split = next((axis for axis in axes if axis.kind == "tp"), None)
+    stored = tensors.read(store, [_part_key(key, axes)], lambda header: _cut_as(header, split))[0]
     if stored is not None or split is None:
         return stored
     whole = _whole(store, key, [axis for axis in axes if axis.kind != "tp"])

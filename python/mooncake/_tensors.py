@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ._tensor_format import DIMENSIONS_MAX, HEADER_BYTES, Axis, Header, dtype_code, parse_header
 
@@ -80,8 +80,8 @@ def header_at(address: int, total_bytes: int) -> Header | None:
     return parse_header(ctypes.string_at(address, HEADER_BYTES), total_bytes)
 
 
-def read(store: MooncakeDistributedStore, keys: Sequence[str]) -> list[Any]:
-    """Tensors with memory of their own; None for what is missing or no tensor."""
+def read(store: MooncakeDistributedStore, keys: Sequence[str], wanted: Callable[[Header], bool] = lambda _: True) -> list[Any]:
+    """Tensors with memory of their own; None for what is missing, no tensor or not wanted."""
     import torch
 
     sizes = store._batch_get_size(list(keys))
@@ -92,7 +92,7 @@ def read(store: MooncakeDistributedStore, keys: Sequence[str]) -> list[Any]:
     tensors: list[Any] = [None] * len(keys)
     for index, length in zip(there, lengths):
         header = header_at(buffers[index].data_ptr(), length)
-        if header is not None:
+        if header is not None and wanted(header):
             tensors[index] = _within(buffers[index], header)
     return tensors
 

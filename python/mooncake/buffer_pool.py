@@ -17,10 +17,10 @@ _ALIGNMENT_MIN = 8
 class BufferLease:
     """Memory from a BufferPool. Goes back with release(), at the end of a `with`, or when the object goes."""
 
-    def __init__(self, pool: BufferPool, view: BufferLeaseView) -> None:
+    def __init__(self, pool: BufferPool, view: BufferLeaseView, size: int) -> None:
         self._pool = pool
         self._view: BufferLeaseView | None = view
-        self._ptr, self._size = view.ptr, view.size
+        self._ptr, self._size = view.ptr, size
 
     @property
     def ptr(self) -> int:
@@ -34,8 +34,10 @@ class BufferLease:
 
     @property
     def buffer(self) -> memoryview:
-        """The memory as a memoryview of bytes. RuntimeError after release()."""
-        return memoryview(self._held())
+        """The memory as a memoryview of bytes. BufferError after release()."""
+        if self._view is None:
+            raise BufferError("the lease was released")
+        return memoryview(self._view)[:self._size]
 
     def release(self) -> None:
         """Gives the memory back; a second time does nothing. RuntimeError while views of it exist."""
@@ -70,8 +72,11 @@ class BufferLease:
     def __enter__(self) -> BufferLease:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self._drop()
+    def __exit__(self, exc_type: Any, *_: Any) -> None:
+        if exc_type is None:
+            self.release()
+        else:  # which matters more than views that are still there
+            self._drop()
 
     def __del__(self) -> None:
         if getattr(self, "_view", None) is not None:
@@ -98,14 +103,13 @@ class BufferPool:
         prewarm_size: int | None = None,
         prewarm_count: int = 0,
     ) -> None:
-        staging = store._buffer_bytes()
+        staging = getattr(store, "_buffer_bytes", int)()
         if staging == 0:
             raise RuntimeError("BufferPool needs a store that is set up with a local buffer")
         if alignment < _ALIGNMENT_MIN or alignment & (alignment - 1):
             raise RuntimeError(f"alignment must be a power of two and at least {_ALIGNMENT_MIN}, not {alignment}")
         if max_bytes < 0:
-            raise RuntimeError(f"max_bytes must not be negative: {max_bytes}")
-        _check_timeout(default_timeout)
+            raise TypeError(f"max_bytes must not be negative: {max_bytes}")
         self._store, self._alignment = store, alignment
         self._max_bytes = max(max_bytes, staging) if max_bytes else 2 * staging
         self._block, self._timeout = block_on_exhaustion, default_timeout
@@ -119,21 +123,23 @@ class BufferPool:
 
     def acquire(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease:
         """Memory of `size` bytes. RuntimeError if there is none, at once or after `timeout` seconds."""
-        _check_timeout(timeout)
-        if size <= 0:
-            raise RuntimeError(f"size must be positive: {size}")
+        timeout = self._timeout if timeout is None else timeout
+        if timeout is not None and timeout < 0:
+            raise RuntimeError(f"timeout must not be negative: {timeout}")
+        if size < 0:
+            raise TypeError(f"size must not be negative: {size}")
         if size > self._max_bytes:
             raise RuntimeError(f"{size} bytes are more than the pool has ({self._max_bytes})")
-        self._reserve(size, self._block if block is None else block, self._timeout if timeout is None else timeout)
-        view = None
+        self._reserve(size, self._block if block is None else block, timeout)
+        view, needed = None, max(size, 1)  # an empty lease has an address too
         try:
-            view = self._store._stage(size) or self._store._allocate(size, self._alignment)
+            view = self._store._stage(needed) or self._store._allocate(needed, self._alignment)
         finally:
             if view is None:
                 self._give_back(size)
         if view is None:
             raise RuntimeError(f"no memory for {size} bytes, or the store is closed")
-        return BufferLease(self, view)
+        return BufferLease(self, view, size)
 
     def buffer(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease:
         """acquire() by another name."""
@@ -176,11 +182,6 @@ class BufferPool:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is not None and timeout < 0:
-        raise RuntimeError(f"timeout must not be negative: {timeout}")
 
 
 RegisteredBufferPool = BufferPool

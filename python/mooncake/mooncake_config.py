@@ -24,13 +24,14 @@ _FALSE = frozenset(("false", "0", "no", "off", "disable", ""))
 
 
 def _parse_segment_size(value: Any) -> int:
-    """Bytes, from a number or a text such as "16MB", "1.5 gb" or "1e9". ValueError for anything else."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    """Bytes, from a number or a text such as "16MB", "1.5 gb" or "1e9". ValueError for other texts, TypeError for other objects."""
+    if isinstance(value, float) or hasattr(value, "__index__"):
         return int(value)
-    text = str(value)
-    found = _SIZE.fullmatch(text)
+    if not isinstance(value, str):
+        raise TypeError(f"a size is a number or a text, not {type(value).__name__}")
+    found = _SIZE.fullmatch(value)
     if found is None or found[2].lower() not in _UNITS:
-        raise ValueError(f"not a size: {text!r}")
+        raise ValueError(f"not a size: {value!r}")
     number, factor = found[1], 1024 ** _UNITS[found[2].lower()]
     return int(number) * factor if re.fullmatch(r"[+-]?\d+", number) else int(float(number) * factor)
 
@@ -58,30 +59,15 @@ def _parse_protocol(value: Any) -> str:
     return protocol
 
 
-def _size_field(name: str) -> Callable[[Any], int]:
-    def parse(value: Any) -> int:
-        size = _parse_segment_size(value)
-        if size < 0:
-            raise ValueError(f"{name} must not be negative: {value!r}")
-        return size
-
-    return parse
-
-
-def _required_text(name: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{name} must be a text that is not blank: {value!r}")
-        return value
-
-    return parse
-
-
 def _parse_port(value: Any) -> int:
     port = int(value)
     if not 0 <= port <= 65535:
         raise ValueError(f"client_http_port is no port: {value!r}")
     return port
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _or(otherwise: str) -> Callable[[Any], str]:
@@ -90,25 +76,25 @@ def _or(otherwise: str) -> Callable[[Any], str]:
 
 # Per field: the variable, what it is if neither says anything (None in a file: it must), and how it is read.
 _FIELDS: dict[str, tuple[str, Any, Callable[[Any], Any]]] = {
-    "local_hostname": ("MOONCAKE_LOCAL_HOSTNAME", "localhost", _required_text("local_hostname")),
-    "metadata_server": ("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE", _required_text("metadata_server")),
-    "global_segment_size": ("MOONCAKE_GLOBAL_SEGMENT_SIZE", DEFAULT_GLOBAL_SEGMENT_SIZE, _size_field("global_segment_size")),
-    "local_buffer_size": ("MOONCAKE_LOCAL_BUFFER_SIZE", DEFAULT_LOCAL_BUFFER_SIZE, _size_field("local_buffer_size")),
-    "protocol": ("MOONCAKE_PROTOCOL", "tcp", _parse_protocol),
+    "local_hostname": ("MOONCAKE_LOCAL_HOSTNAME", "localhost", _same),
+    "metadata_server": ("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE", _same),
+    "global_segment_size": ("MOONCAKE_GLOBAL_SEGMENT_SIZE", DEFAULT_GLOBAL_SEGMENT_SIZE, _parse_segment_size),
+    "local_buffer_size": ("MOONCAKE_LOCAL_BUFFER_SIZE", DEFAULT_LOCAL_BUFFER_SIZE, _parse_segment_size),
+    "protocol": ("MOONCAKE_PROTOCOL", "tcp", _same),
     "device_name": ("MOONCAKE_DEVICE", "", _or("")),
-    "master_server_address": ("MOONCAKE_MASTER", None, _required_text("master_server_address")),
+    "master_server_address": ("MOONCAKE_MASTER", None, _same),
     "enable_ssd_offload": ("MOONCAKE_OFFLOAD_ENABLED", False, _parse_bool),
     "ssd_offload_path": ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "", _or("")),
     "tenant_id": ("MOONCAKE_TENANT_ID", "default", _or("default")),
     "enable_client_http_server": ("MOONCAKE_ENABLE_CLIENT_HTTP_SERVER", False, _parse_bool),
     "client_http_port": ("MOONCAKE_CLIENT_HTTP_PORT", 9300, _parse_port),
 }
-_REQUIRED_IN_FILE = ("local_hostname", "metadata_server", "master_server_address")
+_NEEDED = ("local_hostname", "metadata_server", "master_server_address")
 
 
 @dataclass
 class MooncakeConfig:
-    """The arguments of MooncakeDistributedStore.setup(), by the names that files and variables use."""
+    """The arguments of MooncakeDistributedStore.setup(), by the names that files and variables use. ValueError if one makes no sense."""
 
     local_hostname: str
     metadata_server: str
@@ -123,6 +109,19 @@ class MooncakeConfig:
     enable_client_http_server: bool = False
     client_http_port: int = 9300
 
+    def __post_init__(self) -> None:
+        for name in _NEEDED:
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{name} must be a text that is not blank: {value!r}")
+        for name in ("global_segment_size", "local_buffer_size"):
+            size = getattr(self, name)
+            if not isinstance(size, float) and not hasattr(size, "__index__"):
+                raise TypeError(f"{name} must be a number, not {type(size).__name__}")
+            if size < 0:
+                raise ValueError(f"{name} must not be negative: {size!r}")
+        self.protocol = _parse_protocol(self.protocol)
+
     @staticmethod
     def from_file(file_path: str) -> MooncakeConfig:
         """From a JSON file. ValueError if a field is missing or makes no sense."""
@@ -130,7 +129,7 @@ class MooncakeConfig:
             config = json.load(file)
         if not isinstance(config, dict):
             raise ValueError(f"{file_path}: a JSON object is expected")
-        for name in _REQUIRED_IN_FILE:
+        for name in _NEEDED:
             if name not in config:
                 raise ValueError(f"Missing required config field: {name}")
         return _build(config)

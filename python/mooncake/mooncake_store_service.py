@@ -27,6 +27,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 # What setup() calls the fields of MooncakeConfig that have other names there.
 _SETUP_NAMES = {"device_name": "rdma_devices", "master_server_address": "master_server_addr"}
+_FIELD_NAMES = {name: field for field, name in _SETUP_NAMES.items()}
 
 
 class _BadRequest(Exception):
@@ -55,13 +56,13 @@ def _handler(method: Callable[[MooncakeStoreService, web.Request], Awaitable[web
     return handle
 
 
-def _shm_name_to_path(name: Any) -> str:
-    """"/pool" or "pool" -> "/dev/shm/pool". ValueError for names that lead elsewhere."""
+def _shm_name_to_path(name: Any) -> str | None:
+    """"/pool" or "pool" -> "/dev/shm/pool". None for names that lead elsewhere."""
     if not isinstance(name, str):
-        raise ValueError("name must be a text")
+        return None
     bare = name[1:] if name.startswith("/") else name
     if not bare or "/" in bare or bare in (".", "..") or "\0" in bare:
-        raise ValueError(f"not a name of shared memory: {name!r}")
+        return None
     return f"/dev/shm/{bare}"
 
 
@@ -101,49 +102,61 @@ def _segment_ids(body: dict[str, Any]) -> list[str]:
 class MooncakeStoreService:
     """Owns one store; the handle_* coroutines serve its REST interface. Used in one event loop."""
 
+    _runner: web.AppRunner | None = None
+
     def __init__(self, config_path: str | None = None, cli_config: dict[str, str] | None = None) -> None:
         self.store: Any = None
         self.config = MooncakeConfig.from_file(config_path) if config_path else MooncakeConfig.load_from_env()
-        self.cli_config = dict(cli_config or {})
+        for name, value in (cli_config or {}).items():
+            self._override(name, value)
         self.current_mode = "prefill"  # or "decode": a segment was mounted by /api/reconfigure
         self.mounted_segment_ids: list[str] = []
-        self.last_mount_info: dict[str, Any] | None = None
+        self.last_mount_info: dict[str, Any] = {}
         self._state_lock = asyncio.Lock()
-        self._runner: web.AppRunner | None = None
 
     # ---- life
 
     def setup_config(self) -> dict[str, Any]:
-        """What the store is set up with: the configuration, overridden by the command line."""
-        config = {_SETUP_NAMES.get(name, name): value for name, value in asdict(self.config).items()}
-        config.update({_SETUP_NAMES.get(name, name): value for name, value in self.cli_config.items()})
-        return config
+        """What the store is set up with."""
+        return {_SETUP_NAMES.get(name, name): value for name, value in asdict(self.config).items()}
+
+    def _override(self, name: str, value: str) -> None:
+        """From the command line: a text, which setup() reads."""
+        name = _FIELD_NAMES.get(name, name)
+        if hasattr(self.config, name):
+            setattr(self.config, name, value)
+        else:
+            logger.warning("%s is no field of the configuration", name)
 
     async def start_store_service(self, max_wait_time: float = 60, shutdown_event: asyncio.Event | None = None) -> bool:
         """Sets the store up, trying again until that works, the time is over or shutdown is asked for."""
         loop = asyncio.get_running_loop()
         end = loop.time() + max_wait_time
-        while shutdown_event is None or not shutdown_event.is_set():
-            store = MooncakeDistributedStore()
-            code = await self._run(store.setup, self.setup_config())
-            if code == 0:
-                self.store = store
-                logger.info("the store is set up as %s", store.get_hostname())
+        while loop.time() < end and (shutdown_event is None or not shutdown_event.is_set()):
+            if await self._set_up():
+                logger.info("the store is set up as %s", self.store.get_hostname())
                 return True
-            logger.warning("setup failed with %d", code)
-            if loop.time() + _RETRY_S > end:
-                break
-            await _wait(shutdown_event, _RETRY_S)
+            await _wait(shutdown_event, min(_RETRY_S, max(end - loop.time(), 0)))
         return False
 
-    async def start_http_service(self, port: int = 8080, host: str = "0.0.0.0") -> int:
-        """Serves; returns the port."""
+    async def _set_up(self) -> bool:
+        try:
+            self.store = MooncakeDistributedStore()
+            code = await self._run(self.store.setup, self.setup_config())
+        except Exception:
+            logger.exception("setup failed")
+            return False
+        if code != 0:
+            logger.warning("setup failed with %d", code)
+        return code == 0
+
+    async def start_http_service(self, port: int = 8080, host: str = "0.0.0.0") -> bool:
+        """Serves from now on."""
         self._runner = web.AppRunner(self.make_app(), access_log=None)
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
-        bound = self._runner.addresses[0][1]
-        logger.info("the REST service listens on %s:%d", host, bound)
-        return bound
+        logger.info("the REST service listens on %s:%d", host, self._runner.addresses[0][1])
+        return True
 
     def make_app(self) -> web.Application:
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
@@ -188,7 +201,11 @@ class MooncakeStoreService:
 
     @_handler
     async def handle_get(self, request: web.Request) -> web.Response:
-        value = await self._run(self.store.get, request.match_info["key"])
+        key = request.match_info["key"]
+        exists = await self._run(self.store.is_exist, key)
+        if exists < 0:
+            return _result(exists, "get")
+        value = await self._run(self.store.get, key) if exists else b""
         if not value:
             return _answer(404, error="Key not found")
         return web.Response(body=value, content_type="application/octet-stream")
@@ -226,10 +243,9 @@ class MooncakeStoreService:
     @_handler
     async def handle_mount_shm(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        try:
-            path = _shm_name_to_path(body.get("name"))
-        except ValueError as problem:
-            raise _BadRequest(str(problem)) from None
+        path = _shm_name_to_path(body.get("name"))
+        if path is None:
+            raise _BadRequest(f"name is not one of shared memory: {body.get('name')!r}")
         size, offset = _integer(body, "size", least=1), _integer(body, "offset", 0)
         mounted = await self._run(self.store.mount_segment, path, size, offset, _text(body, "protocol", "tcp"), _text(body, "location", ""))
         return _result(mounted["ret"], "mount_shm", status="success", segment_ids=mounted["segment_ids"])
@@ -237,7 +253,14 @@ class MooncakeStoreService:
     @_handler
     async def handle_unmount_shm(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        failed = await self._unmount_each(_segment_ids(body), _integer(body, "grace_period_seconds", 0))
+        ids, grace = _segment_ids(body), _integer(body, "grace_period_seconds", 0)
+        async with self._state_lock:
+            failed = await self._unmount_each(ids, grace)
+            gone = set(ids) - set(failed)
+            if gone & set(self.mounted_segment_ids):
+                self.mounted_segment_ids = [one for one in self.mounted_segment_ids if one not in gone]
+                if not self.mounted_segment_ids:
+                    self.current_mode = "prefill"
         if failed:
             return _answer(500, error="some segments could not be unmounted", failed_segment_ids=failed)
         return _answer(status="success")
@@ -263,25 +286,27 @@ class MooncakeStoreService:
         mounted = await self._run(self.store.mount_segment, *wanted.values())
         if mounted["ret"] != 0:
             if not self.mounted_segment_ids:
-                self.current_mode, self.last_mount_info = "prefill", None
-            return _result(mounted["ret"], "reconfigure")
+                self.current_mode, self.last_mount_info = "prefill", {}
+            return _answer(500, error=f"reconfigure failed with code {mounted['ret']}", mode=self.current_mode)
         failed = await self._unmount_each(self.mounted_segment_ids)
+        if failed:  # they stay on the list, for the next time
+            logger.warning("old segments could not be unmounted: %s", ", ".join(failed))
         self.mounted_segment_ids = [*mounted["segment_ids"], *failed]
         self.current_mode, self.last_mount_info = "decode", wanted
-        if failed:
-            return _answer(500, error="old segments could not be unmounted", failed_segment_ids=failed)
-        return _answer(status="success", mode=self.current_mode, segment_ids=self.mounted_segment_ids)
+        return _answer(status="success", mode=self.current_mode, segment_ids=mounted["segment_ids"])
 
     async def _to_prefill(self) -> web.Response:
-        self.mounted_segment_ids = await self._unmount_each(self.mounted_segment_ids)
         if self.mounted_segment_ids:
-            return _answer(500, error="segments could not be unmounted", failed_segment_ids=self.mounted_segment_ids)
-        self.current_mode, self.last_mount_info = "prefill", None
-        return _answer(status="success", mode=self.current_mode, segment_ids=[])
+            code = await self._run(self.store.unmount_segment, list(self.mounted_segment_ids))
+            if code != 0:
+                return _result(code, "reconfigure")
+        self.mounted_segment_ids = []
+        self.current_mode, self.last_mount_info = "prefill", {}
+        return _answer(status="success", mode=self.current_mode)
 
-    async def _unmount_each(self, ids: Sequence[str], grace: int = 0) -> list[str]:
+    async def _unmount_each(self, ids: Sequence[str], *grace: int) -> list[str]:
         """Those that could not be unmounted."""
-        return [one for one in list(ids) if await self._run(self.store.unmount_segment, [one], grace) != 0]
+        return [one for one in list(ids) if await self._run(self.store.unmount_segment, [one], *grace) != 0]
 
 
 def _result(code: int, call: str, **fields: Any) -> web.Response:
@@ -301,10 +326,12 @@ async def _wait(event: asyncio.Event | None, seconds: float) -> None:
 # ---- the program
 
 
-def _install_shutdown_signal_handlers(shutdown_event: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
+def _install_shutdown_signal_handlers(loop: asyncio.AbstractEventLoop, shutdown_event: asyncio.Event) -> None:
     for number in _SIGNALS:
-        loop.add_signal_handler(number, shutdown_event.set)
+        try:
+            loop.add_signal_handler(number, shutdown_event.set)
+        except NotImplementedError:  # not every loop can
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(shutdown_event.set))
 
 
 def _unblock_shutdown_signals() -> None:
@@ -312,49 +339,53 @@ def _unblock_shutdown_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def _define(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"key=value is expected, not {text!r}")
-    return name, value
+def _defined(texts: Sequence[str]) -> dict[str, str]:
+    """What -D key=value says."""
+    defined = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if equals and name:
+            defined[name] = value
+        else:
+            logger.warning("-D %s: key=value is expected", text)
+    return defined
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="mc_store_rest_server", description="A member of the pool with a REST interface.")
     parser.add_argument("--config", help="JSON file; without it MOONCAKE_CONFIG_PATH or MOONCAKE_MASTER and the like are used")
-    parser.add_argument("-D", "--define", action="append", default=[], type=_define, metavar="KEY=VALUE", help="overrides a field of the configuration")
+    parser.add_argument("-D", "--define", action="append", default=[], metavar="KEY=VALUE", help="overrides a field of the configuration")
     parser.add_argument("--port", type=int, default=8080, help="port to listen on; 0 lets the system choose")
     parser.add_argument("--max-wait-time", type=float, default=60, help="seconds to wait for the master")
     return parser.parse_args(arguments)
 
 
-async def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until SIGINT or SIGTERM. Returns 1 if the store cannot be set up."""
-    options = parse_arguments(arguments)
+async def main() -> None:
+    """Serves until SIGINT or SIGTERM. RuntimeError if the store cannot be set up."""
+    options = parse_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     shutdown = asyncio.Event()
     _unblock_shutdown_signals()
-    _install_shutdown_signal_handlers(shutdown)
+    _install_shutdown_signal_handlers(asyncio.get_running_loop(), shutdown)
+    service = MooncakeStoreService(options.config, _defined(options.define))
     try:
-        service = MooncakeStoreService(options.config, dict(options.define))
-    except (OSError, ValueError) as problem:
-        logger.error("configuration: %s", problem)
-        return 1
-    try:
-        if not await service.start_store_service(options.max_wait_time, shutdown):
-            return 0 if shutdown.is_set() else 1
+        if not await service.start_store_service(max_wait_time=options.max_wait_time, shutdown_event=shutdown):
+            if shutdown.is_set():
+                return
+            raise RuntimeError("the store could not be set up")
         await service.start_http_service(options.port)
         await shutdown.wait()
-        return 0
-    except OSError as problem:
-        logger.error("%s", problem)
-        return 1
     finally:
         await service.stop()
 
 
 def sync_main() -> int:
-    return asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except (OSError, RuntimeError, ValueError) as problem:
+        logger.error("%s", problem)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

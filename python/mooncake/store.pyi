@@ -72,8 +72,8 @@ REPLICA_MOVE = TaskType.REPLICA_MOVE
 class TaskStatus(enum.IntEnum):
     PENDING = 0
     PROCESSING = 1
-    SUCCESS = 2
-    FAILED = 3
+    SUCCESS = 3
+    FAILED = 2
 
 PENDING = TaskStatus.PENDING
 PROCESSING = TaskStatus.PROCESSING
@@ -135,6 +135,7 @@ class ReplicaDescriptor:
 class QueryTaskResponse:
     """How a copy or a move stands."""
 
+    def __init__(self) -> None: ...
     @property
     def id(self) -> tuple[int, int]: ...
     @property
@@ -241,7 +242,8 @@ class MooncakeDistributedStore:
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
         """remove() for each key."""
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
-        """Removes every value in whose key the pattern is found. Returns how many, or a negative code: -600 for a bad pattern."""
+        """Removes every value in whose key the pattern is found. Returns how many, or a negative code: -600 for a bad
+        pattern, which is one that is empty or looks ahead, behind or back."""
     def remove_all(self, force: bool = False) -> int:
         """Removes everything. Returns how many, or a negative code."""
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
@@ -278,19 +280,20 @@ class MooncakeDistributedStore:
     def get_offload_rpc_read_count(self) -> int:
         """How many values were read from disks of peers."""
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
-        """-1011: nothing is kept on disk."""
+        """0: nothing is kept on disk. -1 before setup()."""
     def get_into_ranges(self, buffer_ptrs: Sequence[int], all_keys: Sequence[Sequence[str]],
                         all_dst_offsets: Sequence[Sequence[Sequence[int]]], all_src_offsets: Sequence[Sequence[Sequence[int]]],
                         all_sizes: Sequence[Sequence[Sequence[int]]]) -> list[list[list[int]]]:
         """Reads parts of values into registered memory: per buffer a list of keys, per key a list of parts. Returns the length or a
         negative code of every part, in the shape of all_dst_offsets."""
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
-        """Finds values that will be read in parts, and keeps them for the lease time. Returns a list of codes."""
+        """Finds values that will be read in parts, and keeps them for the lease time. Returns a list of codes; [] before setup(), as do
+        the other calls of sessions."""
     def batch_get_into_multi_buffer_ranges(self, keys: Sequence[str], all_buffer_ptrs: Sequence[Sequence[int]],
                                            all_sizes: Sequence[Sequence[int]], all_src_offsets: Sequence[Sequence[int]]) -> list[int]:
         """Reads parts of values whose session is open. Returns per key the bytes moved or a code: -600: no session; -707: it expired."""
     def batch_get_session_end(self, keys: Sequence[str]) -> int:
-        """Ends the sessions. 0, or -1 if one was not open."""
+        """Ends the sessions, where they are open. Returns 0, or -1 before setup()."""
     def batch_put_session_start(self, keys: Sequence[str], sizes: Sequence[int], config: ReplicateConfig | None = None) -> list[int]:
         """Reserves space for values that will be written in parts. Returns a list of codes: -705: there is a value already; -600: a
         session is open."""

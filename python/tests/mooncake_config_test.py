@@ -36,9 +36,15 @@ def test_sizes_are_read(value, size):
     assert _parse_segment_size(value) == size
 
 
-@pytest.mark.parametrize("value", ["", " ", "gb", "50%", "16 XB", "1 2", "1..5", "0x10", "ten", None, [], "1gbb", "nan", "inf"])
+@pytest.mark.parametrize("value", ["", " ", "gb", "50%", "16 XB", "1 2", "1..5", "0x10", "ten", "1gbb", "nan", "inf"])
 def test_sizes_that_are_none_are_value_errors(value):
     with pytest.raises(ValueError):
+        _parse_segment_size(value)
+
+
+@pytest.mark.parametrize("value", [None, [], b"5", {}])
+def test_sizes_that_are_no_text_are_type_errors(value):
+    with pytest.raises(TypeError):
         _parse_segment_size(value)
 
 
@@ -81,6 +87,18 @@ def test_file_may_say_everything(from_file):
 def test_fields_that_make_no_sense_are_value_errors(from_file, field, value, says):
     with pytest.raises(ValueError, match=says):
         from_file({**REQUIRED, field: value})
+
+
+@pytest.mark.parametrize("field, value, kind", [
+    ("local_hostname", "", ValueError), ("local_hostname", 5, ValueError), ("metadata_server", " ", ValueError), ("master_server_address", None, ValueError),
+    ("global_segment_size", -1, ValueError), ("local_buffer_size", -1, ValueError), ("global_segment_size", "1gb", TypeError),
+    ("local_buffer_size", None, TypeError), ("protocol", "", ValueError), ("protocol", None, ValueError)])
+def test_objects_that_make_no_sense_cannot_be_made(field, value, kind):
+    fields = dict(local_hostname="h", metadata_server="m", global_segment_size=1, local_buffer_size=2, protocol=" TCP ", device_name="",
+                  master_server_address="a")
+    assert MooncakeConfig(**fields).protocol == "tcp"
+    with pytest.raises(kind, match=field):
+        MooncakeConfig(**{**fields, field: value})
 
 
 @pytest.mark.parametrize("content", ["[]", "5", "{", ""])

@@ -161,7 +161,9 @@ def test_metadata_goes_before_the_data(store, memory):
     a = memory.address
     assert store.put_from_with_metadata("k", a, a + 4, 4, 4) == 0
     assert store.get("k") == b"METAdata"
-    assert store.put_from_with_metadata("l", 0, a, 4, 4) == store.put_from_with_metadata("l", a, a, 0, 4) == -1
+    assert store.put_from_with_metadata("none", 0, a, 4, 4) == -1
+    assert store.put_from_with_metadata("none", a, a, 0, 4) == 0 and store.is_exist("none") == 0
+    assert store.put_from_with_metadata("data", a, 0, 4, 0) == 0 and store.get("data") == b"data"
 
 
 # ---- parts of values
@@ -190,9 +192,11 @@ def test_ranges_that_do_not_fit_fail_alone(store, registered):
 def test_ranges_of_the_wrong_shape_are_refused(store, registered):
     a = registered.address
     assert store.put("a", bytes(1000)) == 0
-    assert store.get_into_ranges([a, a], [["a"]], [[[0]]], [[[0]]], [[[1]]]) == [[[-600]]]
+    assert store.get_into_ranges([a, a], [["a"]], [[[0]]], [[[0]]], [[[1]]]) == [[[-600]], [[-600]]]
     assert store.get_into_ranges([a], [["a", "a"]], [[[0, 1], [0]]], [[[0], [0]]], [[[1, 1], [1]]]) == [[[-600, -600], [1]]]
-    assert store.get_into_ranges([a], [["a"]], [[[0], [0]]], [[[0]]], [[[1]]]) == [[[-600], [-600]]]
+    assert store.get_into_ranges([a], [["a"]], [[[0], [0]]], [[[0]]], [[[1]]]) == [[[-600]]]
+    assert store.get_into_ranges([a], [["a", "a"]], [[[0, 1]]], [[[0, 1]]], [[[1, 1]]]) == [[[-600, -600], [-600]]]
+    assert store.get_into_ranges([a], [["a", "a"]], [], [[[0]]], [[[1]]]) == [[[-600], [-600]]]
     assert store.get_into_ranges([], [], [], [], []) == []
 
 
@@ -211,7 +215,7 @@ def test_read_session_gives_parts_until_it_ends(store, registered):
     assert memory.bytes(0, 1005) == value[7:1007] + value[-5:]
     assert store.batch_get_into_multi_buffer_ranges(["a"], [[a]], [[6]], [[299_995]]) == [-600]
     assert store.batch_get_session_end(["a"]) == 0
-    assert store.batch_get_session_end(["a"]) == -1
+    assert store.batch_get_session_end(["a"]) == 0  # once more does nothing
     assert store.batch_get_into_multi_buffer_ranges(["a"], [[a]], [[1]], [[0]]) == [-600]
 
 

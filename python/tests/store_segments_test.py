@@ -77,10 +77,18 @@ def test_parts_of_files_that_are_not_there_are_refused(store, tmp_path, size, of
     assert store.mount_segment(str(tmp_path / "none"), 4096)["ret"] < 0
 
 
-@pytest.mark.parametrize("ids", [[], ["1-2"], ["text"], ["1"], ["-"], ["1-2-3"], ["99999999999999999999999-1"]])
+@pytest.mark.parametrize("ids", [["1-2"], ["text"], ["1"], ["-"], ["1-2-3"], ["99999999999999999999999-1"]])
 def test_unknown_segments_cannot_be_unmounted(store, ids):
     assert store.unmount_segment(ids) < 0
     assert store.unmount_and_free_segment(ids) < 0
+    assert store.unmount_segment([]) == store.unmount_and_free_segment([]) == 0
+
+
+def test_memory_is_lent_in_units_of_16_mib(store):
+    for asked, given in ((1, 16 * MiB), (16 * MiB, 16 * MiB), (16 * MiB + 1, 32 * MiB)):
+        mounted = store.allocate_and_mount_segment(asked)
+        assert (mounted["ret"], mounted["allocated_size"]) == (0, given)
+        assert store.unmount_and_free_segment(mounted["segment_ids"]) == 0
 
 
 def test_copy_makes_another_replica(make_store):

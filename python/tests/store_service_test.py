@@ -14,9 +14,11 @@ import urllib.error
 import urllib.request
 import uuid
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+import mooncake.mooncake_store_service as service_module
 from mooncake.mooncake_store_service import MooncakeStoreService, _shm_name_to_path, parse_arguments
 from store_helpers import PATIENCE_S, MiB
 
@@ -103,7 +105,7 @@ def test_shared_memory_over_http(service):
         assert status == 500 and again["failed_segment_ids"] == answer["segment_ids"]
         status, answer = service.ask("POST", "/api/reconfigure", {"mode": "decode", "path": str(file), "size": 16 * MiB})
         assert status == 200 and answer["mode"] == "decode" and answer["segment_ids"]
-        assert service.ask("POST", "/api/reconfigure", {"mode": "prefill"}) == (200, {"status": "success", "mode": "prefill", "segment_ids": []})
+        assert service.ask("POST", "/api/reconfigure", {"mode": "prefill"}) == (200, {"status": "success", "mode": "prefill"})
     finally:
         file.unlink()
 
@@ -129,9 +131,8 @@ def test_service_gives_up_without_a_master():
 
 
 @pytest.mark.parametrize("name", ["", "/", ".", "..", "/..", "a/b", "//a", "a/", None, 5, "a\0b"])
-def test_names_that_lead_elsewhere_are_value_errors(name):
-    with pytest.raises(ValueError):
-        _shm_name_to_path(name)
+def test_names_that_lead_elsewhere_have_no_path(name):
+    assert _shm_name_to_path(name) is None
 
 
 def test_names_of_shared_memory_become_paths():
@@ -140,9 +141,85 @@ def test_names_of_shared_memory_become_paths():
 
 def test_arguments_are_read():
     options = parse_arguments(["--config", "f", "-Da=1", "--define", "b=2=3", "--port", "1", "--max-wait-time", "5"])
-    assert (options.config, dict(options.define), options.port, options.max_wait_time) == ("f", {"a": "1", "b": "2=3"}, 1, 5)
-    with pytest.raises(SystemExit):
-        parse_arguments(["-Dx"])
+    assert (options.config, options.define, options.port, options.max_wait_time) == ("f", ["a=1", "b=2=3"], 1, 5)
+
+
+def test_main_hands_on_what_the_arguments_say(monkeypatch):
+    made = []
+
+    class Stand:
+        def __init__(self, *arguments) -> None:
+            made.append(arguments)
+
+        async def start_store_service(self, max_wait_time, shutdown_event):
+            made.append((max_wait_time, shutdown_event.is_set()))
+            return False
+
+        async def stop(self):
+            made.append("stopped")
+
+    monkeypatch.setattr(service_module, "MooncakeStoreService", Stand)
+    monkeypatch.setattr(sys, "argv", ["x", "--config", "f", "-Da=b", "-Dnonsense", "-Dc=d=e", "--max-wait-time", "3"])
+    with pytest.raises(RuntimeError):
+        asyncio.run(service_module.main())
+    assert made == [("f", {"a": "b", "c": "d=e"}), (3, False), "stopped"]
+    assert service_module.sync_main() == 1
+
+
+def test_signals_set_the_event_whatever_the_loop_can_do():
+    loop, event = Mock(), Mock()
+    service_module._install_shutdown_signal_handlers(loop, event)
+    assert [call.args for call in loop.add_signal_handler.mock_calls] == [(signal.SIGINT, event.set), (signal.SIGTERM, event.set)]
+    loop.add_signal_handler.side_effect = NotImplementedError
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        service_module._install_shutdown_signal_handlers(loop, event)
+        signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+        loop.call_soon_threadsafe.assert_called_once_with(event.set)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.fixture
+def configured(monkeypatch):
+    monkeypatch.setenv("MOONCAKE_MASTER", "127.0.0.1:1")
+    monkeypatch.delenv("MOONCAKE_CONFIG_PATH", raising=False)
+
+
+@pytest.mark.parametrize("outcomes, started", [([0], True), ([-1, 0], True), ([RuntimeError("x"), 0], True), ([-1] * 9, False)])
+def test_the_service_tries_until_the_store_is_set_up(configured, monkeypatch, outcomes, started):
+    monkeypatch.setattr(service_module, "_RETRY_S", 0.001)
+    store = Mock()
+    store.setup.side_effect = [*outcomes, *[-1] * 10_000]
+    monkeypatch.setattr(service_module, "MooncakeDistributedStore", lambda: store)
+    service = MooncakeStoreService(None, {"global_segment_size": "1gb", "nosuch": "1", "tenant_id": "t"})
+    assert (service.config.global_segment_size, service.config.tenant_id) == ("1gb", "t")
+    assert asyncio.run(service.start_store_service(60 if started else 0.05)) is started
+    asked = store.setup.call_args.args[0]
+    assert (asked["global_segment_size"], asked["master_server_addr"]) == ("1gb", "127.0.0.1:1") and "nosuch" not in asked
+
+
+@pytest.mark.parametrize("exists, value, status", [(1, b"v", 200), (0, b"v", 404), (-1, b"v", 500), (1, b"", 404)])
+def test_a_get_asks_first_whether_there_is_a_value(configured, exists, value, status):
+    service = MooncakeStoreService()
+    service.store = Mock()
+    service.store.is_exist.return_value, service.store.get.return_value = exists, value
+    assert asyncio.run(service.handle_get(Mock(match_info={"key": "k"}))).status == status
+
+
+def test_what_is_unmounted_by_name_is_no_longer_tracked(configured):
+    service = MooncakeStoreService()
+    service.store = store = FakeStore()
+    store.mounted, store.stuck = ["1-0", "2-0"], {"2-0"}
+    service.mounted_segment_ids, service.current_mode = ["1-0", "2-0"], "decode"
+
+    async def ask() -> int:
+        return (await service.handle_unmount_shm(FakeRequest({"segment_ids": service.mounted_segment_ids}))).status
+
+    assert asyncio.run(ask()) == 500 and (service.mounted_segment_ids, service.current_mode) == (["2-0"], "decode")
+    store.stuck = set()
+    assert asyncio.run(ask()) == 200 and (service.mounted_segment_ids, service.current_mode) == ([], "prefill")
 
 
 class FakeStore:
@@ -158,10 +235,11 @@ class FakeStore:
         self.mounted.append(f"{self.next}-0")
         return {"ret": 0, "segment_ids": [f"{self.next}-0"]}
 
-    def unmount_segment(self, ids, grace):
-        if ids[0] in self.stuck:
+    def unmount_segment(self, ids, grace_period_seconds=0):
+        if self.stuck.intersection(ids):
             return -1
-        self.mounted.remove(ids[0])
+        for one in ids:
+            self.mounted.remove(one)
         return 0
 
 
@@ -173,9 +251,7 @@ class FakeRequest:
         return self.body
 
 
-def test_reconfiguring_keeps_track_of_what_is_mounted(monkeypatch):
-    monkeypatch.setenv("MOONCAKE_MASTER", "127.0.0.1:1")
-    monkeypatch.delenv("MOONCAKE_CONFIG_PATH", raising=False)
+def test_reconfiguring_keeps_track_of_what_is_mounted(configured):
     decode = {"mode": "decode", "path": "/x", "size": 5}
 
     async def use() -> None:
@@ -187,16 +263,16 @@ def test_reconfiguring_keeps_track_of_what_is_mounted(monkeypatch):
             return (await service.handle_reconfigure(FakeRequest(body))).status
 
         store.ret = -1
-        assert await ask(decode) == 500 and (service.current_mode, service.last_mount_info) == ("prefill", None)
+        assert await ask(decode) == 500 and (service.current_mode, service.last_mount_info) == ("prefill", {})
         store.ret = 0
         assert await ask(decode) == 200 and service.mounted_segment_ids == ["1-0"] and service.last_mount_info["path"] == "/x"
         store.ret = -1
         assert await ask(decode) == 500 and (service.current_mode, service.mounted_segment_ids) == ("decode", ["1-0"])
         store.ret, store.stuck = 0, {"1-0"}
-        assert await ask(decode) == 500 and service.mounted_segment_ids == ["2-0", "1-0"]
-        assert await ask({"mode": "prefill"}) == 500 and service.mounted_segment_ids == ["1-0"]
+        assert await ask(decode) == 200 and service.mounted_segment_ids == ["2-0", "1-0"]
+        assert await ask({"mode": "prefill"}) == 500 and service.mounted_segment_ids == ["2-0", "1-0"]
         store.stuck = set()
-        assert await ask({"mode": "prefill"}) == 200 and (service.mounted_segment_ids, store.mounted) == ([], [])
+        assert await ask({"mode": "prefill"}) == 200 and (service.mounted_segment_ids, store.mounted, service.last_mount_info) == ([], [], {})
         service.store = None
 
     asyncio.run(use())

@@ -190,6 +190,8 @@ def test_shards_become_a_whole_again(store, torch, numbers, memory: Memory):
     assert torch.equal(store.get_tensor_with_parallelism("k", target("full")), numbers)
     assert torch.equal(store.get_tensor_with_parallelism("k", target("shard", parallel(("tp", 1, 2, 0)))), numbers[2:])
     assert torch.equal(store.get_tensor_with_parallelism("k", target("shard", parallel(("tp", 3, 4, 0)))), numbers[3:])
+    assert torch.equal(store.get_tensor_with_parallelism("k", target("shard", parallel(("tp", 0, 4, 0)))), numbers[:1])
+    assert torch.equal(store.get_tensor_with_parallelism("k", target("shard", parallel(("tp", 1, 2, 1)))), numbers.narrow(1, 3, 3).contiguous())
     assert torch.equal(store.get_tensor_with_parallelism("k", target("as_stored", parallel(("tp", 0, 2, 0)))), numbers[:2])
     assert store.get_tensor_with_parallelism("k") is None and store.get_tensor_with_parallelism("k", target("shard")) is None
     assert torch.equal(store.get_tensor_with_parallelism_into("k", memory.address, 1000, target("full")), numbers)
@@ -218,6 +220,7 @@ def test_writers_parts_become_a_whole(store, torch, numbers):
     assert torch.equal(store.get_tensor_with_parallelism("k", target("full")), numbers)
     assert store.put_tensor_with_parallelism("k", numbers, parallel(("tp", 0, 2, 0)), None, Part(0)) == -600
     assert store.upsert_tensor_with_parallelism("k", numbers[:2], writer_partition=Part(5)) == -600
+    assert store.put_tensor_with_parallelism("k", numbers, writer_partition=5) == -600
 
 
 @pytest.mark.parametrize("axes", [
@@ -248,6 +251,7 @@ def test_read_target_knows_its_modes():
     with pytest.raises(RuntimeError):
         ReadTarget().mode = "half"
     assert ReadTarget().mode == "as_stored" and ReadTarget().parallelism is None
+    assert target("FULL").mode == "full"
 
 
 def test_safetensors_files_are_written_and_read(store, torch, numbers, tmp_path):

@@ -258,10 +258,35 @@ def test_store_can_be_set_up_again_and_begins_empty(master, make_store):
     assert store.put("k", b"w") == 0 and store.get("k") == b"w"
 
 
-def test_second_setup_without_close_is_refused(master, store):
+def test_second_setup_leaves_the_pool_and_joins_anew(master, store):
     assert store.put("k", b"v") == 0
-    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 16 * MiB, 16 * MiB, "tcp", "", master.address) == -600
-    assert store.get("k") == b"v"
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 16 * MiB, 16 * MiB, "tcp", "", master.address) == 0
+    assert store.get("k") == b""
+    assert (store.put("k", b"w"), store.get("k"), store.health_check()) == (0, b"w", 0)
+
+
+def test_an_empty_key_is_nowhere(store):
+    assert store.put("", b"v") == store.upsert("", b"v") == -600
+    assert (store.is_exist(""), store.batch_is_exist([""]), store.get_size(""), store.get("")) == (0, [0], -704, b"")
+    assert (store.remove(""), store.batch_remove([""], True), store.get_replica_desc("")) == (-704, [-704], [])
+    assert store.create_copy_task("", [store.get_hostname()]) == ((0, 0), -704)
+
+
+@pytest.mark.parametrize("yes, no", [(True, False), (1, 0), (2.5, 0.0), (np.True_, np.False_)])
+def test_flags_may_be_anything_that_is_true_or_not(store, yes, no):
+    assert store.put("k", b"v") == 0 and store.get("k") == b"v"
+    assert store.remove("k", no) == -706 and store.remove("k", force=yes) == 0
+    assert store.batch_remove(["k"], yes) == [-704] and store.remove_by_regex("x", no) == store.remove_all(yes) == 0
+    config = ReplicateConfig()
+    config.with_hard_pin = config.prefer_alloc_in_same_node = yes
+    assert config.with_hard_pin is config.prefer_alloc_in_same_node is True
+    config.with_hard_pin = no
+    assert config.with_hard_pin is False
+    for bad in ("yes", [1]):
+        with pytest.raises(TypeError):
+            store.remove("k", bad)
+        with pytest.raises(TypeError):
+            config.with_hard_pin = bad
 
 
 def test_setup_by_dict_takes_both_spellings(master):

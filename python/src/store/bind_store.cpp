@@ -93,14 +93,24 @@ void bind_values(StoreClass& store) {
         .def("get_size", &DistributedStore::get_size, "key"_a,
              "The length of the value in bytes, or a negative code: -704 if there is none.")
         .def("_batch_get_size", &DistributedStore::batch_get_size, "keys"_a)
-        .def("remove", &DistributedStore::remove, "key"_a, "force"_a = false,
-             "Removes a value. 0; -704: there is none; -706: somebody may be reading it (force skips this); -703: it is still being "
-             "written;\n"
-             "-708: it is being copied or moved.")
-        .def("batch_remove", &DistributedStore::batch_remove, "keys"_a, "force"_a = false, "remove() for each key.")
-        .def("remove_by_regex", &DistributedStore::remove_by_regex, "regex_pattern"_a, "force"_a = false,
-             "Removes every value in whose key the pattern is found. Returns how many, or a negative code: -600 for a bad pattern.")
-        .def("remove_all", &DistributedStore::remove_all, "force"_a = false, "Removes everything. Returns how many, or a negative code.");
+        .def(
+            "remove", [](DistributedStore& self, nb::handle key, Truth force) { return self.remove(key, force.value); }, "key"_a,
+            "force"_a = false,
+            "Removes a value. 0; -704: there is none; -706: somebody may be reading it (force skips this); -703: it is still being "
+            "written;\n"
+            "-708: it is being copied or moved.")
+        .def(
+            "batch_remove", [](DistributedStore& self, nb::handle keys, Truth force) { return self.batch_remove(keys, force.value); },
+            "keys"_a, "force"_a = false, "remove() for each key.")
+        .def(
+            "remove_by_regex",
+            [](DistributedStore& self, nb::handle regex_pattern, Truth force) { return self.remove_by_regex(regex_pattern, force.value); },
+            "regex_pattern"_a, "force"_a = false,
+            "Removes every value in whose key the pattern is found. Returns how many, or a negative code: -600 for a bad\n"
+            "pattern, which is one that is empty or looks ahead, behind or back.")
+        .def(
+            "remove_all", [](DistributedStore& self, Truth force) { return self.remove_all(force.value); }, "force"_a = false,
+            "Removes everything. Returns how many, or a negative code.");
 }
 
 void bind_segments(StoreClass& store) {

@@ -69,7 +69,7 @@ void bind_zero_copy(StoreClass& store) {
              "get_into() for each key, in one go. Returns a list of lengths and codes.")
         .def(
             "batch_get_into_multi_buffers",
-            [](DistributedStore& self, nb::handle keys, nb::handle all_buffer_ptrs, nb::handle all_sizes, bool) {
+            [](DistributedStore& self, nb::handle keys, nb::handle all_buffer_ptrs, nb::handle all_sizes, Truth) {
                 return self.batch_get_multi(keys, all_buffer_ptrs, all_sizes);
             },
             "keys"_a, "all_buffer_ptrs"_a, "all_sizes"_a, "prefer_alloc_in_same_node"_a = false,
@@ -80,9 +80,8 @@ void bind_zero_copy(StoreClass& store) {
         .def(
             "get_offload_rpc_read_count", [](DistributedStore&) { return 0; }, "How many values were read from disks of peers.")
         .def(
-            "unmount_local_disk_segment",
-            [](DistributedStore&, uint64_t) { return static_cast<int>(StoreCode::kUnavailableInCurrentMode); },
-            "grace_period_seconds"_a = 0, "-1011: nothing is kept on disk.");
+            "unmount_local_disk_segment", [](const DistributedStore& self, uint64_t) { return self.is_set_up() ? 0 : -1; },
+            "grace_period_seconds"_a = 0, "0: nothing is kept on disk. -1 before setup().");
 }
 
 void bind_parts(StoreClass& store) {
@@ -92,11 +91,14 @@ void bind_parts(StoreClass& store) {
              "Reads parts of values into registered memory: per buffer a list of keys, per key a list of parts. Returns the length or a\n"
              "negative code of every part, in the shape of all_dst_offsets.")
         .def("batch_get_session_start", &DistributedStore::open_reads, "keys"_a,
-             "Finds values that will be read in parts, and keeps them for the lease time. Returns a list of codes.")
+             "Finds values that will be read in parts, and keeps them for the lease time. Returns a list of codes; [] before setup(), as "
+             "do the\n"
+             "other calls of sessions.")
         .def("batch_get_into_multi_buffer_ranges", &DistributedStore::read_open, "keys"_a, "all_buffer_ptrs"_a, "all_sizes"_a,
              "all_src_offsets"_a,
              "Reads parts of values whose session is open. Returns per key the bytes moved or a code: -600: no session; -707: it expired.")
-        .def("batch_get_session_end", &DistributedStore::close_reads, "keys"_a, "Ends the sessions. 0, or -1 if one was not open.")
+        .def("batch_get_session_end", &DistributedStore::close_reads, "keys"_a,
+             "Ends the sessions, where they are open. Returns 0, or -1 before setup().")
         .def("batch_put_session_start", &DistributedStore::open_writes, "keys"_a, "sizes"_a, "config"_a = nb::none(),
              "Reserves space for values that will be written in parts. Returns a list of codes: -705: there is a value already; -600: a\n"
              "session is open.")

@@ -16,6 +16,19 @@ namespace {
 
 enum class ReplicaStatus : uint8_t { kUndefined, kInitialized, kProcessing, kComplete, kRemoved, kFailed };
 
+/// As the store's own, with the numbers that callers know.
+enum class TaskStatus : uint8_t { kPending, kProcessing, kFailed, kSuccess };
+
+TaskStatus status_of(const store::TaskInfo& task) {
+    switch (task.status) {
+        case store::TaskStatus::kPending: return TaskStatus::kPending;
+        case store::TaskStatus::kProcessing: return TaskStatus::kProcessing;
+        case store::TaskStatus::kSuccess: return TaskStatus::kSuccess;
+        case store::TaskStatus::kFailed: break;
+    }
+    return TaskStatus::kFailed;
+}
+
 /// What these have in common: a place in memory, as callers see it.
 struct MemoryDescriptor {
     store::ReplicaInfo info;
@@ -64,11 +77,11 @@ void bind_store_enums(nb::module_& module) {
         .value("REPLICA_MOVE", store::TaskType::kMove)
         .export_values();
     // PROCESSING and FAILED mean ReplicaStatus in the module's own scope no longer: the last enum to export a name has it.
-    nb::enum_<store::TaskStatus>(module, "TaskStatus", nb::is_arithmetic())
-        .value("PENDING", store::TaskStatus::kPending)
-        .value("PROCESSING", store::TaskStatus::kProcessing)
-        .value("SUCCESS", store::TaskStatus::kSuccess)
-        .value("FAILED", store::TaskStatus::kFailed)
+    nb::enum_<TaskStatus>(module, "TaskStatus", nb::is_arithmetic())
+        .value("PENDING", TaskStatus::kPending)
+        .value("PROCESSING", TaskStatus::kProcessing)
+        .value("SUCCESS", TaskStatus::kSuccess)
+        .value("FAILED", TaskStatus::kFailed)
         .export_values();
 }
 
@@ -81,19 +94,23 @@ void bind_replicate_config(nb::module_& module) {
         .def_rw("soft_pin_action", &ReplicateConfig::soft_pin_action, "A soft-pinned value is evicted only when nothing else can be.")
         .def_rw("soft_pin_ttl_ms", &ReplicateConfig::soft_pin_ttl_ms, nb::arg().none(),
                 "With SoftPinAction.ENABLE: for how long. None: as the master says; 0: not pinned.")
-        .def_rw("with_hard_pin", &ReplicateConfig::with_hard_pin, "Never evicted.")
+        .def_prop_rw(
+            "with_hard_pin", [](const ReplicateConfig& self) { return self.with_hard_pin; },
+            [](ReplicateConfig& self, Truth pinned) { self.with_hard_pin = pinned.value; }, "Never evicted.")
         .def_rw("preferred_segments", &ReplicateConfig::preferred_segments, "Names of segments to try first, in this order.")
         .def_rw("preferred_segment", &ReplicateConfig::preferred_segment, "As preferred_segments with one entry, and used instead of it.")
         .def_rw("preferred_nof_segments", &ReplicateConfig::preferred_nof_segments)
-        .def_rw("prefer_alloc_in_same_node", &ReplicateConfig::prefer_alloc_in_same_node,
-                "Memory of the writer's host if there is some. Only where several buffers make up a value, and with one replica.")
+        .def_prop_rw(
+            "prefer_alloc_in_same_node", [](const ReplicateConfig& self) { return self.prefer_alloc_in_same_node; },
+            [](ReplicateConfig& self, Truth preferred) { self.prefer_alloc_in_same_node = preferred.value; },
+            "Memory of the writer's host if there is some. Only where several buffers make up a value, and with one replica.")
         .def_rw("data_type", &ReplicateConfig::data_type)
         .def_rw("group_ids", &ReplicateConfig::group_ids, nb::arg().none(),
                 "One per key of the call: keys of one group are kept or evicted together. \"\": no group.")
         .def_prop_rw(
             "with_soft_pin", [](const ReplicateConfig& self) { return self.soft_pin_action == store::SoftPinAction::kEnable; },
-            [](ReplicateConfig& self, bool pinned) {
-                self.soft_pin_action = pinned ? store::SoftPinAction::kEnable : store::SoftPinAction::kPreserve;
+            [](ReplicateConfig& self, Truth pinned) {
+                self.soft_pin_action = pinned.value ? store::SoftPinAction::kEnable : store::SoftPinAction::kPreserve;
             },
             "Older form of soft_pin_action ENABLE.")
         .def("__str__", &ReplicateConfig::to_string)
@@ -130,16 +147,19 @@ void bind_replicas(nb::module_& module) {
             return format_text("ReplicaDescriptor({} bytes in memory of {})", self.info.length, self.info.segment_name);
         });
     nb::class_<store::TaskInfo>(module, "QueryTaskResponse", "How a copy or a move stands.")
+        .def(nb::init<>())
         .def_prop_ro("id", [](const store::TaskInfo& self) { return std::pair(self.id.high, self.id.low); })
         .def_ro("type", &store::TaskInfo::type)
-        .def_ro("status", &store::TaskInfo::status)
+        .def_prop_ro("status", &status_of)
         .def_ro("created_at_ms_epoch", &store::TaskInfo::created_ms)
         .def_ro("last_updated_at_ms_epoch", &store::TaskInfo::updated_ms)
         .def_prop_ro("assigned_client", [](const store::TaskInfo& self) { return std::pair(self.client.high, self.client.low); })
         .def_ro("message", &store::TaskInfo::message)
         .def("__repr__", [](const store::TaskInfo& self) {
-            return format_text("QueryTaskResponse(id={}, type={}, status={}, message='{}')", self.id.to_string(),
-                               static_cast<int>(self.type), static_cast<int>(self.status), self.message);
+            return format_text(
+                "QueryTaskResponse(id={}, type={}, status={}, created_at={}, last_updated_at={}, assigned_client={}, message=\"{}\")",
+                self.id.to_string(), static_cast<int>(self.type), static_cast<int>(status_of(self)), self.created_ms, self.updated_ms,
+                self.client.to_string(), self.message);
         });
 }
 

@@ -39,9 +39,14 @@ int DistributedStore::setup(Setup setup) {
         record_failure(kCall, engine_unusable());
         return static_cast<int>(StoreCode::kUnavailableInCurrentStatus);
     }
-    if (state_ != State::kNew) {
-        record_failure(kCall, error(Code::kAlreadyExists, "the store is set up already; close() it first"));
+    if (state_ == State::kStarting) {
+        record_failure(kCall, error(Code::kAlreadyExists, "another thread is just setting the store up"));
         return kInvalid;
+    }
+    if (state_ == State::kReady) {
+        MC_LOG_WARNING("store: setup of a store that is set up; it is closed first");
+        close();
+        if (state_ != State::kNew) return kInvalid;  // another thread was quicker
     }
     store::StoreConfig config{.local_hostname = std::move(setup.local_hostname),
                               .metadata_server = std::move(setup.metadata_server),

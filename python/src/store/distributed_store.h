@@ -57,7 +57,8 @@ struct Replica {
 /// The Python class MooncakeDistributedStore. Every method is entered and left with the interpreter lock, which guards the fields, and
 /// gives it up wherever it may block. Calls keep a reference of their own, so that close() may happen at any time.
 ///
-/// Answers are the store's numbers. Before setup() and after close() they are -600, or what the method says.
+/// Answers are the store's numbers. Before setup() and after close() they are -600, or what the method says. A second setup() leaves the
+/// pool before it joins anew.
 class DistributedStore {
 public:
     struct Setup {
@@ -79,6 +80,7 @@ public:
     int setup(Setup setup);
     int close();
     int health_check();
+    bool is_set_up() const noexcept { return static_cast<bool>(client_); }
     std::string get_hostname() const;
     uint64_t buffer_bytes() const;
     nb::object capsule() const;

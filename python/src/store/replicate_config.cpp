@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replicate_config.h"
 
+#include <array>
 #include <limits>
 
 #include "base/log.h"
@@ -13,6 +14,16 @@ std::string joined(const std::vector<std::string>& names) {
     std::string text = "[";
     for (const std::string& name : names) text += (text.size() > 1 ? ", " : "") + name;
     return text + "]";
+}
+
+constexpr std::array<std::string_view, 3> kSoftPinActions = {"PRESERVE", "ENABLE", "DISABLE"};
+constexpr std::array<std::string_view, 10> kDataTypes = {"UNKNOWN",    "KVCACHE",  "TENSOR",          "WEIGHT",   "SAMPLE",
+                                                         "ACTIVATION", "GRADIENT", "OPTIMIZER_STATE", "METADATA", "GENERAL"};
+
+template <size_t kCount, typename Enum>
+std::string_view name_in(const std::array<std::string_view, kCount>& names, Enum value) {
+    const auto index = static_cast<size_t>(value);
+    return index < kCount ? names[index] : "?";
 }
 
 /// Why it is refused; null if it is not.
@@ -36,12 +47,12 @@ const char* objection(const ReplicateConfig& config, size_t values, SameNode sam
 
 std::string ReplicateConfig::to_string() const {
     return format_text(
-        "ReplicateConfig(replica_num: {}, nof_replica_num: {}, dfs_replica_num: {}, soft_pin_action: {}, soft_pin_ttl_ms: {}, "
-        "with_hard_pin: {}, preferred_segments: {}, preferred_segment: {}, preferred_nof_segments: {}, prefer_alloc_in_same_node: {}, "
-        "data_type: {}, group_ids: {})",
-        replica_num, nof_replica_num, dfs_replica_num, static_cast<int>(soft_pin_action),
-        soft_pin_ttl_ms ? std::to_string(*soft_pin_ttl_ms) : "None", with_hard_pin, joined(preferred_segments), preferred_segment,
-        joined(preferred_nof_segments), prefer_alloc_in_same_node, static_cast<int>(data_type), group_ids ? joined(*group_ids) : "None");
+        "ReplicateConfig: {{ replica_num: {}, nof_replica_num: {}, dfs_replica_num: {}, soft_pin_action: {}, soft_pin_ttl_ms: {}, "
+        "with_hard_pin: {:d}, preferred_segments: {}, {}preferred_nof_segments: {}, prefer_alloc_in_same_node: {:d}, data_type: {}{} }}",
+        replica_num, nof_replica_num, dfs_replica_num, name_in(kSoftPinActions, soft_pin_action),
+        soft_pin_ttl_ms ? std::to_string(*soft_pin_ttl_ms) : "default", with_hard_pin, joined(preferred_segments),
+        preferred_segment.empty() ? "" : "preferred_segment: " + preferred_segment + ", ", joined(preferred_nof_segments),
+        prefer_alloc_in_same_node, name_in(kDataTypes, data_type), group_ids ? ", group_ids: " + joined(*group_ids) : "");
 }
 
 std::optional<WriteOptions> write_options(const ReplicateConfig* config, size_t values, SameNode same_node, std::string_view host) {

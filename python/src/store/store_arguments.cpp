@@ -130,6 +130,8 @@ void PieceLists::parse_parts(nb::handle parts) {
     objects_.emplace(parts, "parts");
     first_.assign(1, 0);
     for (size_t i = 0; i < objects_->size(); ++i) {
+        if (PyObject_CheckBuffer((*objects_)[i].ptr()) == 0)
+            throw nb::type_error(format_text("parts: a buffer is expected, not {}", class_name((*objects_)[i])).c_str());
         if (!is_byte_row((*objects_)[i])) throw std::runtime_error("parts: each must be a contiguous buffer of bytes with one dimension");
         add_object((*objects_)[i], "parts");
     }

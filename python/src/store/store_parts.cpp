@@ -17,16 +17,25 @@ bool fits_in(const std::optional<store::Piece>& range, const std::byte* start, u
     return offset <= range->length - skipped && length <= range->length - skipped - offset;
 }
 
-/// -600 for every fragment that was asked for.
-nb::list all_invalid(nb::handle to_offsets) {
+/// -600 for every fragment of `keys` keys; one where it is not said how many there are.
+nb::list invalid_rows(size_t keys, const FrozenSequence* to_offsets) {
+    nb::list rows;
+    for (size_t key = 0; key < keys; ++key) {
+        const bool said = to_offsets != nullptr && key < to_offsets->size();
+        rows.append(repeated(StoreCode::kInvalidParams, said ? NumberList((*to_offsets)[key], "all_dst_offsets").size() : 1));
+    }
+    return rows;
+}
+
+/// The same for every buffer; one key where it is not said which.
+nb::list all_invalid(nb::handle buffers, nb::handle keys, nb::handle to_offsets) {
+    const FrozenSequence all_keys(keys, "all_keys"), all_to(to_offsets, "all_dst_offsets");
     nb::list all;
-    const FrozenSequence buffers(to_offsets, "all_dst_offsets");
-    for (size_t i = 0; i < buffers.size(); ++i) {
-        nb::list of_buffer;
-        const FrozenSequence keys(buffers[i], "all_dst_offsets");
-        for (size_t key = 0; key < keys.size(); ++key)
-            of_buffer.append(repeated(StoreCode::kInvalidParams, NumberList(keys[key], "all_dst_offsets").size()));
-        all.append(of_buffer);
+    for (size_t i = 0; i < NumberList(buffers, "buffer_ptrs").size(); ++i) {
+        const size_t count = i < all_keys.size() ? KeyList(all_keys[i], "all_keys").size() : 1;
+        std::optional<FrozenSequence> to;
+        if (i < all_to.size()) to.emplace(all_to[i], "all_dst_offsets");
+        all.append(invalid_rows(count, to ? &*to : nullptr));
     }
     return all;
 }
@@ -80,10 +89,12 @@ private:
                       const FrozenSequence& sizes) {
         const std::optional<store::Piece> range = start != nullptr ? client_.registered_range(start) : std::nullopt;
         const bool shape = to.size() == keys.size() && from.size() == keys.size() && sizes.size() == keys.size();
-        std::vector<Row>& rows = rows_.emplace_back(to.size());
-        for (size_t key = 0; key < to.size(); ++key) {
-            const std::vector<uint64_t> to_key = offsets(to[key], "all_dst_offsets");
+        std::vector<Row>& rows = rows_.emplace_back(keys.size());
+        for (size_t key = 0; key < keys.size(); ++key) {
             Row& row = rows[key];
+            row.results.assign(1, kInvalid);
+            if (key >= to.size()) continue;
+            const std::vector<uint64_t> to_key = offsets(to[key], "all_dst_offsets");
             row.results.assign(to_key.size(), kInvalid);
             if (!shape) continue;
             const std::vector<uint64_t> from_key = offsets(from[key], "all_src_offsets"), size_key = offsets(sizes[key], "all_sizes");
@@ -138,15 +149,15 @@ struct Fragments {
 nb::list DistributedStore::get_into_ranges(nb::handle buffers, nb::handle keys, nb::handle to_offsets, nb::handle from_offsets,
                                            nb::handle sizes) {
     const StoreRef client = use("get_into_ranges");
-    if (!client) return all_invalid(to_offsets);
+    if (!client) return all_invalid(buffers, keys, to_offsets);
     RangesCall call(*client);
-    return call.parse(buffers, keys, to_offsets, from_offsets, sizes) ? call.run() : all_invalid(to_offsets);
+    return call.parse(buffers, keys, to_offsets, from_offsets, sizes) ? call.run() : all_invalid(buffers, keys, to_offsets);
 }
 
 nb::list DistributedStore::open_reads(nb::handle keys) {
     const KeyList names(keys);
     const StoreRef client = use("batch_get_session_start");
-    if (!client) return repeated(StoreCode::kInvalidParams, names.size());
+    if (!client) return nb::list();
     return int_list(without_gil([&] { return client->open_reads(names.views()); }));
 }
 
@@ -155,7 +166,8 @@ nb::list DistributedStore::read_open(nb::handle keys, nb::handle addresses, nb::
     Fragments fragments;
     const bool fits = fragments.parse(addresses, sizes, offsets, names.size());
     const StoreRef client = use("batch_get_into_multi_buffer_ranges");
-    if (!client || !fits) return repeated(StoreCode::kInvalidParams, names.size());
+    if (!client) return nb::list();
+    if (!fits) return repeated(StoreCode::kInvalidParams, names.size());
     std::vector<store::PartToRead> parts;
     for (size_t key = 0; key < names.size(); ++key)
         for (const store::Piece& piece : fragments.pieces.pieces_of(key))
@@ -166,14 +178,17 @@ nb::list DistributedStore::read_open(nb::handle keys, nb::handle addresses, nb::
 int DistributedStore::close_reads(nb::handle keys) {
     const KeyList names(keys);
     const StoreRef client = use("batch_get_session_end");
-    return client && without_gil([&] { return client->close_reads(names.views()); }) ? 0 : -1;
+    if (!client) return -1;
+    without_gil([&] { return client->close_reads(names.views()); });
+    return 0;
 }
 
 nb::list DistributedStore::open_writes(nb::handle keys, nb::handle sizes, const ReplicateConfig* config) {
     const KeyList names(keys);
     const std::vector<uint64_t> lengths = NumberList(sizes, "sizes").values();
     const StoreRef client = use("batch_put_session_start");
-    if (!client || lengths.size() != names.size()) return repeated(StoreCode::kInvalidParams, names.size());
+    if (!client) return nb::list();
+    if (lengths.size() != names.size()) return repeated(StoreCode::kInvalidParams, names.size());
     const auto options = write_options(config, names.size(), SameNode::kAllowed, host_of(client->name()));
     if (!options) return repeated(StoreCode::kInvalidParams, names.size());
     std::vector<store::StoreClient::Reservation> values;
@@ -186,7 +201,8 @@ nb::list DistributedStore::write_open(nb::handle keys, nb::handle addresses, nb:
     Fragments fragments;
     const bool fits = fragments.parse(addresses, sizes, offsets, names.size());
     const StoreRef client = use("batch_put_from_multi_buffer_ranges");
-    if (!client || !fits) return repeated(StoreCode::kInvalidParams, names.size());
+    if (!client) return nb::list();
+    if (!fits) return repeated(StoreCode::kInvalidParams, names.size());
     fragments.pieces.drop_unreadable(*client);
     if (fragments.pieces.has_null()) return repeated(StoreCode::kInvalidParams, names.size());
     std::vector<store::PartToWrite> parts;
@@ -199,7 +215,7 @@ nb::list DistributedStore::write_open(nb::handle keys, nb::handle addresses, nb:
 nb::list DistributedStore::close_writes(nb::handle keys, bool revoke) {
     const KeyList names(keys);
     const StoreRef client = use(revoke ? "batch_put_session_revoke" : "batch_put_session_end");
-    if (!client) return repeated(StoreCode::kInvalidParams, names.size());
+    if (!client) return nb::list();
     return int_list(without_gil([&] { return client->close_writes(names.views(), revoke); }));
 }
 

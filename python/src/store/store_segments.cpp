@@ -10,6 +10,8 @@ namespace mooncake::python {
 namespace {
 
 constexpr int kInvalid = static_cast<int>(StoreCode::kInvalidParams);
+constexpr uint64_t kSegmentUnit = uint64_t{16} << 20;  // what callers ask for in small amounts comes in these
+constexpr uint64_t kSegmentMax = uint64_t{1} << 62;
 
 nb::dict mounted(const store::MountedSegments& segments, bool with_size) {
     nb::list ids;
@@ -21,7 +23,11 @@ nb::dict mounted(const store::MountedSegments& segments, bool with_size) {
     return answer;
 }
 
-nb::dict not_mounted(bool with_size) { return mounted({.code = StoreCode::kInvalidParams, .segments = {}, .bytes = 0}, with_size); }
+constexpr int kNotSetUp = -1;
+
+nb::dict not_mounted(bool with_size, StoreCode code = StoreCode::kInternalError) {
+    return mounted({.code = code, .segments = {}, .bytes = 0}, with_size);
+}
 
 nb::list replica_list(const store::ValueInfo& value) {
     nb::list replicas;
@@ -40,8 +46,10 @@ nb::dict DistributedStore::mount_file(const store::FileToMount& file) {
 nb::dict DistributedStore::mount_memory(nb::handle size, const std::string& protocol, const std::string& location) {
     const uint64_t bytes = number_from(size, "size");
     const StoreRef client = use("allocate_and_mount_segment");
-    if (!client || bytes == 0) return not_mounted(true);
-    return mounted(without_gil([&] { return client->mount_memory(bytes, protocol, location); }), true);
+    if (!client) return not_mounted(true);
+    if (bytes == 0 || bytes > kSegmentMax) return not_mounted(true, StoreCode::kInvalidParams);
+    const uint64_t whole = (bytes + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit;
+    return mounted(without_gil([&] { return client->mount_memory(whole, protocol, location); }), true);
 }
 
 int DistributedStore::unmount(nb::handle ids, nb::handle grace_s) {
@@ -49,7 +57,9 @@ int DistributedStore::unmount(nb::handle ids, nb::handle grace_s) {
     const std::optional<std::vector<store::SegmentId>> segments = segment_ids_from(ids);
     const uint64_t grace = number_from(grace_s, "grace_period_seconds");
     const StoreRef client = use("unmount_segment");
-    if (!client || !segments || segments->empty()) return kInvalid;
+    if (!client) return kNotSetUp;
+    if (!segments) return kInvalid;
+    if (segments->empty()) return 0;
     const std::chrono::seconds wait(std::min(grace, kGraceMax_s));
     return static_cast<int>(without_gil([&] { return client->unmount(*segments, wait); }));
 }

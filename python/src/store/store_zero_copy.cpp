@@ -52,13 +52,15 @@ int DistributedStore::put_with_metadata(nb::handle key, nb::handle address, nb::
     store::Piece pieces[] = {{address_from(metadata_address, "metadata_buffer_ptr"), number_from(metadata_size, "metadata_size")},
                              {address_from(address, "buffer_ptr"), number_from(size, "size")}};
     const StoreRef client = use("put_from_with_metadata");
-    if (!client) return kMisuse;
+    if (!client) return kInvalid;
+    if (pieces[1].length == 0) return 0;
     client->drop_unreadable(pieces);
     for (const store::Piece& piece : pieces)
-        if (piece.data == nullptr || piece.length == 0) return kMisuse;
+        if (piece.data == nullptr && piece.length != 0) return kMisuse;
     const auto options = write_options(config, 1, SameNode::kRefused, {});
     if (!options) return kMisuse;
-    const store::ValueToWrite wanted{name, pieces, options->group_of(0)};
+    const std::span<const store::Piece> parts = std::span(pieces).subspan(pieces[0].length == 0 ? 1 : 0);
+    const store::ValueToWrite wanted{name, parts, options->group_of(0)};
     return static_cast<int>(without_gil([&] { return client->write(std::span(&wanted, 1), options->config, false).front(); }));
 }
 

@@ -17,7 +17,7 @@ ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now)
     for (size_t i = 0; i < request.keys.size(); ++i) {
         const ObjectId id = granted.objects[i];
         const bool there = id != 0 && state.readable(state.objects()[id]) && reachable(state, id, request.unreachable);
-        reply.results[i] = there ? 1 : request.keys[i].empty() ? static_cast<int32_t>(StoreCode::kInvalidParams) : 0;
+        reply.results[i] = there ? 1 : 0;
         granted.objects[present] = id;  // those granted move to the front
         present += there;
     }

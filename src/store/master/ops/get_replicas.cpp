@@ -34,7 +34,7 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
     for (size_t i = 0; i < found.size(); ++i) {
         GetItem& item = reply.items[i];
         if (found[i] == 0) {
-            item.code = request.keys[i].empty() ? StoreCode::kInvalidParams : StoreCode::kObjectNotFound;
+            item.code = StoreCode::kObjectNotFound;
             continue;
         }
         const Object& object = state.objects()[found[i]];

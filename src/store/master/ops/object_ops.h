@@ -24,13 +24,13 @@ CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time 
 /// Gives a write up; the client has stopped writing, but for what is in doubt. Codes as put_end; kInvalidWrite also for a finished one.
 CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now);
 
-/// Grants leases. Per item: kInvalidParams (no key), kObjectNotFound (also where it, or one of its group, lies only where the caller cannot
+/// Grants leases. Per item: kObjectNotFound (also where it, or one of its group, lies only where the caller cannot
 /// reach it), kReplicaIsNotReady (it, or one of its group, is being written).
 GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time now);
 /// Grants promises.
 ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now);
 
-/// Per key: kInvalidParams, kObjectNotFound, kReplicaIsNotReady (being written), kObjectHasReplicationTask, kObjectHasLease.
+/// Per key: kObjectNotFound, kReplicaIsNotReady (being written), kObjectHasReplicationTask, kObjectHasLease.
 CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time now);
 /// Removes what `matches` (nothing: all), of one tenant or (nothing) of all; what remove() would refuse stays. Returns how many went.
 struct RemoveMatchingRequest {

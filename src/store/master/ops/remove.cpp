@@ -30,10 +30,11 @@ CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time n
     const TenantNumber tenant = state.tenant(request.tenant);
     for (const std::string_view key : request.keys) {
         const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
-        StoreCode code = key.empty() ? StoreCode::kInvalidParams : StoreCode::kObjectNotFound;
+        StoreCode code = StoreCode::kObjectNotFound;
         if (id != 0) code = check_removable(transaction, id, request.force, now);
         if (code == StoreCode::kOk) transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
-        if (code == StoreCode::kObjectNotFound && tenant != 0) transaction.apply(KeyBuried{.tenant = tenant, .key = std::string(key)});
+        if (code == StoreCode::kObjectNotFound && tenant != 0 && !key.empty())
+            transaction.apply(KeyBuried{.tenant = tenant, .key = std::string(key)});
         reply.codes.push_back(code);
     }
     return reply;
@@ -62,8 +63,7 @@ CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& re
     const TenantNumber tenant = state.tenant(request.tenant);
     const ClientNumber client = state.clients().find(request.client);
     const auto clear = [&](std::string_view key) {
-        if (key.empty()) return StoreCode::kInvalidParams;
-        const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, key);
+        const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
         if (id == 0) return StoreCode::kObjectNotFound;
         const Object& object = state.objects()[id];
         if (!object.has_value() || object.write != 0) return StoreCode::kReplicaIsNotReady;

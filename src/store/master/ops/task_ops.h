@@ -14,8 +14,8 @@ namespace mooncake::store {
 
 // tasks -------------------------------------------------------------------------------------------------------------------
 
-/// kInvalidParams (no key, unknown segment, source and target the same), kObjectNotFound, kReplicaNotFound (a move from where it is not),
-/// kReplicaAlreadyExists (it is on all targets), kTaskPendingLimitExceeded.
+/// kInvalidParams (unknown segment, source and target the same, a move from where it is not), kObjectNotFound, kReplicaAlreadyExists (a
+/// move to where it is), kTaskPendingLimitExceeded. A copy to where it is already has ended when it is created.
 TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time now);
 /// The client has carried out an order, or given it up and stopped: kOk (also when repeated), kTaskNotFound, kIllegalClient.
 StoreCode end_task(Transaction& transaction, const TaskEnd& end, Time now);

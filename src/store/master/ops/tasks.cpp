@@ -25,7 +25,7 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
     const SegmentTable& segments = state.segments();
     const bool move = request.type == TaskType::kMove;
     const auto refuse = [](StoreCode code) { return TaskReply{.code = code}; };
-    if (request.key.empty() || request.targets.empty() || (move && request.targets.size() != 1)) return refuse(StoreCode::kInvalidParams);
+    if (request.targets.empty() || (move && request.targets.size() != 1)) return refuse(StoreCode::kInvalidParams);
     TaskCreated change{.task = state.next_task(),
                        .type = request.type,
                        .tenant = std::string(request.tenant),
@@ -36,24 +36,25 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
     const bool same = move && request.source == request.targets[0];
     if (change.destination.empty() || same || (move && sources.empty())) return refuse(StoreCode::kInvalidParams);
     const TenantNumber tenant = state.tenant(request.tenant);
-    const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, request.key);
+    const ObjectId id = tenant == 0 || request.key.empty() ? 0 : state.objects().find(tenant, request.key);
     if (id == 0) return refuse(StoreCode::kObjectNotFound);
     const ReplicaList& replicas = state.objects()[id].replicas;
     if (replicas.empty()) return refuse(StoreCode::kReplicaIsNotReady);
     const auto holds = [&](SegmentNumber segment) { return replicas.find(segment) < replicas.size(); };
     if (move) {
         const auto source = std::find_if(sources.begin(), sources.end(), holds);
-        if (source == sources.end()) return refuse(StoreCode::kReplicaNotFound);
+        if (source == sources.end()) return refuse(StoreCode::kInvalidParams);
         change.source = *source;
     }
     const bool everywhere = std::all_of(request.targets.begin(), request.targets.end(), [&](const std::string& name) {
         const std::span<const SegmentNumber> numbers = segments.find_name(name);
         return std::any_of(numbers.begin(), numbers.end(), holds);
     });
-    if (everywhere) return refuse(StoreCode::kReplicaAlreadyExists);
+    if (everywhere && move) return refuse(StoreCode::kReplicaAlreadyExists);
     if (state.tasks().pending().size() >= state.options().pending_tasks_max) return refuse(StoreCode::kTaskPendingLimitExceeded);
     const TaskId task = change.task;
     transaction.apply(std::move(change));
+    if (everywhere) transaction.apply(TaskFinished{.task = task, .code = StoreCode::kOk, .message = "already there", .now = now});
     return {.task = task};
 }
 

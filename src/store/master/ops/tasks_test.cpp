@@ -57,15 +57,22 @@ TEST_F(Tasks, AMoveTakesTheSourceAwayButLeavesItToLeasedReaders) {
     EXPECT_EQ(state().quarantine().bytes(), kKiB);
 }
 
+TEST_F(Tasks, CopyToWhereItIsAlreadyHasEnded) {
+    const TaskReply created = copy("k", {"node01:1"});
+    ASSERT_EQ(created.code, StoreCode::kOk);
+    EXPECT_EQ(query_task(state(), created.task)->info.status, TaskStatus::kSuccess);
+    EXPECT_EQ(segments_of("k"), (Numbers{1}));
+    EXPECT_EQ(state().tasks().pending().size(), 0u);
+}
+
 TEST_F(Tasks, AreRefusedWhereTheyMakeNoSense) {
     EXPECT_EQ(copy("k", {}).code, StoreCode::kInvalidParams);
-    EXPECT_EQ(copy("", {"node02:1"}).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(copy("", {"node02:1"}).code, StoreCode::kObjectNotFound);
     EXPECT_EQ(copy("k", {"node09:1"}).code, StoreCode::kInvalidParams);
     EXPECT_EQ(copy("missing", {"node02:1"}).code, StoreCode::kObjectNotFound);
-    EXPECT_EQ(copy("k", {"node01:1"}).code, StoreCode::kReplicaAlreadyExists);
     EXPECT_EQ(move("k", "node01:1", "node01:1").code, StoreCode::kInvalidParams);
     EXPECT_EQ(move("k", "node09:1", "node01:1").code, StoreCode::kInvalidParams);
-    EXPECT_EQ(move("k", "node02:1", "node01:1").code, StoreCode::kReplicaNotFound);
+    EXPECT_EQ(move("k", "node02:1", "node01:1").code, StoreCode::kInvalidParams);
     start("writing");
     EXPECT_EQ(copy("writing", {"node02:1"}).code, StoreCode::kReplicaIsNotReady);
     EXPECT_EQ(finish({7, 7}), StoreCode::kTaskNotFound);
