@@ -43,6 +43,7 @@ public:
     }
     /// The reader does not listen any more.
     void close() { closed_ = true; }
+    bool closed() const { return closed_; }
 
 private:
     void push(std::optional<FeedUpdate> update) {
