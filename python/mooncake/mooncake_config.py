@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_GLOBAL_SEGMENT_SIZE = 3355443200  # 3.125 GiB
 DEFAULT_LOCAL_BUFFER_SIZE = 1073741824  # 1 GiB
 
-_PROTOCOLS = frozenset(
-    "tcp rdma efa cxl cxi ascend ub ubshmem barex hip musa maca sunrise_link nvlink nvlink_intra intra_nvlink shm rpc_only".split())
+_KNOWN_PROTOCOLS = frozenset(
+    "tcp rdma efa cxl cxi ascend ub ubshmem barex hip musa maca sunrise_link nvlink nvlink_intra intra_nvlink shm nvmeof rpc_only".split())
 _UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "m": 2, "mb": 2, "g": 3, "gb": 3, "t": 4, "tb": 4}
 _SIZE = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _TRUE = frozenset(("true", "1", "yes", "on", "enable"))
@@ -54,7 +54,7 @@ def _parse_protocol(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"Invalid protocol: {value!r}")
     protocol = value.strip().lower()
-    if protocol not in _PROTOCOLS:
+    if protocol not in _KNOWN_PROTOCOLS:
         logger.warning("Unrecognised protocol %r; it is passed on as it is", protocol)
     return protocol
 

@@ -205,8 +205,8 @@ class MooncakeStoreService:
         exists = await self._run(self.store.is_exist, key)
         if exists < 0:
             return _result(exists, "get")
-        value = await self._run(self.store.get, key) if exists else b""
-        if not value:
+        value = await self._run(self.store.get, key) if exists else None
+        if not exists or (not value and await self._run(self.store.is_exist, key) <= 0):  # b"" may mean that it went meanwhile
             return _answer(404, error="Key not found")
         return web.Response(body=value, content_type="application/octet-stream")
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values from and into memory named by its address, whole and in parts."""
 
+import ctypes
+import gc
 import mmap
 
 import numpy as np
 import pytest
 
 from mooncake.store import ReplicateConfig
-from store_helpers import random_bytes
+from store_helpers import Memory, random_bytes
 
 
 @pytest.fixture(params=["registered", "plain"])
@@ -164,6 +166,30 @@ def test_metadata_goes_before_the_data(store, memory):
     assert store.put_from_with_metadata("none", 0, a, 4, 4) == -1
     assert store.put_from_with_metadata("none", a, a, 0, 4) == 0 and store.is_exist("none") == 0
     assert store.put_from_with_metadata("data", a, 0, 4, 0) == 0 and store.get("data") == b"data"
+
+
+def test_memory_is_registered_until_it_was_unregistered_as_often(store):
+    plain = Memory(1 << 20)
+    a = plain.address
+    assert store.put("k", b"v" * 100) == 0
+    read = lambda: store.get_into_ranges([a], [["k"]], [[[8192]]], [[[0]]], [[[100]]])[0][0][0]
+    for length in (plain.size, plain.size, 4096):
+        assert store.register_buffer(a, length) == 0
+    assert store.register_buffer(a + 4096, 4096) == 0  # hides nothing of what is around it
+    assert [read(), store.unregister_buffer(a), read(), store.unregister_buffer(a), store.unregister_buffer(a + 4096), read()] == [100, 0, 100, 0, 0, 100]
+    assert [store.unregister_buffer(a), read(), store.unregister_buffer(a)] == [0, -600, -600]
+
+
+def test_memory_that_was_freed_while_registered_is_refused(store):
+    gone = mmap.mmap(-1, 4 << 20)
+    a = ctypes.addressof(ctypes.c_char.from_buffer(gone))
+    assert store.register_buffer(a, 4 << 20) == 0
+    gc.collect()
+    gone.close()
+    assert store.put("k", b"v" * 100) == 0
+    assert (store.put_from("l", a, 100), store.batch_put_from(["l"], [a], [100]), store.get_into("k", a, 100)) == (-600, [-600], -600)
+    assert (store.batch_get_into(["k"], [a], [100]), store.get_into_ranges([a], [["k"]], [[[0]]], [[[0]]], [[[1]]])) == ([-600], [[[-600]]])
+    assert (store.get("k"), store.unregister_buffer(a)) == (b"v" * 100, 0)
 
 
 # ---- parts of values

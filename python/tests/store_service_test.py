@@ -200,11 +200,11 @@ def test_the_service_tries_until_the_store_is_set_up(configured, monkeypatch, ou
     assert (asked["global_segment_size"], asked["master_server_addr"]) == ("1gb", "127.0.0.1:1") and "nosuch" not in asked
 
 
-@pytest.mark.parametrize("exists, value, status", [(1, b"v", 200), (0, b"v", 404), (-1, b"v", 500), (1, b"", 404)])
+@pytest.mark.parametrize("exists, value, status", [([1], b"v", 200), ([0], b"v", 404), ([-1], b"v", 500), ([1, 0], b"", 404), ([1, 1], b"", 200)])
 def test_a_get_asks_first_whether_there_is_a_value(configured, exists, value, status):
     service = MooncakeStoreService()
     service.store = Mock()
-    service.store.is_exist.return_value, service.store.get.return_value = exists, value
+    service.store.is_exist.side_effect, service.store.get.return_value = exists, value
     assert asyncio.run(service.handle_get(Mock(match_info={"key": "k"}))).status == status
 
 

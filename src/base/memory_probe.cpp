@@ -63,6 +63,12 @@ bool is_readable(const std::byte* address, uint64_t length) noexcept {
     }
 }
 
+bool is_mapped(const std::byte* address) noexcept {
+    const auto start = reinterpret_cast<uint64_t>(address);
+    unsigned char present = 0;
+    return ::mincore(reinterpret_cast<void*>(start - start % page_bytes()), 1, &present) == 0 || errno != ENOMEM;
+}
+
 bool is_writable(std::byte* address, uint64_t length) noexcept {
     const auto start = reinterpret_cast<uint64_t>(address);
     if (length == 0) return true;

@@ -9,6 +9,8 @@
 namespace mooncake {
 
 bool is_readable(const std::byte* address, uint64_t length) noexcept;
+/// Whether anything at all is mapped there; much cheaper.
+bool is_mapped(const std::byte* address) noexcept;
 /// Makes the pages present, as writing them would.
 bool is_writable(std::byte* address, uint64_t length) noexcept;
 

@@ -63,6 +63,12 @@ TEST_F(MemoryProbe, TellsReadingFromWriting) {
     EXPECT_TRUE(is_writable(start, 7 * kPage));
 }
 
+TEST_F(MemoryProbe, TellsWhetherAnythingIsMapped) {
+    EXPECT_TRUE(is_mapped(start + 5));
+    EXPECT_FALSE(is_mapped(reinterpret_cast<std::byte*>(0x1000)));
+    EXPECT_FALSE(is_mapped(reinterpret_cast<std::byte*>(UINT64_MAX)));
+}
+
 TEST_F(MemoryProbe, ChangesNoByte) {
     std::memset(start, 0x5a, kLength);
     EXPECT_TRUE(is_readable(start, kLength));

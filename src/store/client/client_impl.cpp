@@ -165,19 +165,14 @@ StoreCode ClientImpl::register_buffer(void* address, uint64_t length) {
         MC_LOG_WARNING("cannot register {} bytes at {}: {}", length, address, added.error().to_string());
         return StoreCode::kInvalidParams;
     }
-    Lock lock(buffers_mutex_);
-    uint64_t& known = buffers_[static_cast<const std::byte*>(address)];
-    known = std::max(known, length);
+    buffers_.add(static_cast<std::byte*>(address), length);
     return StoreCode::kOk;
 }
 
 StoreCode ClientImpl::unregister_buffer(void* address) {
     const auto pass = enter();
     if (!pass) return StoreCode::kUnavailableInCurrentStatus;
-    {
-        Lock lock(buffers_mutex_);
-        if (buffers_.erase(static_cast<const std::byte*>(address)) == 0) return StoreCode::kInvalidParams;
-    }
+    if (!buffers_.remove(static_cast<std::byte*>(address))) return StoreCode::kInvalidParams;
     const auto removed = core_->engine->unregister_memory(address);
     return removed ? StoreCode::kOk : StoreCode::kInvalidParams;
 }
@@ -188,12 +183,9 @@ std::optional<Piece> ClientImpl::registered_range(const void* address) const {
         auto* const staging = static_cast<std::byte*>(staging_memory_);
         if (at >= staging && at < staging + core_->config.buffer_bytes) return Piece{staging, core_->config.buffer_bytes};
     }
-    Lock lock(buffers_mutex_);
-    auto next = buffers_.upper_bound(at);
-    if (next == buffers_.begin()) return std::nullopt;
-    const auto& [start, length] = *std::prev(next);
-    if (at >= start + length) return std::nullopt;
-    return Piece{const_cast<std::byte*>(start), length};
+    const auto range = buffers_.find(at);
+    if (!range || !is_mapped(at)) return std::nullopt;  // somebody freed it meanwhile
+    return Piece{range->first, range->second};
 }
 
 void ClientImpl::drop_unreadable(std::span<Piece> sources) const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,6 +13,7 @@
 #include "store/client/client_core.h"
 #include "store/client/copy_worker.h"
 #include "store/client/read_sessions.h"
+#include "store/client/registered_buffers.h"
 #include "store/client/staging_pool.h"
 #include "store/client/store_client.h"
 #include "store/client/write_sessions.h"
@@ -114,8 +114,7 @@ private:
     mutable Gate gate_;          // every call is inside
     Mutex close_mutex_;          // held while close() runs
     bool closed_ MC_GUARDED_BY(close_mutex_) = false;
-    mutable Mutex buffers_mutex_;
-    std::map<const std::byte*, uint64_t> buffers_ MC_GUARDED_BY(buffers_mutex_);  // register_buffer(): start, length
+    RegisteredBuffers buffers_;
     void* staging_memory_ = nullptr;
     Mutex leaving_mutex_;
     std::condition_variable_any leaving_changed_;

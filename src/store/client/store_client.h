@@ -156,7 +156,7 @@ public:
     // ---- memory
     virtual StoreCode register_buffer(void* address, uint64_t length) = 0;
     virtual StoreCode unregister_buffer(void* address) = 0;
-    /// The registered range around this address; nothing: none.
+    /// The widest registered range around this address; nothing: none, or its memory is gone.
     virtual std::optional<Piece> registered_range(const void* address) const = 0;
     /// For sources that a caller gave as bare addresses: makes those null, which write() refuses, that are not registered and
     /// cannot be read. Asks the kernel; never faults.

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/thread_annotations.h"
+
+namespace mooncake::store {
+
+/// What callers have registered, to tell how far memory around an address may be used. Ranges lie apart or one inside the other, and may be
+/// there several times; whoever adds them has made sure of that. Thread-safe.
+class RegisteredBuffers {
+public:
+    using Range = std::pair<std::byte*, uint64_t>;
+
+    void add(std::byte* start, uint64_t length) {
+        Lock lock(mutex_);
+        Known& known = all_[start];
+        ++known.count;
+        if (length <= known.length) return;
+        known.length = length;
+        widen(start, length);
+    }
+
+    /// False if none begins there.
+    bool remove(std::byte* start) {
+        Lock lock(mutex_);
+        const auto found = all_.find(start);
+        if (found == all_.end()) return false;
+        if (--found->second.count != 0) return true;
+        all_.erase(found);
+        if (widest_.erase(start) != 0)
+            for (const auto& [inner, known] : all_) widen(inner, known.length);
+        return true;
+    }
+
+    /// The widest range around an address.
+    std::optional<Range> find(const std::byte* address) const {
+        Lock lock(mutex_);
+        return find_locked(address);
+    }
+
+private:
+    struct Known {
+        uint64_t length = 0;
+        uint32_t count = 0;
+    };
+
+    std::optional<Range> find_locked(const std::byte* address) const MC_REQUIRES(mutex_) {
+        const auto next = widest_.upper_bound(const_cast<std::byte*>(address));
+        if (next == widest_.begin()) return std::nullopt;
+        const auto& [start, length] = *std::prev(next);
+        if (static_cast<uint64_t>(address - start) >= length) return std::nullopt;
+        return Range{start, length};
+    }
+
+    void widen(std::byte* start, uint64_t length) MC_REQUIRES(mutex_) {
+        const auto around = find_locked(start);
+        if (around && length <= around->second - static_cast<uint64_t>(start - around->first)) return;
+        widest_.erase(widest_.lower_bound(start), widest_.lower_bound(start + length));
+        widest_[start] = length;
+    }
+
+    mutable Mutex mutex_;
+    std::map<std::byte*, Known> all_ MC_GUARDED_BY(mutex_);
+    std::map<std::byte*, uint64_t> widest_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mooncake::store
