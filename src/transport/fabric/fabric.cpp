@@ -125,8 +125,9 @@ Result<> FabricTransport::open_rails(const Topology& topology) {
     const EngineOptions& options = context_.options;
     MC_ASSIGN_OR_RETURN(const std::vector<Offer> offers, find_offers(*parts_->api, parts_->profile, options));
     const ProviderProfile& profile = parts_->profile;
-    const uint64_t window = offers.size() == 1 ? profile.flight_bytes_max
-                                               : static_cast<uint64_t>(std::max(1, options.fabric.run)) * profile.stripe_bytes;
+    // Where there are several, none takes more of a queue than it can carry soon.
+    const uint64_t run = static_cast<uint64_t>(std::max(1, options.fabric.run)) * profile.stripe_bytes;
+    const uint64_t window = std::max(profile.flight_bytes_max, run);
     Error last;
     for (const Offer& offer : offers) {
         RailMetrics* const metrics = context_.metrics == nullptr ? nullptr : &parts_->metrics.emplace_back(*context_.metrics, offer.nic);
@@ -135,6 +136,7 @@ Result<> FabricTransport::open_rails(const Topology& topology) {
                                 .profile = profile,
                                 .operations_max = options.fabric.operations_max,
                                 .window_bytes = window,
+                                .run_bytes = offers.size() == 1 ? window : run,
                                 .numa_node = numa_node_of(topology, offer.nic),
                                 .metrics = metrics});
         if (!rail) {

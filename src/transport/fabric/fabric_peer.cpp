@@ -59,7 +59,7 @@ void DoubtTable::found(Incarnation target) {
 // ---- coming and going
 
 FabricPeer::FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const EndpointBlob& blob)
-    : shared_(shared), descriptor_(std::move(descriptor)), flights_on_(shared.rails.size()) {
+    : shared_(shared), descriptor_(std::move(descriptor)), flights_on_(shared.rails.size()), bytes_on_(shared.rails.size()) {
     Lock lock(mutex_);
     for (const RailRecord& record : blob.rails) remotes_.push_back({.record = record});
     old_routes_.resize(shared_.rails.size());
@@ -250,7 +250,9 @@ bool FabricPeer::concerns(const Rail& rail) const noexcept {
 }
 
 Duration FabricPeer::patience() const noexcept {
-    const uint64_t piece = std::min(bytes_aloft_.load(std::memory_order_relaxed), 2 * shared_.profile.stripe_bytes);
+    uint64_t aloft = 0;
+    for (const auto& bytes : bytes_on_) aloft += bytes.load(std::memory_order_relaxed);
+    const uint64_t piece = std::min(aloft, 2 * shared_.profile.stripe_bytes);
     return kWaitSpin + std::chrono::microseconds(piece / kFastBytesPerUs);
 }
 

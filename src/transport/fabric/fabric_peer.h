@@ -187,6 +187,7 @@ private:
     /// Goes when nothing else is under way: where one bad operation takes all others of its connection with it, it must not do so again.
     bool goes_alone(const Piece& piece) const noexcept { return piece.attempts > 0 && piece.attempts + 1 >= shared_.options.attempts; }
     void call_rails() MC_REQUIRES(mutex_);
+    Rail::Share share_of(const Rail& rail) const noexcept;
     uint64_t length_for(const Rail& rail, uint64_t left, uint64_t room) const noexcept;
 
     // ---- ahead of the first transfer (peer_warm_up.cpp)
@@ -229,8 +230,8 @@ private:
     std::atomic<bool> broken_{false};
     std::atomic<uint32_t> next_rail_{0};
     std::vector<std::atomic<uint32_t>> flights_on_;  // by rail
-    std::atomic<uint64_t> bytes_aloft_{0};
-    Gate endings_;  // somebody is about to tell completions
+    std::vector<std::atomic<uint64_t>> bytes_on_;    // by rail
+    Gate endings_;                                   // somebody is about to tell completions
 
     Mutex mutex_;
     std::condition_variable_any changed_;

@@ -2,13 +2,17 @@
 // Two real processes over libfabric, one of which dies or hangs, or whose links are cut. Links are cut in network namespaces that the
 // test makes for itself, where it may.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "transport/fabric/testing/remote_target.h"
 
@@ -29,7 +33,8 @@ struct Pair : RemoteTarget {
     explicit Pair(bool own_network = false) : RemoteTarget(own_network, kLength) {}
     void open(const std::string& ours, const std::string& theirs) {
         lend(theirs);
-        initiator.emplace(*this, local, options_for(ours));
+        controls.add(*this);
+        initiator.emplace(*this, local, options_for(ours), &controls);
         peer = initiator->peer.get();
     }
     Result<std::unique_ptr<Peer>> connect(Deadline deadline) { return initiator->host.transport().connect(descriptor, deadline); }
@@ -44,6 +49,7 @@ struct Pair : RemoteTarget {
     }
 
     TestMemory local{kLength};
+    ManyControls controls;
     std::optional<Initiator> initiator;
     Peer* peer = nullptr;
     std::string why;
@@ -52,18 +58,81 @@ struct Pair : RemoteTarget {
 // ---- processes that die and hang
 
 TEST(FabricProcess, ATargetThatIsKilledEndsItsTransfersSoon) {
+    Duration fastest = Duration::max();
     for (int round = 0; round < 5; ++round) {
         Pair pair;
         pair.open("127.0.0.1", "127.0.0.1");
         ASSERT_TRUE(pair.write(1));
-        std::jthread killer([&] { pair.child.signal(SIGKILL); });
+        Time killed{};
+        std::jthread killer([&] {
+            killed = Clock::now();
+            pair.child.signal(SIGKILL);
+        });
         const Deadline deadline = patience();
         Result<uint64_t> moved;
         while ((moved = transfer(*pair.peer, Direction::kWrite, pair.all())) && !deadline.passed()) {}
+        const Time ended = Clock::now();
+        killer.join();
+        fastest = std::min(fastest, ended - killed);
         const Code code = code_of(moved);
         EXPECT_TRUE(code == Code::kUnavailable || code == Code::kStale) << moved.error().to_string();
         while (pair.peer->usable() && !deadline.passed()) std::this_thread::yield();
         EXPECT_FALSE(pair.peer->usable());
+    }
+    EXPECT_LT(fastest, 1s);
+}
+
+/// Writes to a target while another one, of the same rails, is in trouble.
+struct Bystander {
+    explicit Bystander(Pair& other) : target(false, kLength) {
+        target.lend("127.0.0.1");
+        other.controls.add(target);
+        auto connected = other.initiator->host.transport().connect(target.descriptor, patience());
+        MC_CHECK(connected.has_value());
+        peer = std::move(*connected);
+        all = {.local = local.data(), .remote = target.address, .length = 1 << 20, .region = other.initiator->host.add(local)};
+    }
+    /// How many writes fit into that time; -1: one failed.
+    int writes_in(Duration time) {
+        int count = 0;
+        for (const Deadline end = Deadline::after(time); !end.passed(); ++count)
+            if (!transfer(*peer, Direction::kWrite, all)) return -1;
+        return count;
+    }
+
+    RemoteTarget target;
+    const TestMemory local{1 << 20};
+    std::unique_ptr<Peer> peer;
+    Slice all;
+};
+
+TEST(FabricProcess, OthersGoOnAtTheirSpeedWhenATargetIsKilledOrHangs) {
+    for (const int number : {SIGKILL, SIGSTOP}) {
+        double best = 0;
+        // A machine that has other things to do makes it slower, but never faster.
+        for (int round = 0; round < 5 && best < 0.8; ++round) {
+            Pair pair;
+            pair.open("127.0.0.1", "127.0.0.1");
+            ASSERT_TRUE(pair.write(1));
+            Bystander other(pair);
+            (void)other.writes_in(100ms);
+            const int before = other.writes_in(300ms);
+            Completion completion;
+            completion.add(8);
+            std::vector<Slice> slices(8, pair.all());
+            for (Slice& slice : slices) slice.completion = &completion;
+            pair.child.signal(number);
+            pair.peer->submit(Direction::kWrite, slices, Submit::kLeave);
+            const int meanwhile = other.writes_in(300ms);
+            ASSERT_GT(before, 0);
+            ASSERT_GT(meanwhile, 0) << "a write to the healthy one failed";
+            best = std::max(best, static_cast<double>(meanwhile) / before);
+            EXPECT_EQ(other.target.control.sum(1 << 20), sum_of(other.local.bytes()));
+            pair.child.kill();
+            ASSERT_TRUE(pair.peer->wait(completion, patience()));
+            EXPECT_FALSE(completion.result());
+        }
+        EXPECT_GE(best, 0.8) << "signal " << number;
     }
 }
 
@@ -96,11 +165,47 @@ TEST(FabricProcess, WhatIsSentToAHungTargetIsInDoubtUntilItAnswers) {
     EXPECT_FALSE(completion.result());
     pair.child.signal(SIGCONT);
     EXPECT_EQ(pair.peer->cancel(completion, Error(Code::kTimedOut, "again"), patience()), Stopped::kEverywhere);
+    // Nothing of it comes after what is written now.
+    ASSERT_TRUE(pair.write(3)) << pair.why;
+    const Deadline quiet = Deadline::after(300ms);
+    while (!quiet.passed()) ASSERT_EQ(pair.control.sum(kLength), sum_of(pair.local.bytes()));
+}
+
+TEST(FabricProcess, WhatAHungTargetSendsLaterDoesNotReachMemoryThatWasGivenBack) {
+    for (const bool close : {false, true}) {
+        Pair pair;
+        pair.open("127.0.0.1", "127.0.0.1");
+        ASSERT_TRUE(pair.write(1));
+        pair.child.signal(SIGSTOP);
+        Completion completion;
+        completion.add(1);
+        std::vector<Slice> slices{pair.all()};
+        slices[0].completion = &completion;
+        pair.peer->submit(Direction::kRead, slices, Submit::kLeave);
+        const Time start = Clock::now();
+        EXPECT_FALSE(pair.peer->wait(completion, Deadline::after(200ms))) << "who hangs answers nothing";
+        EXPECT_GE(Clock::now() - start, 200ms);
+        if (close) pair.peer->close(Error(Code::kCancelled, "closed"));
+        else
+            EXPECT_EQ(pair.peer->cancel(completion, Error(Code::kTimedOut, "too long"), patience()), Stopped::kEverywhere)
+                << "a read leaves nothing";
+        ASSERT_TRUE(completion.done());
+        pair.local.fill(std::byte{42});
+        pair.child.signal(SIGCONT);
+        (void)pair.control.sum(8);  // it runs again
+        const Deadline quiet = Deadline::after(300ms);
+        while (!quiet.passed()) ASSERT_TRUE(pair.local.all(std::byte{42}));
+    }
 }
 
 // ---- links that are cut
 
 constexpr int kCuts = 20;
+
+Duration median(std::vector<Duration> times) {
+    std::nth_element(times.begin(), times.begin() + static_cast<ptrdiff_t>(times.size() / 2), times.end());
+    return times[times.size() / 2];
+}
 
 /// Runs in a process of its own, because it leaves the network of the others.
 TEST(FabricChild, DISABLED_WritesWhileLinksAreCut) {
@@ -111,6 +216,8 @@ TEST(FabricChild, DISABLED_WritesWhileLinksAreCut) {
     const std::string there = format_text("nsenter -t {} -n ", pair.child.pid());
     std::mt19937_64 random(1);
     uint64_t seed = 1;
+    std::vector<Duration> without, back;  // how long the write took whose link was cut; until the link was in use again
+    Time healed{};
     for (int round = 0; round < kCuts; ++round) {
         // The link is in use.
         const Deadline deadline = patience();
@@ -118,6 +225,8 @@ TEST(FabricChild, DISABLED_WritesWhileLinksAreCut) {
             if (!pair.write(++seed)) return say(format_text("result {}, before cut {}", pair.why, round));
             if (deadline.passed()) return say(format_text("result the link did not come back after cut {}", round));
         }
+        if (round > 0) back.push_back(Clock::now() - healed);
+        const Time began = Clock::now();
         const std::string side = round % 2 == 0 ? "" : there;
         {
             const auto pause = std::chrono::microseconds(random() % 60'000);
@@ -128,11 +237,16 @@ TEST(FabricChild, DISABLED_WritesWhileLinksAreCut) {
             });
             if (!pair.write(++seed)) return say(format_text("result {}, during cut {}", pair.why, round));
         }
+        without.push_back(Clock::now() - began);
         if (!pair.write(++seed)) return say(format_text("result {}, while cut {}", pair.why, round));
         shell(side + "ip link set r1 up");
+        healed = Clock::now();
         for (int i = 0; i < 3; ++i)
             if (!pair.write(++seed)) return say(format_text("result {}, after cut {}", pair.why, round));
     }
+    // The usual case: a busy machine makes some of them slower. A stall is 0.5 s, an undisturbed write 0.1 s, and 2 MiB take a few turns.
+    if (median(without) > 1s) return say(format_text("result a cut costs {} ms", median(without) / 1ms));
+    if (median(back) > 2s) return say(format_text("result a link is back after {} ms", median(back) / 1ms));
     say("result good");
 }
 
@@ -158,9 +272,8 @@ TEST(FabricChild, DISABLED_WritesWhileALinkFlaps) {
     uint64_t seed = 1;
     {
         const std::jthread flapper([&] {
-            for (int i = 0; i < 10; ++i) {
-                const Time at = Clock::now() + 500ms;
-                while (Clock::now() < at) std::this_thread::yield();
+            for (int i = 0; i < 40; ++i) {
+                ::poll(nullptr, 0, 500);
                 shell(format_text("ip link set r1 {}", i % 2 == 0 ? "down" : "up"));
             }
             over = true;

@@ -83,7 +83,7 @@ TEST_F(FabricShare, AnotherPeerNeedNotWaitForALongQueue) {
     const TestMemory third(4096);
     c->add(third);
     auto other = a->transport().connect(c->describe(), patience()).value();
-    std::vector<Slice> many(50'000, slice(0, 4096));
+    std::vector<Slice> many(5'000, slice(0, 4096));
     Completion completion;
     completion.add(static_cast<uint32_t>(many.size()));
     for (Slice& one : many) one.completion = &completion;
@@ -95,6 +95,42 @@ TEST_F(FabricShare, AnotherPeerNeedNotWaitForALongQueue) {
     EXPECT_TRUE(completion.result());
     other.reset();
     c.reset();
+}
+
+TEST_F(FabricShare, TargetsThatHangLeaveTheRailToOthers) {
+    for (const uint64_t piece : {kStripe, kArea / 2}) {  // by number, and by bytes
+        EngineOptions options = calm();
+        options.fabric.stripe_bytes = kArea;
+        open(1, options);
+        std::vector<std::unique_ptr<TransportHost>> hosts;
+        std::vector<std::unique_ptr<Peer>> peers;
+        TestMemory others(kArea);
+        for (const char* name : {"c", "d", "e"}) {
+            hosts.push_back(host(name, 1, {}, options));
+            hosts.back()->add(others);
+            peers.push_back(a->transport().connect(hosts.back()->describe(), patience()).value());
+        }
+        // Nobody answers but the last.
+        for (const char* nic : {"b0", "c0", "d0"}) network.stop(nic);
+        Completion stuck;
+        const std::vector<Slice> here(
+            256, {.local = local.data(), .remote = remote.address(), .length = piece, .completion = &stuck, .region = local_region});
+        std::vector<Slice> elsewhere = here;
+        for (Slice& one : elsewhere) one.remote = others.address();
+        stuck.add(3 * static_cast<uint32_t>(here.size()));
+        peer->submit(Direction::kRead, here, Submit::kLeave);
+        for (size_t i = 0; i < 2; ++i) peers[i]->submit(Direction::kRead, elsewhere, Submit::kLeave);
+        for (int i = 0; i < 20; ++i)
+            ASSERT_TRUE(transfer(*peers.back(), Direction::kRead,
+                                 Slice{.local = local.data(), .remote = others.address(), .length = piece, .region = local_region}));
+        EXPECT_FALSE(stuck.done()) << "they only waited until it was over";
+        for (const char* nic : {"b0", "c0", "d0"}) network.go_on(nic);
+        ASSERT_TRUE(peer->wait(stuck, patience()));
+        EXPECT_TRUE(stuck.result());
+        peers.clear();
+        TearDown();
+        hosts.clear();
+    }
 }
 
 // ---- "again"

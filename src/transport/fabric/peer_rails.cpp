@@ -42,6 +42,11 @@ uint64_t FabricPeer::length_for(const Rail& rail, uint64_t left, uint64_t room) 
     return fragment_length(left, room, {.operation_bytes_max = most, .stripe_bytes = shared_.profile.stripe_bytes});
 }
 
+Rail::Share FabricPeer::share_of(const Rail& rail) const noexcept {
+    return {.operations = flights_on_[rail.index()].load(std::memory_order_relaxed),
+            .bytes = bytes_on_[rail.index()].load(std::memory_order_relaxed)};
+}
+
 bool FabricPeer::open_route(Rail& rail, uint32_t remote, Path& path) {
     const RailRecord& there = remotes_[remote].record;
     if (path.route && path.route->epoch == there.epoch) return true;
@@ -114,7 +119,7 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
     if (route.in_flight++ == 0) route.progress = flight.began;
     ++in_flight_;
     flights_on_[rail.index()].fetch_add(1, std::memory_order_relaxed);
-    bytes_aloft_.fetch_add(piece.length, std::memory_order_relaxed);
+    bytes_on_[rail.index()].fetch_add(piece.length, std::memory_order_relaxed);
     alone_ = piece.run != nullptr && goes_alone(piece);
     const bool virtual_addresses = remotes_[route.remote].record.virtual_addresses;
     operation = {.direction = piece.direction,
@@ -165,7 +170,7 @@ FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operati
         }
         if (choice == Choice::kLater) later = Next::kLater;
         if (choice != Choice::kFound) continue;
-        if (!rail.has_room(waiting->piece.length)) return Next::kLater;
+        if (!rail.has_room(waiting->piece.length, share_of(rail))) return Next::kLater;
         if (!waiting->piece.registered) {
             flight.bounce = rail.take_bounce();
             if (flight.bounce == nullptr) return Next::kLater;
@@ -223,7 +228,7 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
         if (choice == Choice::kLater) later = Next::kLater;
         if (choice != Choice::kFound) continue;
         const uint64_t length = length_for(rail, slice.length - batch->offset, room);
-        if (!rail.has_room(length)) return Next::kLater;
+        if (!rail.has_room(length, share_of(rail))) return Next::kLater;
         if (slice.region == nullptr) {
             flight.bounce = rail.take_bounce();
             if (flight.bounce == nullptr) return Next::kLater;
@@ -313,7 +318,7 @@ void FabricPeer::land(Rail& rail, Flight& flight) {
     --flight.route->in_flight;
     --in_flight_;
     flights_on_[rail.index()].fetch_sub(1, std::memory_order_relaxed);
-    bytes_aloft_.fetch_sub(flight.piece.length, std::memory_order_relaxed);
+    bytes_on_[rail.index()].fetch_sub(flight.piece.length, std::memory_order_relaxed);
     if (flight.bounce != nullptr) rail.release_bounce(std::exchange(flight.bounce, nullptr));
     alone_ = false;
 }

@@ -45,7 +45,7 @@ FabricPeer::Next FabricPeer::prepare_warm_up(Rail& rail, Flight& flight, Operati
         rail.wake_by(path->route->retry_at);
         return Next::kLater;
     }
-    if (!rail.has_room(0) || !begin_probe(rail, *path, *keys_.any(remote), flight, operation)) return Next::kLater;
+    if (!rail.has_room(0, share_of(rail)) || !begin_probe(rail, *path, *keys_.any(remote), flight, operation)) return Next::kLater;
     to_warm_ &= ~bit;
     return Next::kReady;
 }

@@ -238,7 +238,7 @@ void Rail::pull(Endings& endings) {
         announced_.clear();
         announced_any_.store(false, std::memory_order_seq_cst);
     }
-    if (active_.empty() || !has_room(0)) return;
+    if (active_.empty() || aloft_ >= credits_max_) return;
     std::erase_if(active_, [&](RailClient* client) { return !client->pull(*this, endings); });
     // The next round begins with another one.
     if (active_.size() > 1) std::rotate(active_.begin(), active_.begin() + 1, active_.end());
@@ -264,6 +264,16 @@ void Rail::tick(Time now, Endings& endings) {
 }
 
 // ---- operations
+
+bool Rail::has_room(uint64_t bytes, const Share& share) const noexcept {
+    if (aloft_ == 0) return true;
+    if (aloft_ >= credits_max_ || share.operations >= kShareMax * (credits_max_ - aloft_)) return false;
+    const uint64_t total = aloft_bytes_ + bytes, window = settings_.window_bytes;
+    // Who has nothing yet gets a first piece even where others fill the window.
+    if (share.operations == 0) return total <= 2 * window;
+    const uint64_t own = share.bytes + bytes;
+    return own <= settings_.run_bytes && total <= window && own <= kShareMax * (window - total);
+}
 
 Flight& Rail::take() {
     if (free_.empty()) {

@@ -48,6 +48,7 @@ public:
         ProviderProfile profile;
         uint32_t operations_max = 0;     // 0: as many as the NIC takes
         uint64_t window_bytes = 0;       // in flight
+        uint64_t run_bytes = 0;          // of which of one client
         int32_t numa_node = -1;          // -1: not known
         RailMetrics* metrics = nullptr;  // null: nothing is counted; outlives the rail
     };
@@ -111,9 +112,13 @@ public:
     bool serve_again() MC_REQUIRES(mutex_);
     /// Closes the serving endpoint for good. No registration is bound to it.
     void stop_serving() MC_REQUIRES(mutex_);
-    bool has_room(uint64_t bytes) const noexcept MC_REQUIRES(mutex_) {
-        return aloft_ < credits_max_ && (aloft_ == 0 || aloft_bytes_ + bytes <= settings_.window_bytes);
-    }
+    /// What a client has under way here.
+    struct Share {
+        uint32_t operations = 0;
+        uint64_t bytes = 0;
+    };
+    /// Whether it may have so much more. A client that has much must leave some: one whose target hangs would else take the rail from all others.
+    bool has_room(uint64_t bytes, const Share& share) const noexcept MC_REQUIRES(mutex_);
     Flight& take() MC_REQUIRES(mutex_);
     void release(Flight& flight) MC_REQUIRES(mutex_);
     /// False: "again".
@@ -144,6 +149,7 @@ public:
     void release_bounce(std::byte* bounce) MC_REQUIRES(mutex_) { bounces_.push_back(bounce); }
     void* bounce_descriptor() const noexcept MC_REQUIRES(mutex_) { return bounce_key_ ? bounce_key_->descriptor() : nullptr; }
 
+    static constexpr uint32_t kShareMax = 3;  // times as much as it leaves for others
     static constexpr uint64_t kBounceBytes = 256 << 10;
     static constexpr size_t kBounces = 8;
 

@@ -126,11 +126,29 @@ void RemoteTarget::lend(const std::string& nodes) {
     descriptor.endpoints["fabric"] = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-Initiator::Initiator(RemoteTarget& target, const TestMemory& memory, const EngineOptions& options)
+void ManyControls::add(RemoteTarget& target) {
+    Lock lock(mutex_);
+    controls_[target.descriptor.incarnation.value] = &target.control;
+}
+
+Result<ControlPlane::Bytes> ManyControls::call(const SegmentDescriptor& descriptor, const std::string& name, Bytes request,
+                                               Deadline deadline) {
+    ControlPlane* control = nullptr;
+    {
+        Lock lock(mutex_);
+        control = controls_.at(descriptor.incarnation.value);
+    }
+    return control->call(descriptor, name, std::move(request), deadline);
+}
+
+Initiator::Initiator(RemoteTarget& target, const TestMemory& memory, const EngineOptions& options, ManyControls* controls)
     : host(
           [&](const TransportContext& context) {
-              return make_fabric_transport(
-                  {.incarnation = context.incarnation, .options = context.options, .access = context.access, .control = target.control});
+              ControlPlane& own = target.control;
+              return make_fabric_transport({.incarnation = context.incarnation,
+                                            .options = context.options,
+                                            .access = context.access,
+                                            .control = controls != nullptr ? *controls : own});
           },
           options),
       region(host.add(memory)) {

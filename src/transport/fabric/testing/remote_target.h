@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -45,9 +46,23 @@ struct RemoteTarget {
     uint64_t address = 0;
 };
 
+/// The control planes of several such processes. Thread-safe.
+class ManyControls final : public ControlPlane {
+public:
+    void add(RemoteTarget& target);
+    void serve(std::string, Handler) override {}
+    Result<Bytes> call(const SegmentDescriptor& descriptor, const std::string& name, Bytes request, Deadline deadline) override;
+
+private:
+    Mutex mutex_;
+    std::map<uint64_t, ControlPlane*> controls_ MC_GUARDED_BY(mutex_);  // by incarnation
+};
+
 /// An engine in this process that is connected to a target.
 struct Initiator {
-    Initiator(RemoteTarget& target, const mooncake::testing::TestMemory& memory, const EngineOptions& options);
+    /// `controls`: how it speaks to that one and others; null: to that one alone.
+    Initiator(RemoteTarget& target, const mooncake::testing::TestMemory& memory, const EngineOptions& options,
+              ManyControls* controls = nullptr);
 
     mooncake::testing::TransportHost host;
     const MemoryRegion* region = nullptr;
