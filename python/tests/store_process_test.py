@@ -178,7 +178,7 @@ assert store.get('k') == b'v' and bytes(handle) == b'v'
 
 
 def test_health_tells_of_a_dead_master():
-    master = Master()
+    master = Master("--client_ttl=3600")  # long before that is over
     store = open_store(master.address)
     assert store.put("k", b"v") == 0 and store.health_check() == 0
     master.kill()

@@ -82,7 +82,7 @@ Gate::Pass ClientImpl::enter() const { return forked() ? Gate::Pass() : gate_.en
 
 bool ClientImpl::master_reachable() {
     const auto pass = enter();
-    return pass && membership_->epoch() != 0;
+    return pass && membership_->epoch() != 0 && membership_->answering();
 }
 
 void ClientImpl::close() {

@@ -50,6 +50,10 @@ public:
     void leave();
 
     uint64_t epoch() const noexcept { return epoch_.load(std::memory_order_acquire); }
+    bool answering() const {
+        Lock lock(mutex_);
+        return answering_;
+    }
     const Catalogue& catalogue() const noexcept { return catalogue_; }
 
 private:

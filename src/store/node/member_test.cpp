@@ -241,6 +241,9 @@ TEST_F(MemberTest, SilenceForTheClientsTimeEndsWritesAndTheSameMasterMayComeBack
     join_with_values();
     master_.set_mood(Mood::kGone);
     const Time silent = now();
+    EXPECT_TRUE(member_.answering());
+    beat();
+    EXPECT_FALSE(member_.answering());
     while (now() - silent < 9900ms) beat();
     EXPECT_THAT(listener_.take_master(), IsEmpty());
     while (now() - silent < 10s) beat();
@@ -252,6 +255,7 @@ TEST_F(MemberTest, SilenceForTheClientsTimeEndsWritesAndTheSameMasterMayComeBack
     master_.take_log();
     beat();
     EXPECT_THAT(listener_.take_master(), ElementsAre("found 100"));
+    EXPECT_TRUE(member_.answering());
     EXPECT_EQ(member_.epoch(), 100U);
     EXPECT_THAT(master_.take_log(), ElementsAre("ping")) << "it still knows us: nothing to report, and the feed goes on";
 }

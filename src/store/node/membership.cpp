@@ -53,6 +53,7 @@ public:
         return member_.unmount(segment, grace, deadline);
     }
     uint64_t epoch() const noexcept override { return member_.epoch(); }
+    bool answering() const override { return member_.answering(); }
     const Catalogue& catalogue() const noexcept override { return member_.catalogue(); }
 
 private:

@@ -55,8 +55,10 @@ public:
     virtual Result<StoreCode> mount(const SegmentSpec& segment, Deadline deadline) = 0;
     virtual Result<StoreCode> unmount(const SegmentId& segment, Duration grace, Deadline deadline) = 0;
 
-    /// The life of the master that answers now; 0: none.
+    /// The life of the master whose word holds; 0: none.
     virtual uint64_t epoch() const noexcept = 0;
+    /// Whether the master answered when it was last asked.
+    virtual bool answering() const = 0;
     virtual const Catalogue& catalogue() const noexcept = 0;
 };
 
