@@ -128,13 +128,14 @@ size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
     std::vector<size_t> row(b.size() + 1);
     for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
     for (size_t i = 1; i <= a.size(); ++i) {
-        if (*std::min_element(row.begin(), row.end()) >= limit) return limit;
-        size_t diagonal = std::exchange(row[0], i);
+        size_t diagonal = std::exchange(row[0], i), least = i;
         for (size_t j = 1; j <= b.size(); ++j) {
             const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
             diagonal = row[j];
-            row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
+            row[j] = std::min(std::min(row[j], row[j - 1]) + 1, changed);
+            least = std::min(least, row[j]);
         }
+        if (least >= limit) return limit;
     }
     return std::min(row[b.size()], limit);
 }
