@@ -363,6 +363,47 @@ def test_a_client_says_what_is_wrong(flags: list[str], reason: str) -> None:
     assert reason in done.stderr
 
 
+# ---- strange requests
+
+
+def talk(port: int, request: bytes) -> bytes:
+    """Everything that comes back until the master closes."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
+        connection.sendall(request)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer
+
+
+@pytest.mark.parametrize(("request_", "status"), [
+    (b"GET /role HTTP/1.1\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", 431),
+    (b"GET /query_key?key=" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 431),
+    (b"GET /query_key?key=%zz HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+    (b"GET /query_key?key=%ff%00 HTTP/1.1\r\nConnection: close\r\n\r\n", 404),
+    (b"BREW /role HTTP/1.1\r\nConnection: close\r\n\r\n", 405),
+    (b"GET /role%00 HTTP/1.1\r\nConnection: close\r\n\r\n", 404),
+    (b"GET http://somewhere/role HTTP/1.1\r\nConnection: close\r\n\r\n", 200),
+    (b"POST /api/v1/drain_jobs HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
+    (b"GET /role HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400),
+    (b"GET /get_all_keys HTTP/1.0\r\n\r\n", 200),
+    (b"HEAD /get_all_keys HTTP/1.1\r\nConnection: close\r\n\r\n", 200),
+])
+def test_strange_requests_are_answered_and_others_served(master: Master, request_: bytes, status: int) -> None:
+    answer = talk(master.admin_port, request_)
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
+    assert master.ask("/role")[0] == 200
+
+
+def test_requests_that_come_together_are_answered_in_order(master: Master) -> None:
+    requests = [b"GET /role", b"GET /get_all_keys", b"HEAD /get_all_keys", b"POST /role", b"GET /ha_status"]
+    last = b" HTTP/1.1\r\nConnection: close\r\n\r\n"
+    answer = talk(master.admin_port, b" HTTP/1.1\r\n\r\n".join(requests) + last)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"200", b"200", b"405", b"200"]
+    assert answer.endswith(b"serving")
+
+
 # ---- tenants and drains
 
 
