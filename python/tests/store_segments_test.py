@@ -95,14 +95,16 @@ def test_copy_makes_another_replica(make_store):
     first, second = make_store(), make_store()
     value = random_bytes(300_000)
     assert first.put("k", value, prefer(first.get_hostname())) == 0
+    assert places(first, "k") == {first.get_hostname()}
     task, code = first.create_copy_task("k", [second.get_hostname()])
     assert code == 0 and task != (0, 0)
     answer = finished(first, task)
     assert (answer.id, answer.type, answer.status) == (task, TaskType.REPLICA_COPY, TaskStatus.SUCCESS)
     assert answer.created_at_ms_epoch <= answer.last_updated_at_ms_epoch
     assert answer.assigned_client != (0, 0) and str(answer.message) in repr(answer)
+    assert places(first, "k") == {first.get_hostname(), second.get_hostname()}
+    assert finished(first, first.create_copy_task("k", [second.get_hostname()])[0]).status == TaskStatus.SUCCESS
     reader = make_store(segment=0)
-    assert places(reader, "k") == {first.get_hostname(), second.get_hostname()}
     first.close()
     assert reader.get("k") == value
 
@@ -111,11 +113,13 @@ def test_move_leaves_nothing_behind(make_store):
     first, second = make_store(), make_store()
     value = random_bytes(300_000)
     assert first.put("k", value, prefer(first.get_hostname())) == 0
+    reader = make_store(segment=0)
+    assert places(reader, "k") == {first.get_hostname()} and reader.get("k") == value  # which are remembered
     task, code = second.create_move_task("k", first.get_hostname(), second.get_hostname())
     assert code == 0
     assert finished(second, task).status == TaskStatus.SUCCESS
-    reader = make_store(segment=0)
     assert places(reader, "k") == {second.get_hostname()}
+    assert len(reader.batch_get_replica_desc(["k"])["k"]) == 1
     assert reader.get("k") == value
 
 

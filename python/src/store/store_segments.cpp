@@ -68,7 +68,7 @@ nb::list DistributedStore::get_replicas(nb::handle key) {
     const std::string_view name = key_from(key);
     const StoreRef client = use("get_replica_desc");
     if (!client) return nb::list();
-    return replica_list(without_gil([&] { return std::move(client->find(std::span(&name, 1)).front()); }));
+    return replica_list(without_gil([&] { return std::move(client->locate(std::span(&name, 1)).front()); }));
 }
 
 nb::dict DistributedStore::batch_get_replicas(nb::handle keys) {
@@ -76,7 +76,7 @@ nb::dict DistributedStore::batch_get_replicas(nb::handle keys) {
     const StoreRef client = use("batch_get_replica_desc");
     nb::dict all;
     if (!client) return all;
-    const std::vector<store::ValueInfo> found = without_gil([&] { return client->find(names.views()); });
+    const std::vector<store::ValueInfo> found = without_gil([&] { return client->locate(names.views()); });
     for (size_t i = 0; i < found.size(); ++i)
         if (found[i].code == StoreCode::kOk) all[names.object(i)] = replica_list(found[i]);
     return all;

@@ -46,6 +46,7 @@ public:
     std::vector<int64_t> read(std::span<const ValueToRead> values) override;
     std::vector<int64_t> read_parts(std::span<const PartToRead> parts) override;
     std::vector<ValueInfo> find(std::span<const std::string_view> keys) override;
+    std::vector<ValueInfo> locate(std::span<const std::string_view> keys) override;
     std::vector<int32_t> exist(std::span<const std::string_view> keys) override;
     std::vector<StoreCode> remove(std::span<const std::string_view> keys, bool force) override;
     int64_t remove_by_regex(std::string_view pattern, bool force) override;

@@ -70,6 +70,11 @@ std::vector<ValueInfo> ClientImpl::find(std::span<const std::string_view> keys) 
     return infos;
 }
 
+std::vector<ValueInfo> ClientImpl::locate(std::span<const std::string_view> keys) {
+    if (const auto pass = enter()) core_->leases.forget(keys);
+    return find(keys);
+}
+
 std::vector<int32_t> ClientImpl::ask_existing(std::span<const std::string_view> keys) {
     ClientCore& core = *core_;
     const LeaseCache::Ticket ticket = core.leases.ticket();

@@ -132,6 +132,8 @@ public:
     virtual std::vector<int64_t> read_parts(std::span<const PartToRead> parts) = 0;
     /// Where they are. Leases them, so that a read soon after needs no question.
     virtual std::vector<ValueInfo> find(std::span<const std::string_view> keys) = 0;
+    /// The same as the master knows it now: what we remember may have been copied or moved since.
+    virtual std::vector<ValueInfo> locate(std::span<const std::string_view> keys) = 0;
     virtual std::vector<int32_t> exist(std::span<const std::string_view> keys) = 0;  // 1, 0, or a StoreCode
     virtual std::vector<StoreCode> remove(std::span<const std::string_view> keys, bool force) = 0;
     virtual int64_t remove_by_regex(std::string_view pattern, bool force) = 0;  // how many, or a StoreCode
