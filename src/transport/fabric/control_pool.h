@@ -13,9 +13,18 @@
 
 namespace mooncake::fabric {
 
+/// Who does what may block. Thread-safe.
+class Tasks {
+public:
+    virtual void post(std::function<void()> task) = 0;
+
+protected:
+    ~Tasks() = default;
+};
+
 /// A few threads for what may block on the control plane, so that neither callers nor rails do; more are started while all of them
 /// are busy, up to a limit. One of them also keeps the hour. Thread-safe.
-class ControlPool {
+class ControlPool final : public Tasks {
 public:
     /// `every` runs once per interval.
     ControlPool(Duration interval, std::function<void()> every);
@@ -23,7 +32,7 @@ public:
     ~ControlPool();
 
     /// Each user has at most one task here, so the queue is bounded by their number.
-    void post(std::function<void()> task);
+    void post(std::function<void()> task) override;
 
     static constexpr size_t kThreadsMax = 8;
 

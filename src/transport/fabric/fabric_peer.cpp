@@ -75,7 +75,7 @@ FabricPeer::FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const
                                  there.address_format == rail->offer().address_format;
         }
     }
-    heard_ = Clock::now();
+    heard_ = shared_.time.now();
 }
 
 FabricPeer::~FabricPeer() {
@@ -115,7 +115,7 @@ void FabricPeer::leave_doubts() {
 void FabricPeer::break_off(const Error& reason, Endings& endings) {
     if (broken_.load(std::memory_order_relaxed)) return;
     reason_ = reason;
-    reclaim_at_ = Clock::now() + kDrain;
+    reclaim_at_ = shared_.time.now() + kDrain;
     broken_.store(true, std::memory_order_release);
     leave_doubts();
     endings.hold(endings_);
@@ -138,6 +138,16 @@ void FabricPeer::drop_waiting(const Completion* completion, Endings& endings) {
         queue_.finish(held.piece, endings);
         return true;
     });
+}
+
+void FabricPeer::distrust(const Rail& rail, Time now) {
+    // Not where nothing else is left.
+    bool others = false;
+    for (size_t i = 0; i < paths_.size(); ++i)
+        for (const Path& path : paths_[i]) others |= i != rail.index() && path.compatible && path.health.usable();
+    if (!others) return;
+    for (Path& path : paths_[rail.index()])
+        if (path.compatible) path.health.distrust(now);
 }
 
 void FabricPeer::path_lost(uint32_t rail, Endings& endings) {

@@ -24,6 +24,7 @@
 #include "transport/fabric/rail.h"
 #include "transport/fabric/remote_keys.h"
 #include "transport/fabric/split.h"
+#include "transport/fabric/time_source.h"
 #include "transport/fabric/trouble.h"
 
 namespace mooncake::fabric {
@@ -59,7 +60,8 @@ struct FabricShared {
     FabricMemory& memory;
     ControlPlane& control;
     DoubtTable& doubts;
-    ControlPool& pool;
+    Tasks& pool;
+    const TimeSource& time = TimeSource::real();
 };
 
 /// The way from one of our rails to one endpoint of a peer's rail. Guarded by the peer's lock; made and ended under the rail's.
@@ -214,6 +216,8 @@ private:
     void break_off(const Error& reason, Endings& endings) MC_REQUIRES(mutex_);
     /// To whoever connects next.
     void leave_doubts() MC_REQUIRES(mutex_);
+    /// A path from this rail of ours stalled: it may be the rail.
+    void distrust(const Rail& rail, Time now) MC_REQUIRES(mutex_);
     /// A path from this rail of ours went down.
     void path_lost(uint32_t rail, Endings& endings) MC_REQUIRES(mutex_);
     void drop_waiting(const Completion* completion, Endings& endings) MC_REQUIRES(mutex_);

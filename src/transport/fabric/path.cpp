@@ -46,6 +46,12 @@ bool PathHealth::stalled(uint32_t generation, Time now) noexcept {
     return was_usable;
 }
 
+void PathHealth::distrust(Time now) noexcept {
+    if (state_ != PathState::kUnknown) return;
+    go_down(now);
+    probe_at_ = now;
+}
+
 void PathHealth::go_down(Time now) noexcept {
     state_ = PathState::kDown;
     probing_ = false;
@@ -62,11 +68,21 @@ bool PathHealth::begin_probe(Time now) noexcept {
     return true;
 }
 
+void PathHealth::postpone_probe(Time until) noexcept {
+    if (!probing_) return;
+    probing_ = false;
+    probe_at_ = until;
+}
+
 void PathHealth::renew() noexcept {
-    state_ = PathState::kUnknown;
     probing_ = false;
     failures_ = 0;
     ++generation_;
+    if (state_ == PathState::kDown) {
+        probe_at_ = Time{};
+        return;
+    }
+    state_ = PathState::kUnknown;
     backoff_ = Duration::zero();
 }
 

@@ -31,13 +31,19 @@ public:
     /// A stall, or no connection in time: down at once. True when that happened now.
     bool stalled(uint32_t generation, Time now) noexcept;
 
+    /// A neighbour stalled: while nothing is known of this one it is probed before it is used.
+    void distrust(Time now) noexcept;
+
     /// True when a path that is down should be tried now, with one small operation; the caller then tries it (once: the next
     /// time comes only if it fails or nothing is heard of it). Its outcome goes to succeeded() or failed().
     bool begin_probe(Time now) noexcept;
+    /// The probe could not even begin, for lack of a connection, which takes its time: another one then.
+    void postpone_probe(Time until) noexcept;
     /// When begin_probe() will say yes; Time::max() while the path is not down.
     Time probe_at() const noexcept { return state_ == PathState::kDown ? probe_at_ : Time::max(); }
 
-    /// The remote rail has another endpoint: everything is unknown again.
+    /// The remote rail has another endpoint: everything is unknown again. That it can be reached is known least of all, so that a path which is
+    /// down stays so until a probe succeeds; the next one may come at once.
     void renew() noexcept;
 
 private:

@@ -99,6 +99,19 @@ TEST(FabricPath, IsProbedAgainWhenNothingIsHeard) {
     EXPECT_TRUE(path.begin_probe(kStart + 800ms));
 }
 
+TEST(FabricPath, IsProbedSoonAgainWhileItIsBeingConnected) {
+    PathHealth path;
+    take_down(path, kStart);
+    ASSERT_TRUE(path.begin_probe(kStart + 200ms));
+    path.postpone_probe(kStart + 205ms);
+    EXPECT_FALSE(path.begin_probe(kStart + 204ms));
+    ASSERT_TRUE(path.begin_probe(kStart + 205ms));
+    // No connection in time.
+    EXPECT_FALSE(path.stalled(path.generation(), kStart + 5s)) << "it was down before";
+    path.postpone_probe(kStart + 5s);
+    EXPECT_EQ(path.probe_at(), kStart + 5s + 400ms);
+}
+
 TEST(FabricPath, ComesBackWithASuccessfulProbe) {
     PathHealth path;
     take_down(path, kStart);
@@ -110,14 +123,44 @@ TEST(FabricPath, ComesBackWithASuccessfulProbe) {
     EXPECT_EQ(path.probe_at(), kStart + 2s + 200ms) << "patience begins anew";
 }
 
+TEST(FabricPath, IsProbedFirstWhereANeighbourStalled) {
+    PathHealth unknown, ready;
+    ready.succeeded(ready.generation());
+    unknown.distrust(kStart);
+    ready.distrust(kStart);
+    EXPECT_TRUE(ready.usable());
+    EXPECT_FALSE(unknown.usable());
+    ASSERT_TRUE(unknown.begin_probe(kStart));
+    EXPECT_FALSE(unknown.begin_probe(kStart + 100ms));
+    unknown.succeeded(unknown.generation());
+    EXPECT_EQ(unknown.state(), PathState::kReady);
+}
+
 TEST(FabricPath, IsUnknownAgainWithANewEndpoint) {
     PathHealth path;
-    take_down(path, kStart);
+    path.succeeded(path.generation());
+    path.failed(path.generation(), kStart);
     const uint32_t before = path.generation();
     path.renew();
     EXPECT_EQ(path.state(), PathState::kUnknown);
     EXPECT_NE(path.generation(), before);
     EXPECT_EQ(path.failures(), 0u);
+}
+
+TEST(FabricPath, ThatIsDownIsProbedAtOnceWithANewEndpoint) {
+    PathHealth path;
+    take_down(path, kStart);
+    const uint32_t before = path.generation();
+    path.renew();
+    EXPECT_FALSE(path.usable()) << "that there is an endpoint does not mean that there is a way to it";
+    path.succeeded(before);
+    EXPECT_FALSE(path.usable()) << "of the old one";
+    ASSERT_TRUE(path.begin_probe(kStart));
+    path.failed(path.generation(), kStart);
+    EXPECT_EQ(path.probe_at(), kStart + 400ms) << "patience does not begin anew";
+    ASSERT_TRUE(path.begin_probe(kStart + 400ms));
+    path.succeeded(path.generation());
+    EXPECT_EQ(path.state(), PathState::kReady);
 }
 
 }  // namespace

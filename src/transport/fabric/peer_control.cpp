@@ -66,7 +66,7 @@ Result<> FabricPeer::greet(const EndpointBlob& blob, Deadline deadline) {
     }
     if (shared_.profile.announces) MC_RETURN_IF_ERROR(announce(blob.rails.size(), deadline));
     // Also tells who answers, and the keys, while they are few.
-    const Time asked = Clock::now();
+    const Time asked = shared_.time.now();
     const Request request{.initiator = shared_.incarnation, .body = ResolveRequest{.address = 0, .length = 1}};
     MC_ASSIGN_OR_RETURN(const auto answer, call(shared_, descriptor_, request, blob.rails.size(), deadline, decode_resolve_answer));
     Endings endings;
@@ -83,7 +83,7 @@ Result<> FabricPeer::announce(size_t rails, Deadline deadline) {
     MC_RETURN_IF_ERROR(call(shared_, descriptor_, request, rails, deadline, decode_rails_answer));
     Lock lock(mutex_);
     for (size_t i = 0; i < ping.rails.size(); ++i) announced_[i] = ping.rails[i].epoch;
-    announced_at_ = Clock::now();
+    announced_at_ = shared_.time.now();
     return {};
 }
 
@@ -138,7 +138,7 @@ Result<> FabricPeer::fulfil(const Wishes& wishes, Endings& endings) {
     if (!wishes.fences.empty() || (wishes.look && !resolves)) {
         Request request{.initiator = shared_.incarnation, .body = PingRequest{}};
         if (!wishes.fences.empty()) request.body = fence_of(wishes.fences);
-        const Time asked = Clock::now();
+        const Time asked = shared_.time.now();
         MC_ASSIGN_OR_RETURN(const auto answer,
                             call(shared_, descriptor_, request, rails, Deadline::after(kCallTimeout), decode_rails_answer));
         Lock lock(mutex_);
@@ -160,7 +160,7 @@ Result<> FabricPeer::resolve(const ResolveRequest& range, size_t rails, Endings&
         }
     }
     for (int restarts = 0; restarts < kRestartsMax;) {
-        const Time asked = Clock::now();
+        const Time asked = shared_.time.now();
         const Request request{.initiator = shared_.incarnation,
                               .body = ResolveRequest{.address = range.address + known, .length = range.length - known}};
         MC_ASSIGN_OR_RETURN(const auto answer,
@@ -187,14 +187,14 @@ bool FabricPeer::closed_there(uint32_t remote, uint64_t epoch, Time since) const
     if (remotes_[remote].record.epoch > epoch) return true;
     switch (shared_.profile.fence) {
         case Fence::kNeeded: return false;
-        case Fence::kGrace: return Clock::now() - since >= shared_.profile.fence_grace;
+        case Fence::kGrace: return shared_.time.now() - since >= shared_.profile.fence_grace;
         case Fence::kNone: return true;
     }
     return false;
 }
 
 void FabricPeer::add_doubt(uint32_t remote, uint64_t epoch) {
-    const Time now = Clock::now();
+    const Time now = shared_.time.now();
     if (closed_there(remote, epoch, now)) return;
     doubts_.emplace(std::pair(remote, epoch), now);
     // Whoever connects next may do so before we have left.
@@ -202,7 +202,7 @@ void FabricPeer::add_doubt(uint32_t remote, uint64_t epoch) {
 }
 
 bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& endings) {
-    heard_ = Clock::now();
+    heard_ = shared_.time.now();
     bool changed = false;
     for (const RailState& state : states) {
         RailRecord& there = remotes_[state.rail].record;
@@ -228,7 +228,7 @@ bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& e
 
 /// Judges what failed before `asked`, now that the target has answered.
 void FabricPeer::settle_held(Time asked, Endings& endings) {
-    const Time now = Clock::now();
+    const Time now = shared_.time.now();
     std::set<std::pair<uint32_t, uint32_t>> blamed;
     for (auto held = held_.begin(); held != held_.end();) {
         const bool replaced = remotes_[held->remote].record.epoch > held->epoch;

@@ -55,7 +55,7 @@ bool FabricPeer::open_route(Rail& rail, uint32_t remote, Path& path) {
     const auto address = rail.insert_address(there.name);
     if (!address) return false;
     path.route = std::make_unique<Route>(
-        Route{.rail = rail.index(), .remote = remote, .epoch = there.epoch, .address = *address, .progress = Clock::now()});
+        Route{.rail = rail.index(), .remote = remote, .epoch = there.epoch, .address = *address, .progress = shared_.time.now()});
     return true;
 }
 
@@ -71,10 +71,10 @@ FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& ch
         if (!path.health.usable()) continue;
         if (!open_route(rail, remote, path)) {
             if (!rail.is_full()) continue;
-            rail.wake_by(Clock::now() + kFullRetry);
+            rail.wake_by(shared_.time.now() + kFullRetry);
             return Choice::kLater;
         }
-        if (path.route->retry_at > Clock::now()) {
+        if (path.route->retry_at > shared_.time.now()) {
             rail.wake_by(path.route->retry_at);
             return Choice::kLater;
         }
@@ -115,7 +115,7 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
     flight.client = this;
     flight.route = &route;
     flight.generation = choosing.path->health.generation();
-    flight.began = Clock::now();
+    flight.began = shared_.time.now();
     if (route.in_flight++ == 0) route.progress = flight.began;
     ++in_flight_;
     flights_on_[rail.index()].fetch_add(1, std::memory_order_relaxed);
@@ -242,7 +242,7 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
 }
 
 FabricPeer::Next FabricPeer::prepare_probe(Rail& rail, Flight& flight, Operation& operation) {
-    const Time now = Clock::now();
+    const Time now = shared_.time.now();
     for (uint32_t remote = 0; remote < remotes_.size(); ++remote) {
         Path& path = paths_[rail.index()][remote];
         if (path.health.usable() || !path.compatible || path.suspended != Time{} || !is_announced(rail)) continue;
@@ -334,11 +334,11 @@ void FabricPeer::call_rails() {
 /// The provider said "again": no room, a connection being made, or nobody there. True: try again without being announced.
 bool FabricPeer::again(Rail& rail, Flight& flight, Endings& endings) {
     Route& route = *flight.route;
-    const Time now = Clock::now();
+    const Time now = shared_.time.now();
     Path& path = paths_[rail.index()][route.remote];
     if (flight.piece.run == nullptr) {
         if (path.health.usable()) to_warm_ |= uint64_t{1} << rail.index();
-        else path.health.failed(flight.generation, now);
+        else path.health.postpone_probe(now + kBackoffMax);
     } else if (flight.piece.given_up()) {
         endings.hold(endings_);
         queue_.finish(flight.piece, endings);
@@ -377,7 +377,7 @@ void FabricPeer::on_finished(Rail& rail, Flight& flight, const Finished& finishe
         const bool was_alone = alone_;
         land(rail, flight);
         Route& route = *flight.route;
-        const Time now = Clock::now();
+        const Time now = shared_.time.now();
         route.progress = now;
         if (rail.metrics() != nullptr) rail.metrics()->took(flight.piece, now - flight.began, route.remote, finished.error == 0);
         endings.hold(endings_);
@@ -405,7 +405,7 @@ void FabricPeer::failed(const Flight& flight, const Finished& finished, bool pos
     const Route& route = *flight.route;
     const Piece& piece = flight.piece;
     Path& path = paths_[route.rail][route.remote];
-    const Time now = Clock::now();
+    const Time now = shared_.time.now();
     if (piece.run == nullptr) {
         path.health.failed(flight.generation, now);
         return;
@@ -479,6 +479,7 @@ bool FabricPeer::on_tick(Rail& rail, Time now, Endings& endings) {
         Path& path = paths_[flight.route->rail][flight.route->remote];
         down |= !all && path.health.stalled(flight.generation, now);
     });
+    if (down) distrust(rail, now);
     if (down) path_lost(rail.index(), endings);
     return hopeless;
 }

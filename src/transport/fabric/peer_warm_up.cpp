@@ -41,7 +41,7 @@ FabricPeer::Next FabricPeer::prepare_warm_up(Rail& rail, Flight& flight, Operati
         return Next::kNothing;
     }
     if (path->suspended != Time{} || !is_announced(rail) || !open_route(rail, remote, *path)) return Next::kLater;
-    if (path->route->retry_at > Clock::now()) {
+    if (path->route->retry_at > shared_.time.now()) {
         rail.wake_by(path->route->retry_at);
         return Next::kLater;
     }

@@ -175,7 +175,7 @@ void Rail::calm_wait_fd() {
 }
 
 bool Rail::step(Endings& endings) {
-    const Time now = Clock::now();
+    const Time now = settings_.time->now();
     wake_next_ = Time::max();
     // What was just submitted goes first: looking for completions takes a system call with some providers.
     const uint32_t at_first = aloft_;
@@ -291,7 +291,7 @@ void Rail::release(Flight& flight) {
     flight.piece = {};
     flight.hopeless = false;
     if (!flight.orphan) return free_.push_back(&flight);
-    flight.freed = Clock::now();
+    flight.freed = settings_.time->now();
     orphans_.push_back(&flight);
 }
 
@@ -322,7 +322,7 @@ void Rail::recycle(Duration drain) {
     }
     old.endpoint = std::move(current_.endpoint);
     set_initiating(fresh ? std::move(*fresh) : nullptr);
-    old.close_at = Clock::now() + drain;
+    old.close_at = settings_.time->now() + drain;
     wake_by(Time{});
 }
 

@@ -15,6 +15,7 @@
 #include "transport/fabric/fabric_metrics.h"
 #include "transport/fabric/flight.h"
 #include "transport/fabric/profile.h"
+#include "transport/fabric/time_source.h"
 #include "transport/fabric/wire.h"
 
 namespace mooncake::fabric {
@@ -51,6 +52,7 @@ public:
         uint64_t run_bytes = 0;          // of which of one client
         int32_t numa_node = -1;          // -1: not known
         RailMetrics* metrics = nullptr;  // null: nothing is counted; outlives the rail
+        const TimeSource* time = &TimeSource::real();
     };
     static Result<std::unique_ptr<Rail>> open(FabricApi& api, const Offer& offer, const Settings& settings);
     /// No client is left.
