@@ -82,6 +82,17 @@ int main(void) {
 """
 
 
+@pytest.mark.parametrize("name", ["mooncake_master", "mooncake_client", "transfer_engine_bench"])
+def test_programs_can_be_called_beside_the_modules(name):
+    assert run(PACKAGE / name, "--version") == run(PACKAGE / "bin" / name, "--version")
+
+
+@pytest.mark.parametrize("module, program", [("cli", "mooncake_master"), ("cli_client", "mooncake_client"), ("cli_bench", "transfer_engine_bench"),
+                                             ("transfer_engine_topology_dump", "transfer_engine_topology_dump")])
+def test_launchers_have_a_main(module, program):
+    assert run(sys.executable, "-m", f"mooncake.{module}", "--version") == run(PACKAGE / "bin" / program, "--version")
+
+
 def test_a_c_program_builds_and_runs_against_the_package(tmp_path):
     source, program = tmp_path / "program.c", tmp_path / "program"
     source.write_text(C_PROGRAM)
