@@ -102,10 +102,11 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     code = ("import fabric_check as check, json, sys; engine = check.open_engine(json.loads(sys.argv[1])); engine.close()")
     done = subprocess.run([sys.executable, "-c", code, json.dumps(own_options(arguments))], capture_output=True, text=True, timeout=PATIENCE_S,
                           cwd=Path(__file__).resolve().parent)
-    lines = [re.sub(r"^.*? mooncake: ", "", line) for line in done.stderr.splitlines() if "rail " in line or "left out" in line]
+    wanted = ("profile ", "rail ", "left out", "emulates")
+    lines = [re.sub(r"^.*? mooncake: ", "", line) for line in done.stderr.splitlines() if any(word in line for word in wanted)]
     if done.returncode != 0:
         raise SystemExit(f"cannot start:\n{done.stdout}{done.stderr}")
-    return {"lines": lines, "nics": [match[1] for line in lines if (match := re.match(r"rail \d+: (\S+) ", line))]}
+    return {"lines": lines, "emulated": [line for line in lines if "emulates" in line], "nics": [match[1] for line in lines if (match := re.match(r"rail \d+: (\S+) ", line))]}
 
 
 def own_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -141,6 +142,31 @@ def registration(engine: Any, limit: int) -> dict[str, Any]:
         else:
             low, took = middle, seconds
     return {"bytes": low, "seconds": took, "limited_by": engine.last_error()}
+
+
+def exhaustion(arguments: argparse.Namespace, limit: int) -> dict[str, Any]:
+    """Buffers are registered until no more fit, or `limit` bytes do; then what was there before must still work, and what is given back be free again."""
+    import numpy
+
+    target = Target(arguments, length=64 * MiB)
+    engine = open_engine(own_options(arguments))
+    try:
+        memory = Memory(MiB)
+        assert engine.register_memory(memory.address, memory.length) == 0, engine.last_error()
+        piece = max(64 * MiB, limit // 64)
+        maps, error = [], ""
+        while len(maps) * piece < limit:
+            maps.append(mmap.mmap(-1, piece))
+            if engine.register_memory(numpy.frombuffer(maps[-1], numpy.uint8).ctypes.data, piece) != 0:
+                error = engine.last_error()
+                maps.pop()
+                break
+        works = engine.transfer_sync_write(target.name, memory.address, target.address, memory.length) == 0
+        given_back = all(engine.unregister_memory(numpy.frombuffer(one, numpy.uint8).ctypes.data) == 0 for one in maps)
+        return {"bytes": len(maps) * piece, "error": error, "still_works": works, "given_back": given_back}
+    finally:
+        engine.close()
+        target.close()
 
 
 def measure(run: Callable[[], int], bytes_per_run: int, seconds: float) -> float:
@@ -231,6 +257,9 @@ def as_markdown(report: dict[str, Any]) -> str:
     registered = report["registration"]
     lines += ["", "## Registration", "", f"{registered['bytes'] / GiB:.2f} GiB at once in {registered.get('seconds', 0):.3f} s; "
               f"limited by: {registered.get('limited_by', registered.get('error', ''))}"]
+    full = report["exhaustion"]
+    lines += ["", f"In pieces: {full['bytes'] / GiB:.2f} GiB, then {full['error'] or 'enough'}; what was there {'still works' if full['still_works'] else 'DOES NOT WORK'}, "
+              f"all of it {'given back' if full['given_back'] else 'NOT given back'}", "", "Emulated by the provider: " + ("; ".join(report["settings"]["emulated"]) or "nothing")]
     lines += ["", "## Speed, GB/s", "", "| NICs | block KiB | write | read |", "|---|---|---|---|"]
     lines += [f"| {row['nics']} | {row['block'] >> 10} | {row['write']:.2f} | {row['read']:.2f} |" for row in report["sweep"]]
     lines += ["", "Published by others, writes: " + ", ".join(f"{name}: {value}" for name, value in PUBLISHED.items())]
@@ -240,7 +269,8 @@ def as_markdown(report: dict[str, Any]) -> str:
     lines += ["", "## A killed target", "", f"transfers failed after {death['seconds']:.2f} s ({death['error']}); successor "
               f"{'reached' if death['successor_reached'] else 'NOT reached'}", "", "## By hand", "",
               "- [ ] a NIC taken down during a sweep: speed of the others, and back within 10 s of healing",
-              "- [ ] more memory registered than the NICs have page entries for: a clear error, and what was there still works"]
+              "- [ ] `--register-gib` beyond what the NICs have page entries for: a clear error above, and what was there still works",
+              "- GPU memory near and far: not supported yet"]
     return "\n".join(lines) + "\n"
 
 
@@ -280,6 +310,7 @@ def main() -> None:
     engine = open_engine(own_options(arguments))
     report["registration"] = registration(engine, int(arguments.register_gib * GiB))
     engine.close()
+    report["exhaustion"] = exhaustion(arguments, int(arguments.register_gib * GiB))
     print("sweep", flush=True)
     report["sweep"] = sweep(arguments, report["settings"]["nics"])
     print("first transfer", flush=True)

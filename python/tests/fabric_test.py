@@ -40,6 +40,8 @@ def test_settings_in_effect_are_told_at_start():
     code, text = start("tcp", **FABRIC)
     assert code == 0, text
     assert len(re.findall(r"rail \d+: 127\.0\.0\.[12] ", text)) == 2, text
+    code, text = start("tcp", **FABRIC, MC_FABRIC_STALL_MS="1234", MC_FABRIC_STRIPE=str(1 << 19), MC_FABRIC_ATTEMPTS="5")
+    assert code == 0 and re.search(r"profile tcp over libfabric \d.*: 2 rails, .*stripes of 512 KiB.* 1234 ms.* 5 attempts, .*a fence at the target", text), text
 
 
 @pytest.mark.parametrize("protocol", ["efa", "rdma", "cxi"])
@@ -134,5 +136,6 @@ def test_check_of_a_machine_reports(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.with_suffix(".json").read_text())
     assert len(found["settings"]["nics"]) == 2 and {row["nics"] for row in found["sweep"]} == {1, 2}
+    assert found["exhaustion"]["still_works"] and found["exhaustion"]["given_back"] and found["settings"]["emulated"] == []
     assert found["peer_death"]["outcome"] != 0 and found["peer_death"]["successor_reached"]
     assert "# Fabric check: fabric:tcp" in report.with_suffix(".md").read_text()

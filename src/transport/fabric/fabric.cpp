@@ -121,6 +121,26 @@ int numa_node_of(const Topology& topology, const std::string& nic) {
     return -1;
 }
 
+std::string_view text_of(Fence fence) noexcept {
+    switch (fence) {
+        case Fence::kNeeded: return "a fence at the target";
+        case Fence::kGrace: return "a grace";
+        case Fence::kNone: return "nothing";
+    }
+    return "";
+}
+
+/// What is in effect, for whoever reads the log.
+void tell_settings(const FabricApi& api, const ProviderProfile& profile, const FabricOptions& options, size_t rails, size_t threads) {
+    MC_LOG_INFO(
+        "profile {} over {}: {} rails, {} polling threads, stripes of {} KiB, {} at a time, a path stalls after {} ms, connects within {} "
+        "ms, "
+        "is forgotten after {} s, {} attempts, a moved write waits for {}, {} page entries a NIC, tcp {} take over",
+        profile.name, api.description(), rails, threads, profile.stripe_bytes >> 10, options.run, profile.stall_timeout / 1ms,
+        profile.connect_timeout / 1ms, profile.idle_timeout / 1s, options.attempts, text_of(profile.fence),
+        profile.page_budget == 0 ? "any number of" : std::to_string(profile.page_budget), options.fallback ? "may" : "must not");
+}
+
 Result<> FabricTransport::open_rails(const Topology& topology) {
     const EngineOptions& options = context_.options;
     MC_ASSIGN_OR_RETURN(const std::vector<Offer> offers, find_offers(*parts_->api, parts_->profile, options));
@@ -176,6 +196,7 @@ Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
     const Topology topology = topology_for(context_.options);
     MC_RETURN_IF_ERROR(open_rails(topology));
     MC_RETURN_IF_ERROR(start_threads());
+    tell_settings(*parts.api, parts.profile, context_.options.fabric, parts.rails.size(), parts.threads.size());
     std::vector<Rail*> rails;
     std::vector<std::string> nics;
     for (const auto& rail : parts.rails) {

@@ -81,6 +81,23 @@ TEST_F(FabricRails, NearTheMemoryCarrySmallTransfers) {
     EXPECT_GT(posted("a1"), 0u);
 }
 
+TEST_F(FabricRails, OfNicsThatDoNotWorkAreLeftOut) {
+    for (const char* nic : {"a0", "b2"}) network.refuse_endpoints(nic, true);
+    open(3);
+    ASSERT_TRUE(write(1));
+    EXPECT_EQ(posted("a0"), 0u);
+    EXPECT_GT(posted("a1"), 0u);
+    TearDown();
+    for (const char* nic : {"a0", "a1", "a2"}) network.refuse_endpoints(nic, true);
+    const EngineOptions options = calm();
+    AccessTable access;
+    mooncake::testing::LocalControl control(Incarnation{9});
+    const auto none = make_fabric_transport({.incarnation = Incarnation{9}, .options = options, .access = access, .control = control},
+                                            std::make_shared<FakeFabric>(network, std::vector<FakeNic>{{.name = "a0"}, {.name = "a1"}}));
+    ASSERT_FALSE(none);
+    EXPECT_EQ(none.error().code(), Code::kNotSupported) << "so that another transport is taken";
+}
+
 TEST_F(FabricRails, WhoseKeysBelongToEndpointsGiveMemoryBack) {
     FakeNic like;
     like.endpoint_keys = true;
