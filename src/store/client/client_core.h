@@ -14,6 +14,7 @@
 #include "base/time.h"
 #include "engine/engine.h"
 #include "store/client/client_metrics.h"
+#include "store/client/key_turns.h"
 #include "store/client/lease_cache.h"
 #include "store/client/local_segments.h"
 #include "store/client/mover.h"
@@ -45,6 +46,7 @@ struct ClientCore {
     Mover mover;
     SlowSegments slow;
     WriteFence fence;
+    KeyTurns replacing;  // whose value one of our threads is replacing
     std::atomic<bool> closing{false};
     std::atomic<uint64_t> next_request{1};  // names put_start requests; 0 would mean none
     std::atomic<Time> settles_at{};         // after a change of master: until then other nodes may not have come back yet

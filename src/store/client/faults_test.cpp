@@ -297,6 +297,32 @@ TEST_F(Faults, TwoWritersOfOneKeyLeaveOneWholeValue) {
     }
 }
 
+TEST_F(Faults, ThreadsOfOneClientReplaceAValueOneAfterTheOther) {
+    const auto node = client(), writer = requester();
+    constexpr int kThreads = 16, kRounds = 10;
+    {
+        std::vector<std::jthread> threads;
+        for (int t = 0; t < kThreads; ++t)
+            threads.emplace_back([&, t] {
+                auto value = pattern(1000 + static_cast<size_t>(t), static_cast<uint64_t>(t));
+                for (int round = 0; round < kRounds; ++round) EXPECT_EQ(put(*writer, "k", value, {}, true), StoreCode::kOk);
+            });
+    }
+    EXPECT_EQ(exists(*node, "k"), 1);
+}
+
+TEST_F(Faults, APutThatIsReplacedBeforeItWasThereHasSucceeded) {
+    const auto node = client(), a = requester(), b = requester();
+    auto first = pattern(5000, 1), second = pattern(6000, 2);
+    std::atomic<bool> once{true};
+    master().before("put_end", [&] {
+        if (!once.exchange(false)) return;
+        EXPECT_EQ(put(*b, "k", second, {}, true), StoreCode::kOk);
+    });
+    EXPECT_EQ(put(*a, "k", first), StoreCode::kOk);
+    EXPECT_TRUE(holds(*node, "k", second));
+}
+
 TEST_F(Faults, ManyThreadsOfBatchesGetTheirOwnValues) {
     const auto a = client([](StoreConfig& config) { config.segment_bytes = 64 * kMiB; });
     const auto b = client([](StoreConfig& config) { config.segment_bytes = 64 * kMiB; });

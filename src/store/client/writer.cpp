@@ -23,6 +23,7 @@ constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
 constexpr Duration kFencePatience = 100ms;  // for a word from who has just let us wait: else its memory rests, that is all
 constexpr uint64_t kHashAheadBytes = 512 << 10;
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
+constexpr Duration kTurnPatience = 2s;       // for another thread of ours that replaces the same value
 constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
 
 /// The length of a value to write; nothing: null pointers, no bytes, or more than can be.
@@ -203,6 +204,9 @@ private:
                 if (replace_) replaced.push_back(put_items_[i].key);
                 // Its range went with a node or a master that was given up meanwhile: there are others.
                 if (code == StoreCode::kObjectNotFound) code = StoreCode::kTransferFail;
+                // Somebody replaces it before it was there: as if that had begun earlier.
+                if (!replace_ && (code == StoreCode::kIllegalClient || code == StoreCode::kInvalidWrite))
+                    code = StoreCode::kReplicaIsNotReady;
             } else if (code == StoreCode::kObjectAlreadyExists && !replace_) {
                 code = StoreCode::kOk;  // values do not change: it is as good as written
             }
@@ -225,6 +229,13 @@ private:
     uint64_t bytes_written_ = 0;
 };
 
+KeyTurns::Turn take_turn(ClientCore& core, std::span<const ValueToWrite> values) {
+    std::vector<std::string_view> keys;
+    keys.reserve(values.size());
+    for (const ValueToWrite& value : values) keys.push_back(value.key);
+    return core.replacing.take(keys, Deadline::after(kTurnPatience));
+}
+
 bool makes_sense(const PutStartReply& reply, size_t items) {
     return reply.items.size() == items && std::all_of(reply.items.begin(), reply.items.end(), [&](const PutStartItem& item) {
                return item.code != StoreCode::kOk ||
@@ -237,6 +248,7 @@ bool makes_sense(const PutStartReply& reply, size_t items) {
 
 std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWrite> values, const WriteConfig& config, bool replace) {
     const Time started = Clock::now();
+    const KeyTurns::Turn turn = replace ? take_turn(core, values) : KeyTurns::Turn();
     std::vector<uint32_t> unreachable = core.directory.unreachable(started);
     Writer writer(core, values, config, replace, unreachable);
     std::vector<StoreCode> codes = writer.run();
