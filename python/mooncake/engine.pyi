@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves bytes between registered memory of any two processes."""
 
+import asyncio
 import enum
 from types import TracebackType
-from typing import Any, Coroutine, Protocol, Sequence, SupportsIndex, TypeAlias
+from typing import Any, Callable, Coroutine, Protocol, Sequence, SupportsIndex, TypeAlias
 
 from typing_extensions import Buffer, Self
 
@@ -221,3 +222,101 @@ class TransferEngine:
 class _CompletionPort:
     def fileno(self) -> int: ...
     def take(self) -> list[int]: ...
+
+# ---- bytes and tensors to a callback in another process
+
+class ReceivedData:
+    """Bytes that arrived. Their memory lives as long as this or a view of it does."""
+
+    source_address: str
+    data_size: int
+    def get_bytes(self) -> bytes:
+        """A copy."""
+    def get_memory_view(self) -> memoryview:
+        """The memory itself."""
+
+class ReceivedTensor:
+    """A tensor that arrived, as its elements in C order. Their memory lives as long as this or a view of it does:
+    torch.frombuffer(tensor.get_memory_view(), dtype=getattr(torch, tensor.dtype)).reshape(tensor.shape)"""
+
+    source_address: str
+    shape: list[int]
+    dtype: str
+    total_bytes: int
+    def get_data_size(self) -> int: ...
+    def get_data_as_bytes(self) -> bytes:
+        """A copy."""
+    def get_memory_view(self) -> memoryview:
+        """The memory itself."""
+
+class RpcInterface:
+    """Sends bytes and tensors to other processes, and hands those that arrive to callbacks. Everything may be called from any thread.
+
+    Nothing works before one of the initialize calls: sending returns -1, starting False. A line in the log tells why."""
+
+    port: int
+    def __init__(self) -> None: ...
+    def initialize(self, listen_address: str = "", thread_count: int = 0, timeout_seconds: int = 30, pool_size: int = 100) -> bool:
+        """Prepares sending and, with a listen_address ("host:port", "[v6]:port"), receiving. 0 stands for the default everywhere.
+
+        thread_count: how many callbacks may run at once.
+        timeout_seconds: for a whole send, up to the end of the receiver's callback, plus a second per GiB; and how long a sender may pause.
+        pool_size: how many connections one target may get; more senders wait."""
+    def initialize_client(self, pool_size: int = 100, timeout_seconds: int = 30) -> bool:
+        """initialize() for sending only."""
+    def initialize_server(self, listen_address: str, thread_count: int = 8, timeout_seconds: int = 30) -> bool:
+        """initialize() with the default pool_size."""
+    def start_server(self) -> bool:
+        """Receives until stop_server() is called elsewhere. False if it cannot start."""
+    def start_server_async(self) -> bool:
+        """Receives from now on, in threads of its own. False if it cannot start."""
+    def stop_server(self) -> None:
+        """Ends receiving and waits for callbacks that run (not for the one that calls this). It may be started again."""
+    def send_data(self, target_address: str, data: Buffer) -> int:
+        """Sends bytes, or any object with contiguous memory, and waits for the receiver's callback. Returns 0; -1 if that is not known
+        to have happened."""
+    def send_data_async(self, target_address: str, data: Buffer, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
+        """As send_data(), as a future of that loop. The data must stay as it is until then."""
+    def send_tensor(self, target_address: str, tensor: Any) -> int:
+        """Sends a tensor and waits for the receiver's callback; memory that is not contiguous or not on the host is copied first. Returns
+        0; -1 if it is no tensor or not known to have arrived."""
+    def send_tensor_async(self, target_address: str, tensor: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
+        """As send_tensor(), as a future of that loop. The tensor must stay as it is until then."""
+    def set_data_receive_callback(self, callback: Callable[[dict[str, Any]], Any]) -> None:
+        """It gets {"source": the sender's "host:port", "data": bytes}; also for tensors, while no callback is set for them."""
+    def set_tensor_receive_callback(self, callback: Callable[[ReceivedTensor], Any]) -> None: ...
+
+CoroRPCInterface = RpcInterface
+
+def create_rpc_client(local_rank: int = 0, world_size: int = 1) -> RpcInterface:
+    """An RpcInterface that can send. The arguments are for the caller's own use."""
+
+def create_rpc_server(local_rank: int = 0, world_size: int = 1) -> RpcInterface:
+    """An RpcInterface that will listen on 0.0.0.0:8080 once it is started. The arguments are for the caller's own use."""
+
+# ---- memory that processes of one host share
+
+class SharedSegment:
+    """Memory that several processes of one host share. The mapping lasts as long as this object does. Addresses differ between processes."""
+
+    @staticmethod
+    def create(
+        name: str, size: int, world_size: int, rank_id: int, owner_rank: int = 0, device_id: int = 0, mmap: bool = True,
+        host_register: bool = False,
+    ) -> tuple[SharedSegment, bytes]:
+        """The first step, the same in all ranks but for rank_id; the owner allocates. Returns the segment and a blob that every rank needs
+        for complete(). RuntimeError if it cannot be."""
+    @staticmethod
+    def supported(mmap: bool = True, host_register: bool = False) -> bool:
+        """Whether create() with these can work here."""
+    def complete(self, blobs: Sequence[bytes]) -> None:
+        """The second step: takes the blobs of all ranks, in the order of ranks, while the owner's segment exists. RuntimeError says which
+        blob does not fit and why; then it may be tried again."""
+    def ready(self) -> bool:
+        """Whether complete() succeeded."""
+    def base_addr(self) -> int:
+        """Where the memory begins in this process; 0 while it is not mapped."""
+    def device_addr(self) -> int:
+        """Where a device sees it: 0, no device does."""
+    def size(self) -> int:
+        """The size asked for."""

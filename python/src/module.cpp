@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "base/log.h"
 #include "bindings.h"
 #include "failures.h"
 
@@ -91,6 +92,13 @@ void bind_life(EngineClass& engine) {
             "did.");
 }
 
+/// What is written in Python: it runs Python code of its own, or has no need of anything native.
+static void take_python_parts(nb::module_& module, EngineClass& engine) {
+    const nb::module_ methods = nb::module_::import_("mooncake._methods");
+    engine.attr("transfer_async") = methods.attr("transfer_async");
+    for (const auto& [name, value] : nb::cast<nb::dict>(methods.attr("NAMES"))) nb::setattr(module, name, value);
+}
+
 }  // namespace mooncake::python
 
 NB_MODULE(engine, module) {
@@ -99,6 +107,7 @@ NB_MODULE(engine, module) {
     nb::set_leak_warnings(false);
     module.doc() = "Moves bytes between registered memory of any two processes.";
     bind_types(module);
+    module.def("_log_warning", [](const std::string& text) { MC_LOG_WARNING("{}", text); });
     EngineClass engine(
         module, "TransferEngine", nb::is_weak_referenceable(),
         "One end of transfers: registers memory that peers may read and write, and reads and writes theirs. Everything may be\n"
@@ -109,5 +118,5 @@ NB_MODULE(engine, module) {
     bind_async_transfers(engine);
     bind_peers(engine);
     engine.attr("TransferOpcode") = module.attr("TransferOpcode");
-    engine.attr("transfer_async") = nb::module_::import_("mooncake._methods").attr("transfer_async");
+    take_python_parts(module, engine);
 }
