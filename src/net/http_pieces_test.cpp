@@ -173,7 +173,7 @@ TEST_F(HttpPiecesTest, AreCutOffVisiblyWhenTheServerStops) {
 }
 
 TEST_F(HttpPiecesTest, AreSentToTheEndWhenTheServerStopsMeanwhile) {
-    serve();
+    serve({.stop_timeout = 20s});
     const Socket socket = connect("GET /large HTTP/1.1\r\n\r\n");
     read_some(socket);
     const std::jthread stopping = start_thread("stop", [this] { server_->stop(); });
