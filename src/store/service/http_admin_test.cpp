@@ -189,8 +189,9 @@ TEST_F(AdminTest, DescribesOneSegment) {
     add_node(1);
     put("a", 1024);
     EXPECT_EQ(ask("/query_segment?segment=node1:1").body, "node1:1\nUsed(bytes): 1024\nCapacity(bytes) : 1048576\n");
-    EXPECT_EQ(ask_json("/api/v1/segments/status?segment=node1%3A1"),
-              json::parse(R"({"success": true, "segment": "node1:1", "status": 1, "status_name": "OK"})"));
+    EXPECT_EQ(
+        ask_json("/api/v1/segments/status?segment=node1%3A1"),
+        json::parse(R"({"success": true, "error_code": 0, "error_message": "", "segment": "node1:1", "status": 1, "status_name": "OK"})"));
     for (const char* path : {"/query_segment", "/api/v1/segments/status"}) {
         EXPECT_EQ(ask_json(format_text("{}?segment=none", path), 404)["error_code"], -101);
         EXPECT_EQ(ask_json(path, 400)["error_code"], -600);

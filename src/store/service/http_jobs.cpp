@@ -91,7 +91,8 @@ net::HttpResponse AdminService::post_drain(const Request& request) {
     const DrainReply reply = master_.run([&](Transaction& transaction, Time now) { return create_drain(transaction, *wanted, now); });
     if (reply.code != StoreCode::kOk) return error_answer(reply.code);
     options_.changed();
-    return json_answer({{"success", true}, {"job_id", reply.job.to_string()}, {"status", "CREATED"}});
+    return json_answer(
+        {{"success", true}, {"error_code", 0}, {"error_message", ""}, {"job_id", reply.job.to_string()}, {"status", "CREATED"}});
 }
 
 net::HttpResponse AdminService::get_drain(const Request& request) const {
@@ -101,6 +102,8 @@ net::HttpResponse AdminService::get_drain(const Request& request) const {
     if (!view) return error_answer(StoreCode::kJobNotFound);
     const DrainInfo* const info = &view->info;
     return json_answer({{"success", true},
+                        {"error_code", 0},
+                        {"error_message", ""},
                         {"job_id", id->to_string()},
                         {"type", 0},
                         {"type_name", "DRAIN"},
@@ -123,7 +126,7 @@ net::HttpResponse AdminService::post_cancel(const Request& request) {
     const StoreCode code = master_.run([&](Transaction& transaction, Time now) { return cancel_drain(transaction, *id, now); });
     if (code != StoreCode::kOk) return error_answer(code);
     options_.changed();
-    return json_answer({{"success", true}, {"job_id", id->to_string()}, {"status", "CANCELED"}});
+    return json_answer({{"success", true}, {"error_code", 0}, {"error_message", ""}, {"job_id", id->to_string()}, {"status", "CANCELED"}});
 }
 
 }  // namespace mooncake::store

@@ -73,8 +73,12 @@ net::HttpResponse AdminService::segment_status(const Request& request) const {
     const Named named = find_named(master_, *name);
     if (named.segments.empty()) return error_answer(StoreCode::kSegmentNotFound);
     const SegmentStatus status = named.segments.front().status;
-    return json_answer(
-        {{"success", true}, {"segment", *name}, {"status", static_cast<int>(status)}, {"status_name", segment_status_name(status)}});
+    return json_answer({{"success", true},
+                        {"error_code", 0},
+                        {"error_message", ""},
+                        {"segment", *name},
+                        {"status", static_cast<int>(status)},
+                        {"status_name", segment_status_name(status)}});
 }
 
 /// What the dashboard shows; ours alone.
