@@ -6,10 +6,9 @@ Methods of TransferEngine are here if they run Python code of their own: inside 
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Coroutine, Sequence
-
-from ._rpc import ReceivedData, ReceivedTensor, RpcInterface, create_rpc_client, create_rpc_server
-from ._shared_segment import SharedSegment
 
 if TYPE_CHECKING:
     from .engine import TransferEngine, TransferOpcode
@@ -32,10 +31,28 @@ def transfer_async(
     return transfer(self, target_hostname, buffers, peer_buffer_addresses, lengths, opcode)
 
 
-NAMES: dict[str, Any] = {
-    part.__name__: part
-    for part in (ReceivedData, ReceivedTensor, RpcInterface, SharedSegment, create_rpc_client, create_rpc_server)
+# Imported when first asked for: most programs never do.
+_PARTS = {
+    "CoroRPCInterface": "_rpc",
+    "ReceivedData": "_rpc",
+    "ReceivedTensor": "_rpc",
+    "RpcInterface": "_rpc",
+    "SharedSegment": "_shared_segment",
+    "create_rpc_client": "_rpc",
+    "create_rpc_server": "_rpc",
 }
-for _part in NAMES.values():
-    _part.__module__ = "mooncake.engine"
-NAMES["CoroRPCInterface"] = RpcInterface  # an older name
+
+
+def find_part(name: str) -> Any:
+    """`__getattr__` of the module."""
+    if name not in _PARTS:
+        raise AttributeError(f"module 'mooncake.engine' has no attribute {name!r}")
+    part = getattr(importlib.import_module(f"mooncake.{_PARTS[name]}"), name)
+    part.__module__ = "mooncake.engine"
+    setattr(sys.modules["mooncake.engine"], name, part)
+    return part
+
+
+def list_parts() -> list[str]:
+    """`__dir__` of the module."""
+    return sorted({*vars(sys.modules["mooncake.engine"]), *_PARTS})

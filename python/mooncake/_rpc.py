@@ -176,7 +176,10 @@ class RpcInterface:
 
     def stop_server(self) -> None:
         """Ends receiving and waits for callbacks that run (not for the one that calls this). It may be started again."""
-        self._stop()
+        server = self._server
+        if server is not None:
+            server.stop()
+            self._stop()
 
     def send_data(self, target_address: str, data: Any) -> int:
         """Sends bytes, or any object with contiguous memory, and waits for the receiver's callback. Returns 0; -1 if that is not known
@@ -204,6 +207,9 @@ class RpcInterface:
 
     def set_tensor_receive_callback(self, callback: Callable[[ReceivedTensor], Any]) -> None:
         self._callbacks.tensor = _callable(callback)
+
+
+CoroRPCInterface = RpcInterface  # an older name
 
 
 def _callable(callback: Any) -> Any:

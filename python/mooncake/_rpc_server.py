@@ -42,7 +42,7 @@ class Server:
 
     def __init__(self, host: str, port: int, workers: int, timeout_s: float, deliver: Callable[[Message, str], None],
                  warn: Callable[[str], None]) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # slow to import; most programs never get here
+        from concurrent.futures import ThreadPoolExecutor  # slow to import; who only sends has no need of it
 
         self.stopped = threading.Event()
         self._timeout_s, self._deliver, self._warn = timeout_s, deliver, warn
@@ -117,8 +117,9 @@ class Server:
         except OSError:  # gone already
             peer.close()
             return
-        if len(self._connections) >= CONNECTIONS_MAX:
-            self._drop_the_oldest()
+        if len(self._connections) >= CONNECTIONS_MAX and not self._drop_the_oldest():
+            peer.close()
+            return
         self._connections.add(connection)
         self._hurried.add(connection)
         self._watch(connection)
@@ -172,11 +173,13 @@ class Server:
             self._complain(f"the connection from {connection.name} is closed: it sent nothing for {self._timeout_s:g} s in the midst of a message")
             self._drop(connection)
 
-    def _drop_the_oldest(self) -> None:
+    def _drop_the_oldest(self) -> bool:
+        """False if all have messages that are being dealt with."""
         watched = {key.fileobj for key in self._selector.get_map().values()}
         idle = [connection for connection in self._connections if connection.socket in watched]
         if idle:
             self._drop(min(idle, key=lambda connection: connection.since))
+        return bool(idle)
 
     def _drop(self, connection: _Connection) -> None:
         try:

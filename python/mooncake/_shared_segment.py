@@ -16,7 +16,6 @@ import hashlib
 import mmap as memory_map
 import operator
 import os
-import secrets
 import struct
 import weakref
 from typing import Any, Sequence
@@ -114,7 +113,7 @@ def _allocate(segment: SharedSegment) -> bytes:
     """The owner's part; pages come with the first touch. Returns the handle."""
     if segment._allocated > os.sysconf("SC_PHYS_PAGES") * memory_map.PAGESIZE:
         raise RuntimeError(f"shared segment: {segment._allocated} bytes are more than this machine has")
-    token = secrets.token_hex(16)
+    token = os.urandom(16).hex()
     try:
         descriptor = os.memfd_create(token, os.MFD_CLOEXEC)
         weakref.finalize(segment, os.close, descriptor)

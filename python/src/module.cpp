@@ -96,7 +96,8 @@ void bind_life(EngineClass& engine) {
 static void take_python_parts(nb::module_& module, EngineClass& engine) {
     const nb::module_ methods = nb::module_::import_("mooncake._methods");
     engine.attr("transfer_async") = methods.attr("transfer_async");
-    for (const auto& [name, value] : nb::cast<nb::dict>(methods.attr("NAMES"))) nb::setattr(module, name, value);
+    module.attr("__getattr__") = methods.attr("find_part");
+    module.attr("__dir__") = methods.attr("list_parts");
 }
 
 }  // namespace mooncake::python

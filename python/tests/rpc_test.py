@@ -21,7 +21,7 @@ import pytest
 
 import fake_torch
 from helpers import PATIENCE_S, run_python
-from mooncake import _rpc_server
+from mooncake import _rpc_server, engine
 from mooncake._rpc_frames import data_header
 from mooncake.engine import CoroRPCInterface, ReceivedData, ReceivedTensor, RpcInterface, create_rpc_client, create_rpc_server
 
@@ -97,9 +97,16 @@ def test_names_and_defaults_are_those_that_callers_know():
         assert [(p.name, p.default) for p in inspect.signature(factory).parameters.values()] == [("local_rank", 0), ("world_size", 1)]
 
 
-def test_importing_the_engine_imports_neither_torch_nor_asyncio():
-    code = "import mooncake.engine, sys; print({'torch', 'numpy', 'asyncio', 'concurrent.futures'} & set(sys.modules))"
-    assert run_python(code).stdout.strip() == "set()"
+def test_importing_the_engine_imports_nothing_of_this():
+    code = """
+import sys, mooncake.engine
+print({"torch", "numpy", "socket", "mooncake._rpc"} & set(sys.modules), "RpcInterface" in dir(mooncake.engine))
+from mooncake.engine import RpcInterface
+print({"torch", "numpy", "asyncio", "concurrent.futures"} & set(sys.modules), mooncake.engine.RpcInterface is RpcInterface)
+"""
+    assert run_python(code).stdout.splitlines() == ["set() True"] * 2
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        engine.Nothing
 
 
 def test_what_arrives_is_made_by_the_receiver_only():
@@ -541,6 +548,19 @@ def test_a_crowd_pushes_out_who_was_silent_longest(make_receiver, sender, monkey
     assert len(receiver.rpc._server._connections) <= 4
     for stranger in crowd:
         stranger.close()
+
+
+def test_a_crowd_whose_messages_are_being_dealt_with_is_not_pushed_out(make_receiver, sender, monkeypatch):
+    monkeypatch.setattr(_rpc_server, "CONNECTIONS_MAX", 1)
+    receiver, entered, leave, codes = make_receiver(), threading.Event(), threading.Event(), []
+    receiver.rpc.set_data_receive_callback(lambda _: (entered.set(), leave.wait(PATIENCE_S)))
+    first = threading.Thread(target=lambda: codes.append(sender.send_data(receiver.address, b"first")))
+    first.start()
+    assert entered.wait(PATIENCE_S)
+    assert create_rpc_client().send_data(receiver.address, b"second") == -1
+    leave.set()
+    first.join(PATIENCE_S)
+    assert codes == [0]
 
 
 def test_random_bytes_on_the_port_close_that_connection_only(receiver, sender):
