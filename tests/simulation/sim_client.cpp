@@ -119,7 +119,8 @@ void SimClient::begin_put(bool upsert) {
     auto put = std::make_shared<Put>();
     put->key = some_key();
     if (put->key.size() == 2) put->group = format_text("g{}", (put->key[1] - '0') / 2);  // k0 and k1, k2 and k3, ...
-    put->length = 1 + world_.random.below(world_.chance(0.1) ? 16'000 : 3'000);
+    const uint64_t dice = world_.random.below(100);                                      // of very different lengths: holes are needed
+    put->length = 1 + world_.random.below(dice < 30 ? 200 : dice < 85 ? 3'000 : dice < 97 ? 16'000 : 40'000);
     put->upsert = upsert;
     put->request_id = ++requests_;
     put->sent = world_.now();

@@ -39,6 +39,12 @@ size_t RangeAllocator::first_bin_from(size_t bin) const noexcept {
     return found * 64 + static_cast<size_t>(std::countr_zero(filled_[found]));
 }
 
+RangeAllocator::Block RangeAllocator::long_free_block() const noexcept {
+    if (filled_words_ == 0) return 0;
+    const size_t word = 63 - static_cast<size_t>(std::countl_zero(filled_words_));
+    return bins_[word * 64 + 63 - static_cast<size_t>(std::countl_zero(filled_[word]))];
+}
+
 RangeAllocator::Block RangeAllocator::search_bin(size_t bin, uint64_t length, int tries) const {
     for (Block block = bins_[bin]; block != 0 && tries-- > 0; block = blocks_[block].bin_next)
         if (blocks_[block].length >= length) return block;

@@ -87,6 +87,18 @@ TEST(RangeAllocator, ReusesAHoleOfTheSameLengthBeforeSplittingALargerOne) {
     EXPECT_EQ(allocator.find(3198 * 1024 + 64), 0u);
 }
 
+TEST(RangeAllocator, KnowsALongFreeBlock) {
+    RangeAllocator allocator(10 * kMiB);
+    EXPECT_EQ(allocator.length(allocator.long_free_block()), 10 * kMiB);
+    const Block first = allocate(allocator, 3 * kMiB);
+    allocate(allocator, kMiB);
+    allocate(allocator, 6 * kMiB);
+    EXPECT_EQ(allocator.long_free_block(), 0u);
+    allocator.free(first);
+    EXPECT_EQ(allocator.length(allocator.long_free_block()), 3 * kMiB);
+    EXPECT_EQ(RangeAllocator(0).long_free_block(), 0u);
+}
+
 TEST(RangeAllocator, KeepsOwnersOf64Bits) {
     RangeAllocator allocator(kMiB);
     const Block block = allocate(allocator, 64, 0x1234'5678'9abc'def0);
@@ -165,6 +177,10 @@ TEST_P(RangeAllocatorProperty, AgreesWithANaiveModelUnderRandomUse) {
             model.used.erase(victim);
         }
         ASSERT_EQ(allocator.used_bytes(), model.used_bytes());
+        if (const Block block = allocator.long_free_block(); block != 0) {
+            ASSERT_TRUE(allocator.is_free(block));
+            ASSERT_GE(allocator.length(block) + allocator.length(block) / 16 + alignment, model.largest_gap()) << "step " << step;
+        }
         ASSERT_TRUE(step % 64 != 0 || allocator.consistent()) << "step " << step;
     }
     for (const auto& entry : model.used) allocator.free(entry.second.second);

@@ -257,8 +257,9 @@ void dump_order(const MasterState& state, std::string& to) {
         const Tenant& tenant = state.tenants()[number];
         to += format_text("tenant {} {} quota {} {} charged {} order", number, tenant.name, tenant.requested_quota.value_or(0),
                           tenant.effective_quota, tenant.charged_bytes);
-        for (ObjectId id = tenant.order.policy().coldest(); id != 0; id = tenant.order.policy().next_coldest(id))
-            to += format_text(" {}", id);
+        const EvictionPolicy& policy = tenant.order.policy();
+        for (size_t c = 0; c < EvictionPolicy::kClasses; ++c)
+            for (ObjectId id = policy.coldest(c); id != 0; id = policy.next_coldest(id)) to += format_text(" {}", id);
         for (const Shelf shelf : {Shelf::kPromised, Shelf::kLeased, Shelf::kSoftPinned}) {
             to += " |";
             for (ObjectId id = tenant.order.first_aside(shelf); id != 0; id = state.objects()[id].order.next) to += format_text(" {}", id);

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -9,18 +13,27 @@
 
 namespace mooncake::store {
 
-/// The order in which entries (objects, or one object standing for its group) may be evicted. May use `Object::order` of those it
-/// holds, and must behave the same after the same calls. Not thread-safe.
+/// The order in which entries (objects, or one object standing for its group) may be evicted: one order per class of lengths, so that who
+/// needs memory can look among those whose memory would do, and compare their ages. May use `Object::order`, `reused`, `size_class` and
+/// `used_at` of those it holds, and must behave the same after the same calls. Not thread-safe.
 class EvictionPolicy {
 public:
+    static constexpr size_t kClasses = 20;
+    /// Up to 256 bytes, 512, 1 KiB, ... 64 MiB, and all above.
+    static size_t class_of(uint64_t length) noexcept {
+        return std::min(static_cast<size_t>(std::bit_width((std::max<uint64_t>(length, 1) - 1) >> 8)), kClasses - 1);
+    }
+
     virtual ~EvictionPolicy() = default;
     virtual void insert(ObjectId id) = 0;
     virtual void insert_coldest(ObjectId id) = 0;  // back from being set aside: it was the coldest then
     virtual void touch(ObjectId id) = 0;           // it was used
     virtual void remove(ObjectId id) = 0;
-    virtual void replace(ObjectId id, ObjectId by) = 0;  // another member stands for the group now
-    virtual ObjectId coldest() const = 0;                // 0: empty
-    virtual ObjectId next_coldest(ObjectId id) const = 0;
+    virtual void replace(ObjectId id, ObjectId by) = 0;     // another member stands for the group now
+    virtual ObjectId coldest(size_t size_class) const = 0;  // 0: none
+    virtual ObjectId next_coldest(ObjectId id) const = 0;   // of the same class
+    /// How many bytes were put since it was put or used.
+    virtual uint64_t age(ObjectId id) const = 0;
     virtual size_t size() const = 0;
 };
 
@@ -36,40 +49,69 @@ class SegmentedLruPolicy final : public EvictionPolicy {
 public:
     explicit SegmentedLruPolicy(ObjectTable& objects) : objects_(objects) {}
 
-    void insert(ObjectId id) override { add(id, objects_[id].reused); }
-    void insert_coldest(ObjectId id) override { (objects_[id].reused ? reused_ : once_).push_front(id, links()); }
+    void insert(ObjectId id) override {
+        objects_[id].size_class = static_cast<uint8_t>(class_of(objects_[id].length));
+        put_bytes_ += objects_[id].length;
+        add(id, objects_[id].reused);
+    }
+    void insert_coldest(ObjectId id) override {
+        objects_[id].size_class = static_cast<uint8_t>(class_of(objects_[id].length));
+        list(id).push_front(id, links());
+    }
     void touch(ObjectId id) override {
         remove(id);
         add(id, true);
     }
-    void remove(ObjectId id) override { (objects_[id].reused ? reused_ : once_).erase(id, links()); }
+    void remove(ObjectId id) override { list(id).erase(id, links()); }
     void replace(ObjectId id, ObjectId by) override {
         objects_[by].reused = objects_[id].reused;
-        (objects_[id].reused ? reused_ : once_).replace(id, by, links());
+        objects_[by].size_class = objects_[id].size_class;
+        objects_[by].used_at = objects_[id].used_at;
+        list(id).replace(id, by, links());
     }
-    ObjectId coldest() const override { return once_.size() != 0 ? once_.first() : reused_.first(); }
+    ObjectId coldest(size_t size_class) const override {
+        const Class& one = classes_[size_class];
+        return one.once.size() != 0 ? one.once.first() : one.reused.first();
+    }
     ObjectId next_coldest(ObjectId id) const override {
         const ObjectId next = objects_[id].order.next;
-        return next != 0 || objects_[id].reused ? next : reused_.first();
+        return next != 0 || objects_[id].reused ? next : classes_[objects_[id].size_class].reused.first();
     }
-    size_t size() const override { return once_.size() + reused_.size(); }
+    uint64_t age(ObjectId id) const override { return put_bytes_ - objects_[id].used_at; }
+    size_t size() const override {
+        size_t sum = 0;
+        for (const Class& one : classes_) sum += one.size();
+        return sum;
+    }
 
 private:
     static constexpr size_t kShare = 4;  // one of so many entries is protected; more hurts where values are soon used again
+    struct Class {
+        IndexList once, reused;
+        size_t size() const { return once.size() + reused.size(); }
+    };
     OrderLinks links() const { return {objects_}; }
+    IndexList& list(ObjectId id) {
+        Class& one = classes_[objects_[id].size_class];
+        return objects_[id].reused ? one.reused : one.once;
+    }
     void add(ObjectId id, bool reused) {
+        Class& one = classes_[objects_[id].size_class];
         objects_[id].reused = reused;
-        (reused ? reused_ : once_).push_back(id, links());
-        while (reused_.size() * kShare > size()) {
-            const ObjectId cold = reused_.first();
-            reused_.erase(cold, links());
+        objects_[id].used_at = put_bytes_;
+        (reused ? one.reused : one.once).push_back(id, links());
+        while (one.reused.size() * kShare > one.size()) {
+            const ObjectId cold = one.reused.first();
+            one.reused.erase(cold, links());
             objects_[cold].reused = false;
-            once_.push_back(cold, links());
+            objects_[cold].used_at = put_bytes_;
+            one.once.push_back(cold, links());
         }
     }
 
     ObjectTable& objects_;
-    IndexList once_, reused_;
+    std::array<Class, kClasses> classes_;
+    uint64_t put_bytes_ = 0;
 };
 
 /// One tenant's evictable entries: those in the policy's order, and those set aside because they may not go yet. Entries on a shelf are

@@ -87,14 +87,16 @@ struct alignas(64) Object {
     Shelf shelf = Shelf::kNone;
     bool hard_pin : 1 = false;
     bool blocked : 1 = false;  // may not be evicted whatever the time: as counted in its group
-    bool reused : 1 = false;   // for the eviction policy
+    bool reused : 1 = false;   // this and the next for the eviction policy
+    uint8_t size_class : 5 = 0;
 
     ReplicaList replicas;  // of the value, all complete
     uint64_t length = 0;
     uint64_t checksum = 0;
     Time soft_pin_end{};
     uint32_t group_position = 0;
-    CopyId copy = 0;  // the copy or move in progress
+    CopyId copy = 0;       // the copy or move in progress
+    uint64_t used_at = 0;  // for the eviction policy
 
     std::string_view key() const { return {key_bytes.get(), key_length}; }
     bool has_value() const { return generation != 0; }

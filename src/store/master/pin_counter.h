@@ -24,6 +24,8 @@ public:
         for (auto at = by_end_.upper_bound(second_of(now)); at != by_end_.end(); ++at) pins += at->second;
         return pins;
     }
+    /// Whether one may not have ended yet.
+    bool any(Time now) const { return !by_end_.empty() && by_end_.rbegin()->first >= second_of(now); }
 
 private:
     static int64_t second_of(Time time) { return std::chrono::ceil<std::chrono::seconds>(time.time_since_epoch()).count(); }

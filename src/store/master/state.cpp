@@ -160,6 +160,7 @@ void MasterState::leave_group(ObjectId id) {
         order.replace(id, heir);
     } else if (object.shelf != Shelf::kNone) {  // its return was noted under the old name: let it be looked at again
         order.remove(id);
+        objects_[heir].used_at = object.used_at;
         order.insert_coldest(heir);
     }
     update_order(heir);

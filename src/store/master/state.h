@@ -125,6 +125,7 @@ public:
     Time next_event() const;
     /// Values whose soft pin has not ended.
     uint64_t soft_pinned(Time now) const { return soft_pins_.count(now); }
+    bool any_soft_pinned(Time now) const { return soft_pins_.any(now); }
     /// When the first entry that was set aside comes back; Time::max(): none.
     Time next_return() const { return returns_.empty() ? Time::max() : returns_.top().at; }
 

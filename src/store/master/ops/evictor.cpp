@@ -3,37 +3,16 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_set>
 
 namespace mooncake::store {
 
-Hold hold_of(const MasterState& state, ObjectId unit, Time now) {
-    Time leased{}, promised{}, pinned{};
-    for (const ObjectId id : state.members(unit)) {
-        const Object& object = state.objects()[id];
-        leased = std::max(leased, object.lease_end);
-        promised = std::max(promised, object.promise_end);
-        pinned = std::max(pinned, object.soft_pin_end);
-    }
-    if (leased > now) return {Shelf::kLeased, leased};
-    if (pinned > now && !state.options().evict_soft_pinned) return {Shelf::kSoftPinned, pinned};
-    if (promised > now) return {Shelf::kPromised, promised};
-    if (pinned > now) return {Shelf::kSoftPinned, pinned};
-    return {};
-}
-
-Hold Evictor::hold(ObjectId unit) const {
-    if (protect_ != 0 && state().unit(protect_) == unit) return {Shelf::kLeased, now_};  // comes back when the clock moves
-    return hold_of(state(), unit, now_);
-}
-
-void Evictor::prefetch_coldest(TenantNumber tenant) {
+void Evictor::prefetch_coldest(const EvictionPolicy& policy, size_t size_class) {
     constexpr size_t kWindow = 32;
     if (prefetched_ == 0 && expected_ > 1) {
-        const EvictionPolicy& policy = state().tenants()[tenant].order.policy();
         std::array<ObjectId, kWindow> coldest;
         const size_t most = std::min(expected_, kWindow);
-        for (ObjectId id = policy.coldest(); id != 0 && prefetched_ < most; id = policy.next_coldest(id)) coldest[prefetched_++] = id;
+        for (ObjectId id = policy.coldest(size_class); id != 0 && prefetched_ < most; id = policy.next_coldest(id))
+            coldest[prefetched_++] = id;
         state().objects().prefetch_erase(std::span(coldest).first(prefetched_));
     }
     if (prefetched_ != 0) {
@@ -42,23 +21,32 @@ void Evictor::prefetch_coldest(TenantNumber tenant) {
     }
 }
 
-ObjectId Evictor::next_plain(TenantNumber tenant) {
-    prefetch_coldest(tenant);
+ObjectId Evictor::next_plain(TenantNumber tenant, size_t size_class) {
     for (;;) {
-        const ObjectId unit = state().tenants()[tenant].order.policy().coldest();
+        const ObjectId unit = state().tenants()[tenant].order.policy().coldest(size_class);
         if (unit == 0) return 0;
-        const Hold held = hold(unit);
+        const Hold held = holes_.hold(unit);
         if (held.shelf == Shelf::kNone) return unit;
         if (set_aside_left_-- <= 0) return 0;
         transaction_.apply(SetAside{.object = unit, .shelf = held.shelf, .until = held.until});
     }
 }
 
+ObjectId Evictor::next_plain(TenantNumber tenant) {
+    const EvictionPolicy& policy = state().tenants()[tenant].order.policy();
+    ObjectId coldest = 0;
+    for (size_t c = 0; c < EvictionPolicy::kClasses; ++c) {
+        const ObjectId unit = next_plain(tenant, c);
+        if (unit != 0 && (coldest == 0 || policy.age(unit) > policy.age(coldest))) coldest = unit;
+    }
+    return coldest;
+}
+
 ObjectId Evictor::next_aside(TenantNumber tenant, Shelf shelf) {
     for (;;) {
         const ObjectId unit = state().tenants()[tenant].order.first_aside(shelf);
         if (unit == 0) return 0;
-        const Hold held = hold(unit);
+        const Hold held = holes_.hold(unit);
         if (held.shelf == Shelf::kNone || held.shelf == shelf) return unit;
         if (set_aside_left_-- <= 0) return 0;
         transaction_.apply(SetAside{.object = unit, .shelf = held.shelf, .until = held.until});
@@ -67,7 +55,7 @@ ObjectId Evictor::next_aside(TenantNumber tenant, Shelf shelf) {
 
 /// one(tenant) for the given tenant, or for all, those first that use most of their share.
 template <typename Pick>
-ObjectId Evictor::pick(TenantNumber tenant, Pick&& one) {
+auto Evictor::pick(TenantNumber tenant, Pick&& one) -> decltype(one(tenant)) {
     const TenantTable& tenants = state().tenants();
     if (tenant != 0) return one(tenant);
     if (!state().options().tenants) return one(TenantTable::kDefault);
@@ -79,7 +67,7 @@ ObjectId Evictor::pick(TenantNumber tenant, Pick&& one) {
     }
     std::sort(by_pressure.begin(), by_pressure.end());
     for (const auto& entry : by_pressure)
-        if (const ObjectId unit = one(entry.second); unit != 0) return unit;
+        if (const auto found = one(entry.second); found != 0) return found;
     return 0;
 }
 
@@ -100,119 +88,88 @@ uint64_t Evictor::evict(ObjectId unit) {
     return bytes;
 }
 
-bool Evictor::usable(SegmentNumber segment, const Wanted& wanted) const {
-    const SegmentTable& segments = state().segments();
-    if (segments[segment].view_position == UINT32_MAX) return false;
-    const SegmentView& view = segments.view().segments[segments[segment].view_position];
-    const auto& names = wanted.names_in_use;
-    return is_suspect(view, wanted.unreachable) == wanted.suspects && std::find(names.begin(), names.end(), view.name) == names.end();
-}
-
-std::optional<SegmentNumber> Evictor::make_room(uint64_t length, const Wanted& wanted, Sacrifice most) {
-    const SegmentTable& segments = state().segments();
-    const auto view = segments.view().segments;
+std::optional<SegmentNumber> Evictor::make_room(uint64_t length, const RoomWanted& wanted, Sacrifice most) {
+    const auto view = state().segments().view().segments;
     const bool possible = std::any_of(view.begin(), view.end(), [&](const SegmentView& one) {
-        return one.capacity >= state().rounded(length) && usable(one.segment, wanted);
+        return one.capacity >= state().rounded(length) && is_wanted(state(), one.segment, wanted);
     });
     if (!possible) return std::nullopt;
-    std::vector<SegmentNumber> touched;
-    for (uint64_t freed = 0; freed < state().rounded(length);) {
-        const ObjectId unit = next(0, most);
-        if (unit == 0) return std::nullopt;
-        touched.clear();
-        for (const ObjectId id : state().members(unit)) {
-            const ReplicaList& replicas = state().objects()[id].replicas;
-            for (size_t i = 0; i < replicas.size(); ++i) touched.push_back(replicas[i].segment);
-        }
-        freed += evict(unit);
-        for (const SegmentNumber segment : touched)
-            if (usable(segment, wanted) && segments[segment].allocator.find(state().rounded(length))) return segment;
+    SegmentNumber segment = 0;
+    for (const Sacrifice level : {Sacrifice::kPlain, Sacrifice::kSoftPinned, Sacrifice::kPromised}) {
+        int searches = kSearchesMax;
+        if (segment != 0 || level > most) break;
+        if (level == Sacrifice::kSoftPinned && !(state().options().evict_soft_pinned && state().any_soft_pinned(now_))) continue;
+        segment = pick(0, [&](TenantNumber one) {
+            const SegmentNumber cold = level == Sacrifice::kPlain ? evict_cold(one, length, wanted)
+                                                                  : evict_aside(one, length, wanted, level);
+            return cold == 0 && searches-- > 0 ? evict_hole(one, length, wanted, level) : cold;
+        });
     }
-    return evict_hole(length, most, [&](SegmentNumber segment) { return usable(segment, wanted); });
+    return segment == 0 ? std::nullopt : std::optional(segment);
 }
 
-bool Evictor::may_go(ObjectId unit, Sacrifice most) {
-    if (state().objects()[unit].shelf == Shelf::kNone) return false;
-    const Hold held = hold(unit);
-    if (held.shelf == Shelf::kNone) return true;
-    if (held.shelf == Shelf::kSoftPinned && most >= Sacrifice::kSoftPinned && state().options().evict_soft_pinned) return true;
-    if (held.shelf == Shelf::kPromised && most >= Sacrifice::kPromised) return true;
-    if (held.until > now_) obstacle_end_ = std::min(obstacle_end_, held.until);
-    return false;
-}
-
-/// The entries to evict so that the range around this replica is long enough; empty if something that must stay is in the way.
-std::vector<ObjectId> Evictor::hole_around(const Replica& replica, uint64_t length, Sacrifice most) {
-    constexpr size_t kVictimsMax = 1 << 16;
-    const RangeAllocator& allocator = state().segments()[replica.segment].allocator;
-    std::vector<ObjectId> victims;
-    std::unordered_set<ObjectId> chosen;
-    uint64_t hole = 0;
-    // Returns the next block on that side, or 0 if the hole cannot grow there.
-    const auto add = [&](RangeAllocator::Block block, bool right) -> RangeAllocator::Block {
-        if (!allocator.is_free(block)) {
-            const uint64_t owner = allocator.owner(block);
-            if (owner_kind(owner) != OwnerKind::kObject) return 0;
-            const ObjectId unit = state().unit(owner_number(owner));
-            if (!chosen.contains(unit)) {
-                if (!may_go(unit, most) || victims.size() == kVictimsMax) return 0;
-                chosen.insert(unit);
-                victims.push_back(unit);
-            }
-        }
-        hole += allocator.length(block);
-        return right ? allocator.next(block) : allocator.previous(block);
-    };
-    RangeAllocator::Block left = allocator.previous(replica.block);
-    RangeAllocator::Block right = add(replica.block, true);
-    while (hole < length && (left != 0 || right != 0)) {
-        if (right != 0) right = add(right, true);
-        if (hole < length && left != 0) left = add(left, false);
+SegmentNumber Evictor::evict_cold(TenantNumber tenant, uint64_t length, const RoomWanted& wanted) {
+    const EvictionPolicy& policy = state().tenants()[tenant].order.policy();
+    const uint64_t capacity = state().segments().capacity();
+    const size_t own = EvictionPolicy::class_of(length);
+    prefetch_coldest(policy, own);
+    std::array<ObjectId, EvictionPolicy::kClasses> coldest{};
+    for (uint64_t freed = 0;;) {
+        ObjectId coldest_of_all = 0;
+        for (size_t c = 0; c < coldest.size(); ++c)
+            if ((coldest[c] = next_plain(tenant, c)) != 0)
+                if (coldest_of_all == 0 || policy.age(coldest[c]) > policy.age(coldest_of_all)) coldest_of_all = coldest[c];
+        if (coldest_of_all == 0) return 0;
+        const uint64_t greatest_age = policy.age(coldest_of_all);
+        for (size_t c = own; c < coldest.size(); ++c)
+            if (const SegmentNumber segment = evict_long_enough(coldest[c], length, wanted, std::min(greatest_age, capacity) / 4 * 3);
+                segment != 0)
+                return segment;
+        // What nobody found a use for while the pool was written to more than once has no neighbours that could go with it.
+        if (greatest_age <= capacity / 2 * 3 || freed >= length) return 0;
+        freed += evict(coldest_of_all);
     }
-    if (hole < length) victims.clear();
-    return victims;
 }
 
-bool Evictor::make_room_on(SegmentNumber segment, uint64_t length, Sacrifice most) {
-    const bool open = state().segments()[segment].view_position != UINT32_MAX;
-    return open && evict_hole(length, most, [segment](SegmentNumber other) { return other == segment; }).has_value();
-}
-
-std::optional<SegmentNumber> Evictor::evict_hole(uint64_t length, Sacrifice most, const std::function<bool(SegmentNumber)>& usable) {
-    constexpr int kTries = 1024;
-    const ObjectId coldest = next(0, most);
-    if (coldest == 0) return std::nullopt;
-    const auto& order = state().tenants()[state().objects()[coldest].tenant].order;
-    int tries = kTries;
-    // Whatever stands in the way of one may not stand in the way of another, also where all of them are only set aside.
-    for (const Shelf shelf : {Shelf::kOrder, Shelf::kSoftPinned, Shelf::kPromised}) {
-        ObjectId unit = shelf == Shelf::kOrder ? order.policy().coldest() : order.first_aside(shelf);
-        while (unit != 0 && tries-- > 0) {
-            if (const auto segment = may_go(unit, most) ? evict_hole_at(unit, length, most, usable) : std::nullopt) return segment;
-            unit = shelf == Shelf::kOrder ? order.policy().next_coldest(unit) : state().objects()[unit].order.next;
-        }
+SegmentNumber Evictor::evict_long_enough(ObjectId first, uint64_t length, const RoomWanted& wanted, uint64_t cold) {
+    if (first == 0) return 0;
+    const EvictionPolicy& policy = state().tenants()[state().objects()[first].tenant].order.policy();
+    int tries = kLongEnoughTries;  // those of its own class may be shorter
+    for (ObjectId unit = first; unit != 0 && tries-- > 0 && policy.age(unit) >= cold; unit = policy.next_coldest(unit)) {
+        const SegmentNumber segment = holes_.hold(unit).shelf == Shelf::kNone ? long_enough(unit, length, wanted) : 0;
+        if (segment == 0) continue;
+        evict(unit);
+        return segment;
     }
-    return std::nullopt;
+    return 0;
 }
 
-std::optional<SegmentNumber> Evictor::evict_hole_at(ObjectId unit, uint64_t length, Sacrifice most,
-                                                    const std::function<bool(SegmentNumber)>& usable) {
-    for (const ObjectId id : state().members(unit)) {
-        const ReplicaList& replicas = state().objects()[id].replicas;
-        for (size_t i = 0; i < replicas.size(); ++i) {
-            const SegmentNumber segment = replicas[i].segment;
-            if (!usable(segment)) continue;
-            const std::vector<ObjectId> victims = hole_around(replicas[i], state().rounded(length), most);
-            if (victims.empty()) continue;
-            for (const ObjectId victim : victims) evict(victim);
-            if (state().segments()[segment].allocator.find(state().rounded(length))) return segment;
-            return std::nullopt;
-        }
+SegmentNumber Evictor::evict_aside(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most) {
+    const ObjectId unit = next_aside(tenant, most == Sacrifice::kSoftPinned ? Shelf::kSoftPinned : Shelf::kPromised);
+    const SegmentNumber segment = unit != 0 ? long_enough(unit, length, wanted) : 0;
+    if (segment != 0) evict(unit);
+    return segment;
+}
+
+/// The segment where it leaves enough room when it goes; 0: none.
+SegmentNumber Evictor::long_enough(ObjectId unit, uint64_t length, const RoomWanted& wanted) const {
+    const ReplicaList& replicas = state().objects()[unit].replicas;
+    for (size_t i = 0; i < replicas.size(); ++i) {
+        const RangeAllocator& allocator = state().segments()[replicas[i].segment].allocator;
+        if (allocator.length(replicas[i].block) >= state().rounded(length) && is_wanted(state(), replicas[i].segment, wanted))
+            return replicas[i].segment;
     }
-    return std::nullopt;
+    return 0;
+}
+
+SegmentNumber Evictor::evict_hole(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most) {
+    const HoleFinder::Hole hole = holes_.find(tenant, length, wanted, most);
+    for (const ObjectId victim : hole.victims) evict(victim);
+    return hole.segment;
 }
 
 void Evictor::condemn_leased(uint64_t length) {
+    if (next(0, Sacrifice::kPromised) != 0) return;
     while (state().quarantine().bytes() < state().rounded(length)) {
         const ObjectId unit = pick(0, [this](TenantNumber one) {
             const ObjectId first = state().tenants()[one].order.first_aside(Shelf::kLeased);

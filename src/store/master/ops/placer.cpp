@@ -76,8 +76,12 @@ Placer::Placed Placer::place(const Wanted& wanted) {
         return {.code = StoreCode::kNoAvailableHandle};
     }
     // Only now: evicting for one replica may have merged the free block found for another.
-    for (ReplicaLocation& replica : placed.replicas)
-        replica.offset = segments[replica.segment].allocator.find(state().rounded(wanted.length)).value();
+    std::erase_if(placed.replicas, [&](ReplicaLocation& replica) {
+        const auto offset = segments[replica.segment].allocator.find(state().rounded(wanted.length));
+        replica.offset = offset.value_or(0);
+        return !offset;  // many that are nearly long enough may hide it: the search is bounded
+    });
+    if (placed.replicas.empty()) placed.code = StoreCode::kNoAvailableHandle;
     return placed;
 }
 
