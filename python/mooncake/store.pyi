@@ -305,11 +305,11 @@ class MooncakeDistributedStore:
     def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
         """Waits for the parts on their way and gives the space back. Returns a list of codes."""
     def mount_segment(self, path: str, size: int, offset: int = 0, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
-        """Lends a part of a file to the pool. Returns {"ret": 0 or a code, "segment_ids": [...]}."""
+        """Lends a part of a file to the pool. Returns {"ret": 0 or -1, "segment_ids": [...]}."""
     def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
-        """Takes segments back; what is in them stays readable for the grace period. Returns 0 or a code."""
+        """Takes segments back; what is in them stays readable for the grace period. Returns 0 or -1."""
     def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
-        """Lends new memory to the pool. Returns {"ret": 0 or a code, "segment_ids": [...], "allocated_size": bytes}."""
+        """Lends new memory to the pool. Returns {"ret": 0 or -1, "segment_ids": [...], "allocated_size": bytes}."""
     def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
         """As unmount_segment(), for what allocate_and_mount_segment() gave."""
     def get_replica_desc(self, key: str) -> list[ReplicaDescriptor]:

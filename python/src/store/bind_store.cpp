@@ -125,11 +125,11 @@ void bind_segments(StoreClass& store) {
                                         .location = std::move(location)});
             },
             "path"_a, "size"_a, "offset"_a = 0, "protocol"_a = "tcp", "location"_a = "",
-            "Lends a part of a file to the pool. Returns {\"ret\": 0 or a code, \"segment_ids\": [...]}.")
+            "Lends a part of a file to the pool. Returns {\"ret\": 0 or -1, \"segment_ids\": [...]}.")
         .def("unmount_segment", &DistributedStore::unmount, "segment_ids"_a, "grace_period_seconds"_a = 0,
-             "Takes segments back; what is in them stays readable for the grace period. Returns 0 or a code.")
+             "Takes segments back; what is in them stays readable for the grace period. Returns 0 or -1.")
         .def("allocate_and_mount_segment", &DistributedStore::mount_memory, "size"_a, "protocol"_a = "tcp", "location"_a = "",
-             "Lends new memory to the pool. Returns {\"ret\": 0 or a code, \"segment_ids\": [...], \"allocated_size\": bytes}.")
+             "Lends new memory to the pool. Returns {\"ret\": 0 or -1, \"segment_ids\": [...], \"allocated_size\": bytes}.")
         .def("unmount_and_free_segment", &DistributedStore::unmount, "segment_ids"_a, "grace_period_seconds"_a = 0,
              "As unmount_segment(), for what allocate_and_mount_segment() gave.")
         .def("get_replica_desc", &DistributedStore::get_replicas, "key"_a, "Where the copies of a value are: a list of ReplicaDescriptor.")

@@ -13,21 +13,21 @@ constexpr int kInvalid = static_cast<int>(StoreCode::kInvalidParams);
 constexpr uint64_t kSegmentUnit = uint64_t{16} << 20;  // what callers ask for in small amounts comes in these
 constexpr uint64_t kSegmentMax = uint64_t{1} << 62;
 
+constexpr int kFailed = -1;  // all that callers of these are told; the log says why
+
+int zero_or_failed(StoreCode code) { return code == StoreCode::kOk ? 0 : kFailed; }
+
 nb::dict mounted(const store::MountedSegments& segments, bool with_size) {
     nb::list ids;
     for (const store::SegmentId& id : segments.segments) ids.append(nb::str(id.to_string().c_str()));
     nb::dict answer;
-    answer["ret"] = static_cast<int>(segments.code);
+    answer["ret"] = zero_or_failed(segments.code);
     answer["segment_ids"] = ids;
     if (with_size) answer["allocated_size"] = segments.bytes;
     return answer;
 }
 
-constexpr int kNotSetUp = -1;
-
-nb::dict not_mounted(bool with_size, StoreCode code = StoreCode::kInternalError) {
-    return mounted({.code = code, .segments = {}, .bytes = 0}, with_size);
-}
+nb::dict not_mounted(bool with_size) { return mounted({.code = StoreCode::kInvalidParams, .segments = {}, .bytes = 0}, with_size); }
 
 nb::list replica_list(const store::ValueInfo& value) {
     nb::list replicas;
@@ -46,8 +46,7 @@ nb::dict DistributedStore::mount_file(const store::FileToMount& file) {
 nb::dict DistributedStore::mount_memory(nb::handle size, const std::string& protocol, const std::string& location) {
     const uint64_t bytes = number_from(size, "size");
     const StoreRef client = use("allocate_and_mount_segment");
-    if (!client) return not_mounted(true);
-    if (bytes == 0 || bytes > kSegmentMax) return not_mounted(true, StoreCode::kInvalidParams);
+    if (!client || bytes == 0 || bytes > kSegmentMax) return not_mounted(true);
     const uint64_t whole = (bytes + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit;
     return mounted(without_gil([&] { return client->mount_memory(whole, protocol, location); }), true);
 }
@@ -57,11 +56,10 @@ int DistributedStore::unmount(nb::handle ids, nb::handle grace_s) {
     const std::optional<std::vector<store::SegmentId>> segments = segment_ids_from(ids);
     const uint64_t grace = number_from(grace_s, "grace_period_seconds");
     const StoreRef client = use("unmount_segment");
-    if (!client) return kNotSetUp;
-    if (!segments) return kInvalid;
+    if (!client || !segments) return kFailed;
     if (segments->empty()) return 0;
     const std::chrono::seconds wait(std::min(grace, kGraceMax_s));
-    return static_cast<int>(without_gil([&] { return client->unmount(*segments, wait); }));
+    return zero_or_failed(without_gil([&] { return client->unmount(*segments, wait); }));
 }
 
 nb::list DistributedStore::get_replicas(nb::handle key) {
