@@ -78,5 +78,19 @@ TEST_F(Groups, ComeBackFromBeingSetAsideUnderAnotherFirstMember) {
     EXPECT_FALSE(holds("b"));
 }
 
+TEST_F(Groups, ALeaseOnOneMemberProtectsAllFromRemoval) {
+    put("a", kKiB, {}, "g");
+    put("b", kKiB, {}, "g");
+    put("c", kKiB, {}, "other");
+    get("a");
+    EXPECT_EQ(remove_key("b"), StoreCode::kObjectHasLease);
+    EXPECT_EQ(remove_key("c"), StoreCode::kOk);
+    pass(10s);
+    EXPECT_EQ(remove_key("b"), StoreCode::kOk);
+    exists("a");
+    EXPECT_EQ(remove_key("a"), StoreCode::kObjectHasLease);
+    EXPECT_EQ(remove_key("a", true), StoreCode::kOk);
+}
+
 }  // namespace
 }  // namespace mooncake::store

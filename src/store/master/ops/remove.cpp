@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/writes.h"
 
@@ -6,8 +8,26 @@ namespace mooncake::store {
 
 namespace {
 
+/// Who reads or probes one of a group counts on all of it. Asked for one after the other of a group, looks at its members once.
+class LeaseTest {
+public:
+    bool held(const MasterState& state, ObjectId id, Time now) {
+        const GroupId group = state.objects()[id].group;
+        if (group == 0) return !state.objects()[id].free_of_leases(now);
+        if (group == group_) return held_;
+        group_ = group;
+        const auto& members = state.groups()[group].members;
+        return held_ = std::any_of(members.begin(), members.end(),
+                                   [&](ObjectId member) { return !state.objects()[member].free_of_leases(now); });
+    }
+
+private:
+    GroupId group_ = 0;
+    bool held_ = false;
+};
+
 /// Whether the object may be removed now. A write that nobody waits for any more is dropped on the way; that can end the object.
-StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, Time now) {
+StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, LeaseTest& leases, Time now) {
     const MasterState& state = transaction.state();
     if (const WriteId write = state.objects()[id].write; write != 0) {
         if (!preemptible(state, state.write(write), now)) return StoreCode::kReplicaIsNotReady;
@@ -17,7 +37,7 @@ StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, Tim
     }
     const Object& object = state.objects()[id];
     if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
-    if (!force && !object.free_of_leases(now)) return StoreCode::kObjectHasLease;
+    if (!force && leases.held(state, id, now)) return StoreCode::kObjectHasLease;
     return StoreCode::kOk;
 }
 
@@ -28,10 +48,11 @@ CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time n
     CodesReply reply;
     reply.codes.reserve(request.keys.size());
     const TenantNumber tenant = state.tenant(request.tenant);
+    LeaseTest leases;
     for (const std::string_view key : request.keys) {
         const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
         StoreCode code = StoreCode::kObjectNotFound;
-        if (id != 0) code = check_removable(transaction, id, request.force, now);
+        if (id != 0) code = check_removable(transaction, id, request.force, leases, now);
         if (code == StoreCode::kOk) transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
         if (code == StoreCode::kObjectNotFound && tenant != 0 && !key.empty())
             transaction.apply(KeyBuried{.tenant = tenant, .key = std::string(key)});
@@ -44,12 +65,13 @@ uint64_t remove_matching(Transaction& transaction, const RemoveMatchingRequest& 
     const MasterState& state = transaction.state();
     const TenantNumber tenant = request.tenant ? state.tenant(*request.tenant) : 0;
     if (request.tenant && tenant == 0) return 0;
+    LeaseTest leases;
     ObjectsRemoved removed{.cause = RemovalCause::kAsked, .now = now};
     for (ObjectId id = 1; id < state.objects().limit(); ++id) {
         const Object& object = state.objects()[id];
         if (!state.objects().exists(id) || (tenant != 0 && object.tenant != tenant)) continue;
         if (request.matches && !request.matches(object.key())) continue;
-        if (check_removable(transaction, id, request.force, now) == StoreCode::kOk) removed.objects.push_back(id);
+        if (check_removable(transaction, id, request.force, leases, now) == StoreCode::kOk) removed.objects.push_back(id);
     }
     const uint64_t count = removed.objects.size();
     if (count != 0) transaction.apply(std::move(removed));
@@ -62,6 +84,7 @@ CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& re
     const MasterState& state = transaction.state();
     const TenantNumber tenant = state.tenant(request.tenant);
     const ClientNumber client = state.clients().find(request.client);
+    LeaseTest leases;
     const auto clear = [&](std::string_view key) {
         const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
         if (id == 0) return StoreCode::kObjectNotFound;
@@ -69,7 +92,7 @@ CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& re
         if (!object.has_value() || object.write != 0) return StoreCode::kReplicaIsNotReady;
         if (client == 0 || object.writer != client) return StoreCode::kIllegalClient;
         if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
-        if (!object.free_of_leases(now)) return StoreCode::kObjectHasLease;
+        if (leases.held(state, id, now)) return StoreCode::kObjectHasLease;
         std::vector<SegmentNumber> cleared;
         for (size_t i = 0; i < object.replicas.size(); ++i) {
             const SegmentNumber segment = object.replicas[i].segment;
