@@ -183,8 +183,8 @@ std::optional<Piece> ClientImpl::registered_range(const void* address) const {
         auto* const staging = static_cast<std::byte*>(staging_memory_);
         if (at >= staging && at < staging + core_->config.buffer_bytes) return Piece{staging, core_->config.buffer_bytes};
     }
-    const auto range = buffers_.find(at);
-    if (!range || !is_mapped(at)) return std::nullopt;  // somebody freed it meanwhile
+    const auto range = buffers_.find_mapped(at, Clock::now());
+    if (!range) return std::nullopt;
     return Piece{range->first, range->second};
 }
 

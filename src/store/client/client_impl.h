@@ -115,7 +115,7 @@ private:
     mutable Gate gate_;          // every call is inside
     Mutex close_mutex_;          // held while close() runs
     bool closed_ MC_GUARDED_BY(close_mutex_) = false;
-    RegisteredBuffers buffers_;
+    mutable RegisteredBuffers buffers_;
     void* staging_memory_ = nullptr;
     Mutex leaving_mutex_;
     std::condition_variable_any leaving_changed_;

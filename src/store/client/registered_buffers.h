@@ -7,7 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/memory_probe.h"
 #include "base/thread_annotations.h"
+#include "base/time.h"
 
 namespace mooncake::store {
 
@@ -44,7 +46,25 @@ public:
         return find_locked(address);
     }
 
+    /// The same; nothing where that memory is gone. The kernel is asked at most once a millisecond, which costs more than a small copy.
+    std::optional<Range> find_mapped(const std::byte* address, Time now) {
+        Lock lock(mutex_);
+        const auto range = find_locked(address);
+        if (!range) return std::nullopt;
+        Widest& widest = widest_[range->first];
+        if (now - widest.looked_at < kLookInterval) return range;
+        if (!is_mapped(address)) return std::nullopt;
+        widest.looked_at = now;
+        return range;
+    }
+
 private:
+    static constexpr Duration kLookInterval = 1ms;
+
+    struct Widest {
+        uint64_t length = 0;
+        Time looked_at{};  // when it was there
+    };
     struct Known {
         uint64_t length = 0;
         uint32_t count = 0;
@@ -53,21 +73,21 @@ private:
     std::optional<Range> find_locked(const std::byte* address) const MC_REQUIRES(mutex_) {
         const auto next = widest_.upper_bound(const_cast<std::byte*>(address));
         if (next == widest_.begin()) return std::nullopt;
-        const auto& [start, length] = *std::prev(next);
-        if (static_cast<uint64_t>(address - start) >= length) return std::nullopt;
-        return Range{start, length};
+        const auto& [start, widest] = *std::prev(next);
+        if (static_cast<uint64_t>(address - start) >= widest.length) return std::nullopt;
+        return Range{start, widest.length};
     }
 
     void widen(std::byte* start, uint64_t length) MC_REQUIRES(mutex_) {
         const auto around = find_locked(start);
         if (around && length <= around->second - static_cast<uint64_t>(start - around->first)) return;
         widest_.erase(widest_.lower_bound(start), widest_.lower_bound(start + length));
-        widest_[start] = length;
+        widest_[start] = {.length = length};
     }
 
     mutable Mutex mutex_;
     std::map<std::byte*, Known> all_ MC_GUARDED_BY(mutex_);
-    std::map<std::byte*, uint64_t> widest_ MC_GUARDED_BY(mutex_);
+    std::map<std::byte*, Widest> widest_ MC_GUARDED_BY(mutex_);
 };
 
 }  // namespace mooncake::store

@@ -44,6 +44,18 @@ TEST_F(RegisteredBuffersTest, RangeIsThereUntilItWasRemovedAsOftenAsAdded) {
     EXPECT_FALSE(buffers_.remove(at(100)));
 }
 
+TEST_F(RegisteredBuffersTest, MemoryThatIsGoneIsNotFound) {
+    auto* const nowhere = reinterpret_cast<std::byte*>(0x1000);
+    buffers_.add(nowhere, 100);
+    buffers_.add(at(0), 100);
+    const Time now = Clock::now();
+    EXPECT_TRUE(buffers_.find(nowhere));
+    EXPECT_FALSE(buffers_.find_mapped(nowhere, now));
+    EXPECT_FALSE(buffers_.find_mapped(nowhere, now)) << "asked again";
+    EXPECT_TRUE(buffers_.find_mapped(at(99), now));
+    EXPECT_FALSE(buffers_.find_mapped(at(100), now));
+}
+
 TEST_F(RegisteredBuffersTest, RangesInsideOthersHideNothingOfThem) {
     buffers_.add(at(120), 10);
     buffers_.add(at(100), 100);
