@@ -70,6 +70,7 @@ class Client:
     def _gets(self, size: int, batch: int) -> Iterator[int]:
         places, sizes = [self._address + i * size for i in range(batch)], [size] * batch
         count = max(1, min(KEPT // (size * batch), 64))
+        self._store.remove_all(True)  # else small ones that are leased stand in the way of large ones, which may go for each other then
         self._number += 1
         names = [[f"get{self._number}-{b}-{i}" for i in range(batch)] for b in range(count)]
         for keys in names:
