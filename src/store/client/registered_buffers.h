@@ -34,9 +34,12 @@ public:
         const auto found = all_.find(start);
         if (found == all_.end()) return false;
         if (--found->second.count != 0) return true;
-        all_.erase(found);
-        if (widest_.erase(start) != 0)
-            for (const auto& [inner, known] : all_) widen(inner, known.length);
+        const auto after = all_.erase(found);
+        const auto widest = widest_.find(start);
+        if (widest == widest_.end()) return true;
+        const std::byte* const end = start + widest->second.length;
+        widest_.erase(widest);
+        for (auto inner = after; inner != all_.end() && inner->first < end; ++inner) widen(inner->first, inner->second.length);
         return true;
     }
 
