@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kBatch = 1000;
 constexpr uint64_t kValue = 64 * 1024;
+constexpr uint64_t kNodes = 16;
 constexpr ClientId kClient{1, 1};
 
 /// Of this thread: what others do on the machine counts as little as possible.
@@ -47,7 +48,6 @@ public:
         MasterOptions options;
         options.high_watermark = 1.0;
         state_ = std::make_unique<MasterState>(options);
-        constexpr uint64_t kNodes = 16;
         const uint64_t size = (capacity_objects == 0 ? objects * 2 : capacity_objects) * kValue / kNodes;
         for (uint64_t n = 1; n <= kNodes; ++n) {
             Transaction t(*state_);
@@ -160,6 +160,9 @@ void hot_operations(size_t objects, bool log) {
     if (bench.failures() != objects) std::printf("unexpected failures: %zu\n", bench.failures() - objects);
 }
 
+/// So many that they fill all nodes to the last byte.
+size_t whole(size_t objects) { return objects - objects % kNodes; }
+
 /// A full pool: every put evicts one. Cost must not depend on how many there are.
 void eviction(size_t objects) {
     Bench bench(objects, false, objects);
@@ -206,10 +209,10 @@ int main(int argc, char** argv) {
     hot_operations(objects, false);
     hot_operations(objects, true);
     std::printf("-- eviction and recovery\n");
-    eviction(objects / 10);
-    eviction(objects);
-    eviction_under_probes(objects / 10);
-    eviction_under_probes(objects);
+    eviction(whole(objects / 10));
+    eviction(whole(objects));
+    eviction_under_probes(whole(objects / 10));
+    eviction_under_probes(whole(objects));
     adoption(objects);
     return 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Eviction on behalf of a put: what goes, what stays, and what a refused caller is told.
+#include "store/master/ops/evictor.h"
 #include "store/master/testing/pool.h"
 
 namespace mooncake::store {
@@ -69,6 +70,26 @@ TEST_F(Reclaim, LooksElsewhereWhileAProbedObjectIsPromised) {
     pass(10s);
     put("5", kPool / 4);
     EXPECT_EQ(held(), "2345") << "no promise any more, and still the coldest";
+}
+
+TEST_F(Reclaim, ServesABatchLargerThanWhatIsFreeThoughEveryKeyWasProbed) {
+    constexpr uint64_t kNodeBytes = 3000 * kKiB + kKiB / 2;  // no whole number of values, and more of them than are set aside for one
+    add_node(2, kNodeBytes);
+    add_node(3, kNodeBytes);
+    const int count = fill(kKiB) - 1;  // the two halves fit nothing
+    ASSERT_GT(count, Evictor::kSetAsideMax);
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.push_back(std::to_string(i));
+    for (int round = 0; round < 3; ++round) {
+        const std::vector<std::string_view> keys(names.begin(), names.end());
+        auto t = transaction();
+        exist(t, {.keys = keys}, now_);
+        for (std::string& name : names) name += 'n';
+        std::vector<PutItem> items;
+        for (const std::string& name : names) items.push_back({.key = name, .length = kKiB});
+        for (const PutStartItem& item : start(items).items) ASSERT_EQ(item.code, StoreCode::kOk) << round;
+        for (const std::string& name : names) ASSERT_EQ(end(name), StoreCode::kOk);
+    }
 }
 
 TEST_F(Reclaim, AProbeOfEveryKeyCannotStopAPut) {
