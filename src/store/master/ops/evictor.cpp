@@ -6,19 +6,17 @@
 
 namespace mooncake::store {
 
-void Evictor::prefetch_coldest(const EvictionPolicy& policy, size_t size_class) {
-    constexpr size_t kWindow = 32;
-    if (prefetched_ == 0 && expected_ > 1) {
-        std::array<ObjectId, kWindow> coldest;
-        const size_t most = std::min(expected_, kWindow);
-        for (ObjectId id = policy.coldest(size_class); id != 0 && prefetched_ < most; id = policy.next_coldest(id))
-            coldest[prefetched_++] = id;
-        state().objects().prefetch_erase(std::span(coldest).first(prefetched_));
-    }
-    if (prefetched_ != 0) {
-        --prefetched_;
-        --expected_;
-    }
+size_t Evictor::together(uint64_t length) const {
+    const uint64_t fit = state().segments().capacity() / kTogetherShare / std::max<uint64_t>(state().rounded(length), 1);
+    return std::clamp<size_t>(std::min<uint64_t>(expected_, fit), 1, kTogetherMax);
+}
+
+void Evictor::prefetch_coldest(const EvictionPolicy& policy, size_t size_class, size_t count) const {
+    if (count < 2) return;
+    std::array<ObjectId, kTogetherMax> coldest;
+    size_t found = 0;
+    for (ObjectId id = policy.coldest(size_class); id != 0 && found < count; id = policy.next_coldest(id)) coldest[found++] = id;
+    state().objects().prefetch_erase(std::span(coldest).first(found));
 }
 
 ObjectId Evictor::next_plain(TenantNumber tenant, size_t size_class) {
@@ -112,7 +110,7 @@ SegmentNumber Evictor::evict_cold(TenantNumber tenant, uint64_t length, const Ro
     const EvictionPolicy& policy = state().tenants()[tenant].order.policy();
     const uint64_t capacity = state().segments().capacity();
     const size_t own = EvictionPolicy::class_of(length);
-    prefetch_coldest(policy, own);
+    prefetch_coldest(policy, own, together(length));
     std::array<ObjectId, EvictionPolicy::kClasses> coldest{};
     for (uint64_t freed = 0;;) {
         ObjectId coldest_of_all = 0;
@@ -134,14 +132,22 @@ SegmentNumber Evictor::evict_cold(TenantNumber tenant, uint64_t length, const Ro
 SegmentNumber Evictor::evict_long_enough(ObjectId first, uint64_t length, const RoomWanted& wanted, uint64_t cold) {
     if (first == 0) return 0;
     const EvictionPolicy& policy = state().tenants()[state().objects()[first].tenant].order.policy();
+    SegmentNumber found = 0;
+    size_t left = together(length);
     int tries = kLongEnoughTries;  // those of its own class may be shorter
-    for (ObjectId unit = first; unit != 0 && tries-- > 0 && policy.age(unit) >= cold; unit = policy.next_coldest(unit)) {
+    for (ObjectId unit = first; unit != 0 && left != 0 && policy.age(unit) >= cold;) {
+        const ObjectId next = policy.next_coldest(unit);
         const SegmentNumber segment = holes_.hold(unit).shelf == Shelf::kNone ? long_enough(unit, length, wanted) : 0;
-        if (segment == 0) continue;
-        evict(unit);
-        return segment;
+        if (segment != 0) {
+            evict(unit);
+            --left;
+            if (found == 0) found = segment;
+        } else if (found != 0 || --tries == 0) {
+            break;
+        }
+        unit = next;
     }
-    return 0;
+    return found;
 }
 
 SegmentNumber Evictor::evict_aside(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most) {

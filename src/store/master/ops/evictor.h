@@ -40,28 +40,30 @@ public:
         set_aside_left_ = kSetAsideMax;
         holes_.restart(protect);
     }
-    /// So many entries may have to go in this operation, or none: those that go are looked up together, so that their cache misses overlap.
-    void expect(size_t victims) {
-        expected_ = victims;
-        prefetched_ = 0;
-    }
+    /// So many values of the length that is wanted next are still to be placed, that one included: where ordinary eviction makes room for the
+    /// first, it does for some more. Their cache misses overlap, and what was put together comes free together, as one range.
+    void expect(size_t values) { expected_ = values; }
     /// When the first of the leases that stood in the way of a hole is over; Time::max(): none did.
     Time obstacle_end() const noexcept { return holes_.obstacle_end(); }
 
 private:
     static constexpr int kLongEnoughTries = 16;  // of a class
     static constexpr int kSearchesMax = 8;       // for holes, beginning with as many tenants
+    static constexpr size_t kTogetherMax = 32;   // entries, and this part of the pool:
+    static constexpr uint64_t kTogetherShare = 128;
 
     const MasterState& state() const { return transaction_.state(); }
     ObjectId next_plain(TenantNumber tenant);
     ObjectId next_plain(TenantNumber tenant, size_t size_class);
-    void prefetch_coldest(const EvictionPolicy& policy, size_t size_class);
+    /// How many values of that length may go at once.
+    size_t together(uint64_t length) const;
+    void prefetch_coldest(const EvictionPolicy& policy, size_t size_class, size_t count) const;
     ObjectId next_aside(TenantNumber tenant, Shelf shelf);
     template <typename Pick>
     auto pick(TenantNumber tenant, Pick&& one) -> decltype(one(tenant));
     /// The ordinary case: the coldest value of this tenant that is long enough is nearly as cold as any.
     SegmentNumber evict_cold(TenantNumber tenant, uint64_t length, const RoomWanted& wanted);
-    /// The first of a class that is, if it is so old.
+    /// The first of a class that is, if it is so old, and as many like it behind it as are expected.
     SegmentNumber evict_long_enough(ObjectId first, uint64_t length, const RoomWanted& wanted, uint64_t cold);
     /// The first that was set aside for that.
     SegmentNumber evict_aside(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most);
@@ -72,7 +74,7 @@ private:
     const Time now_;
     ObjectId protect_;
     int set_aside_left_ = kSetAsideMax;
-    size_t expected_ = 0, prefetched_ = 0;
+    size_t expected_ = 1;
     HoleFinder holes_;
 };
 

@@ -279,5 +279,40 @@ TEST_F(Watermark, IsBoundedPerRun) {
     EXPECT_EQ(state().objects().size(), 0u);
 }
 
+/// Small values may go many at a time.
+class LargePool : public PoolTest {
+protected:
+    static constexpr uint64_t kValues = 8192;
+    void SetUp() override { add_node(1, kValues * kKiB); }
+};
+
+TEST_F(LargePool, ForABatchOfOneLengthMakesRoomForManyAtATimeAndForNoMore) {
+    std::vector<std::string> names;
+    for (uint64_t i = 0; i < kValues + 101; ++i) names.push_back(std::to_string(i));
+    for (uint64_t i = 0; i < kValues; ++i) ASSERT_EQ(put(names[i]), StoreCode::kOk);
+    std::vector<PutItem> items;
+    for (uint64_t i = kValues; i < names.size(); ++i) items.push_back({.key = names[i], .length = kKiB});
+    const PutStartReply reply = start(items);
+    uint64_t side_by_side = 0;
+    for (size_t i = 0; i < reply.items.size(); ++i) {
+        ASSERT_EQ(reply.items[i].code, StoreCode::kOk);
+        side_by_side += i > 0 && reply.replicas[i].offset == reply.replicas[i - 1].offset + kKiB;
+    }
+    EXPECT_EQ(state().totals().evicted_objects, items.size());
+    EXPECT_GE(side_by_side, items.size() - 1 - items.size() / 32) << "what was put together and went together is one range";
+    for (uint64_t i = 0; i < items.size(); ++i) EXPECT_EQ(exists(names[i]), 0) << "the coldest went";
+    EXPECT_EQ(exists(names[items.size()]), 1);
+}
+
+TEST_F(LargePool, ForABatchOfManyLengthsMakesRoomForEachAlone) {
+    for (uint64_t i = 0; i < kValues / 2; ++i) {
+        ASSERT_EQ(put("short" + std::to_string(i), kKiB / 2), StoreCode::kOk);
+        ASSERT_EQ(put("long" + std::to_string(i), kKiB / 2 * 3), StoreCode::kOk);
+    }
+    ASSERT_EQ(state().totals().evicted_objects, 0u);
+    start({{.key = "a", .length = kKiB / 2}, {.key = "b", .length = kKiB / 2 * 3}, {.key = "c", .length = kKiB / 2}});
+    EXPECT_EQ(state().totals().evicted_objects, 3u);
+}
+
 }  // namespace
 }  // namespace mooncake::store

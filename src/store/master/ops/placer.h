@@ -29,7 +29,7 @@ public:
     Placer(Transaction& transaction, const WriteConfig& config, std::span<const uint32_t> unreachable, Time now);
 
     Placed place(const Wanted& wanted);
-    /// So many are to be placed.
+    /// So many of the next one's length are to be placed.
     void expect(size_t values) { evictor_.expect(values); }
     /// After a kNoAvailableHandle: when it may be worth trying again, from now; zero: not by waiting.
     Duration retry_after(uint64_t length) const;

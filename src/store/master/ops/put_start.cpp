@@ -29,9 +29,9 @@ public:
         reply_.items.resize(request_.items.size());
         reply_.replicas.reserve(request_.items.size() * request_.config.replica_num);
         StoreCode refused = admit();
-        placer_.expect(request_.items.size());
         for (size_t i = 0; i < request_.items.size(); ++i) {
             if (refused == StoreCode::kOk && i % kPrefetch == 0) prefetch(i);
+            placer_.expect(of_same_length(i));
             PutStartItem& item = reply_.items[i];
             item.code = refused != StoreCode::kOk ? refused : group_refused(i);
             if (item.code == StoreCode::kOk) item.code = start(i);
@@ -72,6 +72,14 @@ private:
         const size_t count = std::min(kPrefetch, request_.items.size() - from);
         for (size_t i = 0; i < count; ++i) keys[i] = request_.items[from + i].key;
         state().objects().prefetch_many(tenant_, std::span(keys).first(count));
+    }
+
+    /// How many of one length come one after the other from here on.
+    size_t of_same_length(size_t i) {
+        if (i >= run_end_)
+            for (run_end_ = i + 1; run_end_ < request_.items.size() && request_.items[run_end_].length == request_.items[i].length;)
+                ++run_end_;
+        return run_end_ - i;
     }
 
     StoreCode start(size_t i) {
@@ -164,6 +172,7 @@ private:
     Placer placer_;
     TenantNumber tenant_ = 0;
     ClientNumber client_ = 0;
+    size_t run_end_ = 0;
     PutStartReply reply_;
     std::vector<size_t> started_;  // items with a group
     std::vector<std::pair<std::string_view, StoreCode>> refused_groups_;
