@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/stl/unique_ptr.h>
-#include <sys/mman.h>
 
 #include <utility>
 
 #include "distributed_store.h"
+#include "store/client/fresh_pages.h"
 
 /// The calls on whole values that take and give Python objects.
 namespace mooncake::python {
@@ -18,16 +18,6 @@ int first_failure(const std::vector<StoreCode>& codes) {
     for (const StoreCode code : codes)
         if (code != StoreCode::kOk) return static_cast<int>(code);
     return 0;
-}
-
-/// Has the kernel provide the pages of a new object at once, which costs a fraction of a fault for each. Where it cannot, they come
-/// one by one as before.
-void populate(const store::Piece& piece) {
-    constexpr uint64_t kPage = 4096, kWorthIt = 64 * kPage;
-    if (piece.length < kWorthIt) return;
-    const auto start = (reinterpret_cast<uintptr_t>(piece.data) + kPage - 1) / kPage * kPage;
-    const auto end = (reinterpret_cast<uintptr_t>(piece.data) + piece.length) / kPage * kPage;
-    (void)::madvise(reinterpret_cast<void*>(start), end - start, MADV_POPULATE_WRITE);
 }
 
 nb::object empty_bytes() { return nb::steal(PyBytes_FromStringAndSize(nullptr, 0)); }
@@ -69,7 +59,7 @@ private:
         }
         if (values.empty()) return {};
         const std::vector<int64_t> read = without_gil([&] {
-            for (const store::Piece& piece : pieces) populate(piece);
+            store::provide_pages(pieces);
             return client_->read(values);
         });
 
