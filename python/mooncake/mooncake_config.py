@@ -135,14 +135,16 @@ class MooncakeConfig:
         return _build(config)
 
     @staticmethod
-    def load_from_env() -> MooncakeConfig:
-        """From the file that MOONCAKE_CONFIG_PATH names, else from the MOONCAKE_* variables."""
+    def load_from_env(master: str = "") -> MooncakeConfig:
+        """From the file that MOONCAKE_CONFIG_PATH names, else from the MOONCAKE_* variables. `master` is used where neither names one."""
         path = os.environ.get("MOONCAKE_CONFIG_PATH")
         if path:
             return MooncakeConfig.from_file(path)
-        if not os.environ.get("MOONCAKE_MASTER"):
+        master = os.environ.get("MOONCAKE_MASTER") or master
+        if not master:
             raise ValueError("Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set.")
-        return _build({name: os.environ[variable] for name, (variable, _, _) in _FIELDS.items() if variable in os.environ})
+        given = {name: os.environ[variable] for name, (variable, _, _) in _FIELDS.items() if variable in os.environ}
+        return _build({**given, "master_server_address": master})
 
 
 def _build(given: Mapping[str, Any]) -> MooncakeConfig:

@@ -106,8 +106,10 @@ class MooncakeStoreService:
 
     def __init__(self, config_path: str | None = None, cli_config: dict[str, str] | None = None) -> None:
         self.store: Any = None
-        self.config = MooncakeConfig.from_file(config_path) if config_path else MooncakeConfig.load_from_env()
-        for name, value in (cli_config or {}).items():
+        given = {_FIELD_NAMES.get(name, name): value for name, value in (cli_config or {}).items()}
+        self.config = (MooncakeConfig.from_file(config_path) if config_path else
+                       MooncakeConfig.load_from_env(master=given.get("master_server_address", "")))
+        for name, value in given.items():
             self._override(name, value)
         self.current_mode = "prefill"  # or "decode": a segment was mounted by /api/reconfigure
         self.mounted_segment_ids: list[str] = []
@@ -122,7 +124,6 @@ class MooncakeStoreService:
 
     def _override(self, name: str, value: str) -> None:
         """From the command line: a text, which setup() reads."""
-        name = _FIELD_NAMES.get(name, name)
         if hasattr(self.config, name):
             setattr(self.config, name, value)
         else:
@@ -353,7 +354,7 @@ def _defined(texts: Sequence[str]) -> dict[str, str]:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="mc_store_rest_server", description="A member of the pool with a REST interface.")
-    parser.add_argument("--config", help="JSON file; without it MOONCAKE_CONFIG_PATH or MOONCAKE_MASTER and the like are used")
+    parser.add_argument("--config", help="JSON file; without it MOONCAKE_CONFIG_PATH, or MOONCAKE_MASTER (or -Dmaster_server_address) and the like")
     parser.add_argument("-D", "--define", action="append", default=[], metavar="KEY=VALUE", help="overrides a field of the configuration")
     parser.add_argument("--port", type=int, default=8080, help="port to listen on; 0 lets the system choose")
     parser.add_argument("--max-wait-time", type=float, default=60, help="seconds to wait for the master")

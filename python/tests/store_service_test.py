@@ -187,6 +187,18 @@ def configured(monkeypatch):
     monkeypatch.delenv("MOONCAKE_CONFIG_PATH", raising=False)
 
 
+@pytest.mark.parametrize("name", ["master_server_address", "master_server_addr"])
+def test_a_master_on_the_command_line_is_enough(monkeypatch, name):
+    for variable in ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ValueError, match="MOONCAKE_MASTER"):
+        MooncakeStoreService(None, {"tenant_id": "t"})
+    assert MooncakeStoreService(None, {name: "10.0.0.9:1", "tenant_id": "t"}).setup_config()["master_server_addr"] == "10.0.0.9:1"
+    monkeypatch.setenv("MOONCAKE_MASTER", "10.0.0.8:1")
+    assert MooncakeStoreService(None, {name: "10.0.0.9:1"}).setup_config()["master_server_addr"] == "10.0.0.9:1"
+    assert MooncakeStoreService().setup_config()["master_server_addr"] == "10.0.0.8:1"
+
+
 @pytest.mark.parametrize("outcomes, started", [([0], True), ([-1, 0], True), ([RuntimeError("x"), 0], True), ([-1] * 9, False)])
 def test_the_service_tries_until_the_store_is_set_up(configured, monkeypatch, outcomes, started):
     monkeypatch.setattr(service_module, "_RETRY_S", 0.001)
