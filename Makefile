@@ -39,7 +39,7 @@ test: build  ## build, then every C++ and Python test
 	exit $$status
 
 bench: install  ## measure; arguments in ARGS="..."
-	$(PYTHON) bench/run.py $(ARGS)
+	@$(PYTHON) bench/run.py $(ARGS)
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory bench-fabric
 
 bench-fabric: setup  ## measure the fabric against libfabric alone; arguments in ARGS="..."
@@ -48,7 +48,7 @@ bench-fabric: setup  ## measure the fabric against libfabric alone; arguments in
 	build/dev/bin/fabric_bench $(ARGS)
 
 bench-peers: install  ## measure against other software; arguments in ARGS="..."
-	$(PYTHON) bench/peers.py $(ARGS)
+	@$(PYTHON) bench/peers.py $(ARGS)
 
 wheel: setup  ## dist/*.whl
 	@$(PIP) wheel $(PIP_BUILD) -w dist .
