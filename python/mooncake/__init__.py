@@ -4,7 +4,7 @@
 Importing the package loads nothing native; that happens with `mooncake.engine` and `mooncake.store`.
 """
 
-from pathlib import Path
+import os.path
 from pkgutil import extend_path
 from typing import Any
 
@@ -17,7 +17,7 @@ except ImportError:  # the source folder itself, not an installed package
 
 __all__ = ["BufferPool", "RegisteredBufferPool", "__version__", "features", "get_include", "get_library_dir"]
 
-_HERE = Path(__file__).resolve().parent
+_HERE = os.path.dirname(os.path.realpath(__file__))
 
 
 def __getattr__(name: str) -> Any:
@@ -30,12 +30,12 @@ def __getattr__(name: str) -> Any:
 
 def get_include() -> str:
     """The folder to name with -I for the C and C++ headers."""
-    return str(_HERE / "include")
+    return os.path.join(_HERE, "include")
 
 
 def get_library_dir() -> str:
     """The folder to name with -L (and -rpath) for libtransfer_engine.so and libmooncake_store.so."""
-    return str(_HERE / "lib")
+    return os.path.join(_HERE, "lib")
 
 
 def features() -> dict[str, bool]:

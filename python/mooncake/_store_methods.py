@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Mapping
 
+from ._parsing import parse_bool, parse_size
 from ._tensor_store import TENSOR_METHODS, TENSOR_NAMES
 from .buffer_pool import BufferLease, BufferPool
-from .mooncake_config import _parse_bool, _parse_segment_size
 
 if TYPE_CHECKING:
     from .store import MooncakeDistributedStore, ReplicateConfig
@@ -88,10 +88,10 @@ def _start(store: MooncakeDistributedStore, config: Mapping[str, Any]) -> int:
         if not str(config.get(name) or "").strip():
             return _refuse(f"{name} is missing")
     try:
-        segment = _parse_segment_size(config["global_segment_size"])
-        buffer = _parse_segment_size(config["local_buffer_size"])
-        with_http, http_port = _parse_bool(config["enable_client_http_server"]), int(config["client_http_port"])
-        with_disk = _parse_bool(config["enable_ssd_offload"])
+        segment = parse_size(config["global_segment_size"])
+        buffer = parse_size(config["local_buffer_size"])
+        with_http, http_port = parse_bool(config["enable_client_http_server"]), int(config["client_http_port"])
+        with_disk = parse_bool(config["enable_ssd_offload"])
     except (TypeError, ValueError, OverflowError) as error:
         return _refuse(str(error))
     for name, size in (("global_segment_size", segment), ("local_buffer_size", buffer)):

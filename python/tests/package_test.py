@@ -27,6 +27,12 @@ def test_importing_the_package_loads_nothing_native():
     assert loaded.strip() == "['mooncake._version']"
 
 
+def test_importing_the_modules_loads_nothing_slow():
+    slow = "{'asyncio', 'logging', 'numpy', 'pathlib', 'subprocess', 'torch', 'urllib.parse'}"
+    loaded = run(sys.executable, "-c", f"import sys; before = set(sys.modules); import mooncake.engine, mooncake.store; print({slow} & set(sys.modules) - before)")
+    assert loaded.strip() == "set()"
+
+
 def test_features_are_named_and_true_or_false():
     features = mooncake.features()
     assert features and all(isinstance(value, bool) for value in features.values())
