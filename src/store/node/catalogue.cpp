@@ -2,8 +2,10 @@
 #include "store/node/catalogue.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory_resource>
+#include <optional>
 
 #include "store/protocol/stored_form.h"
 
@@ -50,19 +52,20 @@ public:
     Reporter(const Lent& lent, bool exact, Time now, size_t entries_max, const HandOut& hand_out)
         : spec_(lent.spec), exact_(exact), now_(now), entries_max_(std::max<size_t>(entries_max, 1)), hand_out_(hand_out),
           resting_(lent.ranges.rests(now)) {
-        for (const RangePlanned& range : lent.ranges.announced()) writes_.push_back({.offset = range.offset, .length = range.length});
+        for (const HeldRanges::Announced& range : lent.ranges.announced())
+            writes_.push_back({.offset = range.offset, .length = range.length});
     }
 
     /// Takes records until the part is full. True: those were the last ones.
     bool collect(const HeldRanges& ranges, const NameTable& origins, const NameTable& groups) {
-        for (; next_ < ranges.limit(); ++next_) {
-            const HeldRanges::Record& record = ranges[next_];
-            if (!record.used()) continue;
+        return ranges.for_each(told_, [&](uint64_t generation, HeldRanges::Found found) {
             if (full()) return false;
+            const HeldRanges::Record& record = *found.record;
             resting_.in_use(record.offset, stored_bytes(record.length));
-            add(record, origins[record.origin], groups[record.group]);
-        }
-        return true;
+            add(generation, record, found.key(), origins[record.origin], groups[record.group]);
+            told_ = generation;
+            return true;
+        });
     }
     bool hand_over(bool more) {
         const bool go_on = hand_out_(
@@ -89,7 +92,7 @@ private:
     static constexpr size_t kTextBytesMax = 256 << 10;  // keys may be long, and a request is bounded
 
     bool full() const noexcept { return objects_.size() + writes_.size() + rests_.size() >= entries_max_ || text_bytes_ >= kTextBytesMax; }
-    void add(const HeldRanges::Record& record, std::string_view origin, std::string_view group) {
+    void add(uint64_t generation, const HeldRanges::Record& record, std::string_view key, std::string_view origin, std::string_view group) {
         const ClientId writer = HeldRanges::origin_writer(origin);
         if (!record.filled) {
             writes_.push_back({.offset = record.offset, .length = record.length, .writer = writer});
@@ -98,11 +101,11 @@ private:
         const std::string_view tenant = HeldRanges::origin_tenant(origin);
         if (tenant_ != tenant) tenant_ = copy(tenant);
         objects_.push_back({.tenant = tenant_,
-                            .key = copy(record.key()),
+                            .key = copy(key),
                             .group = copy(group),
                             .offset = record.offset,
                             .length = record.length,
-                            .generation = record.generation,
+                            .generation = generation,
                             .checksum = record.checksum,
                             .data_type = record.data_type,
                             .hard_pin = record.hard_pin,
@@ -123,7 +126,7 @@ private:
     const size_t entries_max_;
     const HandOut& hand_out_;
     RestList resting_;
-    uint32_t next_ = 1;
+    std::optional<uint64_t> told_;  // the last generation
     std::vector<HeldObject> objects_;
     std::vector<HeldWrite> writes_;
     std::vector<HeldRest> rests_;
@@ -164,30 +167,43 @@ void Catalogue::begin_stream() {
     round_ = !round_;
 }
 
-void Catalogue::apply(const FeedUpdate& update, Time now) {
+void Catalogue::apply(const FeedView& update, Time now) {
     Lock lock(mutex_);
     if (update.reset) begin_stream();
     Lent* lent = nullptr;  // words of one segment mostly stand together
-    const auto of = [&](const SegmentId& segment) MC_REQUIRES(mutex_) {
+    const auto ranges_of = [&](const SegmentId& segment) MC_REQUIRES(mutex_) {
         if (lent == nullptr || lent->spec.id != segment) lent = find(segment);
-        return lent;
+        return lent == nullptr ? nullptr : &lent->ranges;
     };
     const auto each = [&](const auto& words, const auto& apply_one) MC_REQUIRES(mutex_) {
         constexpr size_t kWindow = 32;  // words whose cache misses overlap
+        struct Place {
+            HeldRanges* ranges = nullptr;
+            RangePages::Page* page = nullptr;
+            HeldRanges::Found found;
+        };
+        std::array<Place, kWindow> places;
         for (size_t start = 0; start < words.size(); start += kWindow) {
             const auto window = std::span(words).subspan(start, std::min(kWindow, words.size() - start));
-            for (const auto& word : window)
-                if (of(word.segment) != nullptr) lent->ranges.prefetch_slot(word.generation);
-            for (const auto& word : window)
-                if (of(word.segment) != nullptr) lent->ranges.prefetch_record(word.generation);
-            for (const auto& word : window)
-                if (of(word.segment) != nullptr) apply_one(lent->ranges, word);
+            for (size_t i = 0; i < window.size(); ++i) {
+                places[i].ranges = ranges_of(window[i].segment);
+                places[i].page = places[i].ranges == nullptr ? nullptr : places[i].ranges->find_page(window[i].generation);
+            }
+            for (size_t i = 0; i < window.size(); ++i) HeldRanges::look_into(places[i].page, window[i].generation);
+            for (size_t i = 0; i < window.size(); ++i) places[i].found = HeldRanges::find_in(places[i].page, window[i].generation);
+            for (size_t i = 0; i < window.size(); ++i)
+                if (places[i].ranges != nullptr) apply_one(*places[i].ranges, places[i].found, window[i]);
         }
     };
     const HeldRanges::Names names{groups_, origins_};
-    each(update.planned, [&](HeldRanges& ranges, const RangePlanned& word) MC_REQUIRES(mutex_) { ranges.plan(word, round_, now, names); });
-    each(update.filled, [&](HeldRanges& ranges, const RangeFilled& word) { ranges.fill(word); });
-    each(update.dropped, [&](HeldRanges& ranges, const RangeDropped& word) { ranges.drop(word, now, names); });
+    // What is planned may move others, so it is looked up again: by then it is in the cache.
+    each(update.planned, [&](HeldRanges& ranges, HeldRanges::Found, const RangePlannedView& word)
+                             MC_REQUIRES(mutex_) { ranges.plan(word, round_, now, names); });
+    each(update.filled, [&](HeldRanges& ranges, HeldRanges::Found found, const RangeFilled& word) { ranges.fill(found, word); });
+    each(update.dropped,
+         [&](HeldRanges& ranges, HeldRanges::Found found, const RangeDropped& word) { ranges.drop(found, word, now, names); });
+    if (!update.dropped.empty())
+        for (const auto& [id, held] : segments_) held->ranges.tidy();
     if (!update.complete || !streaming_) return;
     for (const auto& [id, held] : segments_) held->ranges.keep_only(round_, names);
     streaming_ = false;

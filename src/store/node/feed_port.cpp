@@ -17,7 +17,7 @@ FeedPort::FeedPort(MasterApi& master, ClientId client, Handlers handlers)
     shared_->handlers = std::move(handlers);
 }
 
-void FeedPort::hear(Shared& shared, uint64_t serial, const FeedUpdate& update) {
+void FeedPort::hear(Shared& shared, uint64_t serial, const FeedView& update) {
     Lock lock(shared.mutex);
     if (serial != shared.serial || !shared.handlers.on_update) return;
     shared.handlers.on_update(update);
@@ -44,7 +44,7 @@ void FeedPort::follow() {
         shared_->complete = false;
     }
     const uint64_t handle = master_.follow(
-        client_, {.on_update = [shared = shared_, serial](const FeedUpdate& update) { hear(*shared, serial, update); },
+        client_, {.on_update = [shared = shared_, serial](const FeedView& update) { hear(*shared, serial, update); },
                   .on_end = [shared = shared_, serial](const Error& why) { end(*shared, serial, why); }});
     Lock lock(handle_mutex_);
     handle_ = handle;

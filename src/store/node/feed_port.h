@@ -18,7 +18,7 @@ namespace mooncake::store {
 class FeedPort {
 public:
     struct Handlers {
-        std::function<void(const FeedUpdate&)> on_update;
+        std::function<void(const FeedView&)> on_update;
         std::function<void(const Error& why)> on_end;
     };
     FeedPort(MasterApi& master, ClientId client, Handlers handlers);
@@ -49,7 +49,7 @@ private:
         bool complete MC_GUARDED_BY(mutex) = false;
         uint64_t words MC_GUARDED_BY(mutex) = 0;
     };
-    static void hear(Shared& shared, uint64_t serial, const FeedUpdate& update);
+    static void hear(Shared& shared, uint64_t serial, const FeedView& update);
     static void end(Shared& shared, uint64_t serial, const Error& why);
 
     MasterApi& master_;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/prefetch.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -17,11 +16,6 @@ struct EndsLater {
 
 }  // namespace
 
-std::string HeldRanges::origin_text(const ClientId& writer, std::string_view tenant) {
-    std::string text(sizeof writer, '\0');
-    std::memcpy(text.data(), &writer, sizeof writer);
-    return text.append(tenant);
-}
 ClientId HeldRanges::origin_writer(std::string_view text) {
     ClientId writer;
     if (text.size() >= sizeof writer) std::memcpy(&writer, text.data(), sizeof writer);
@@ -29,83 +23,66 @@ ClientId HeldRanges::origin_writer(std::string_view text) {
 }
 std::string_view HeldRanges::origin_tenant(std::string_view text) { return text.substr(std::min(sizeof(ClientId), text.size())); }
 
-uint64_t HeldRanges::hash_of(uint64_t generation) noexcept {
-    uint64_t hash = generation * 0x9e3779b97f4a7c15;  // generations come in a row: spread them over shards and slots
-    hash ^= hash >> 32;
-    return hash * 0xd6e8feb86659fd93;
-}
-
-uint32_t HeldRanges::find(uint64_t generation) const {
-    return by_generation_.find(hash_of(generation), [&](uint32_t number) { return records_[number].generation == generation; });
-}
-
-void HeldRanges::prefetch_record(uint64_t generation) const {
-    if (const uint32_t number = by_generation_.guess(hash_of(generation))) prefetch_to_write(&records_[number]);
-}
-
-void HeldRanges::plan(const RangePlanned& word, bool round, Time now, Names names) {
+void HeldRanges::plan(const RangePlannedView& word, bool round, Time now, Names names) {
     if (word.key.empty()) {
-        announced_.push_back(word);
+        announced_.push_back({.generation = word.generation, .offset = word.offset, .length = word.length});
         return;
     }
-    uint32_t number = find(word.generation);
+    const uint32_t group = names.groups.take(word.group);
+    const uint32_t origin = names.origins.take({reinterpret_cast<const char*>(&word.writer), sizeof word.writer}, word.tenant);
+    Found found = records_.find(word.generation);
     // A value that is told again stays one, even if the stream breaks before it says so.
-    const bool again = number != 0 && records_[number].offset == word.offset && records_[number].length == word.length;
-    const bool filled = again && records_[number].filled;
-    const uint64_t checksum = filled ? records_[number].checksum : 0;
-    if (number != 0) erase(number, names);
-    number = records_.take();
-    Record& record = records_[number];
+    const bool filled = found && found.record->filled && found.record->offset == word.offset && found.record->length == word.length;
+    const uint64_t checksum = filled ? found.record->checksum : 0;
+    if (found) {
+        names.groups.give_back(found.record->group);
+        names.origins.give_back(found.record->origin);
+        values_ -= found.record->filled ? 1 : 0;
+        records_.set_key(found, word.key);
+    } else {
+        found = records_.add(word.generation, word.key);
+    }
+    Record& record = *found.record;
     record.offset = word.offset;
     record.length = word.length;
-    record.generation = word.generation;
-    record.checksum = checksum;
-    record.text = std::make_unique_for_overwrite<char[]>(word.key.size());
-    std::memcpy(record.text.get(), word.key.data(), word.key.size());
-    record.key_bytes = static_cast<uint32_t>(word.key.size());
-    record.group = names.groups.take(word.group);
-    record.origin = names.origins.take(origin_text(word.writer, word.tenant));
+    record.group = group;
+    record.origin = origin;
     record.data_type = word.data_type;
     record.hard_pin = word.hard_pin;
-    record.soft_pin_end = word.soft_pin_left > Duration::zero() ? now + word.soft_pin_left : Time{};
     record.filled = filled;
     record.round = round;
-    by_generation_.insert(hash_of(word.generation), number);
+    record.checksum = checksum;
+    record.soft_pin_end = word.soft_pin_left > Duration::zero() ? now + word.soft_pin_left : Time{};
     values_ += filled ? 1 : 0;
-    key_bytes_ += word.key.size();
 }
 
-void HeldRanges::fill(const RangeFilled& word) {
-    const uint32_t number = find(word.generation);
-    if (number == 0) return;
-    Record& record = records_[number];
-    if (!record.filled) ++values_;
-    record.filled = true;
-    record.checksum = word.checksum;
+void HeldRanges::fill(Found found, const RangeFilled& word) {
+    if (!found) return;
+    if (!found.record->filled) ++values_;
+    found.record->filled = true;
+    found.record->checksum = word.checksum;
 }
 
-void HeldRanges::drop(const RangeDropped& word, Time now, Names names) {
-    const auto announced = std::find_if(announced_.begin(), announced_.end(),
-                                        [&](const RangePlanned& range) { return range.generation == word.generation; });
-    if (announced != announced_.end()) {
-        rest(announced->offset, announced->length, word.rest, now);
-        announced_.erase(announced);
-        return;
+void HeldRanges::drop(Found found, const RangeDropped& word, Time now, Names names) {
+    if (!announced_.empty()) {
+        const auto announced = std::find_if(announced_.begin(), announced_.end(),
+                                            [&](const Announced& range) { return range.generation == word.generation; });
+        if (announced != announced_.end()) {
+            rest(announced->offset, announced->length, word.rest, now);
+            announced_.erase(announced);
+            return;
+        }
     }
-    const uint32_t number = find(word.generation);
-    if (number == 0) return;
-    rest(records_[number].offset, records_[number].length, word.rest, now);
-    erase(number, names);
+    if (!found) return;
+    rest(found.record->offset, found.record->length, word.rest, now);
+    erase(found, names);
 }
 
-void HeldRanges::erase(uint32_t number, Names names) {
-    const Record& record = records_[number];
-    names.groups.give_back(record.group);
-    names.origins.give_back(record.origin);
-    values_ -= record.filled ? 1 : 0;
-    key_bytes_ -= record.key_bytes;
-    by_generation_.erase(hash_of(record.generation), number);
-    records_.give_back(number);
+void HeldRanges::erase(Found found, Names names) {
+    names.groups.give_back(found.record->group);
+    names.origins.give_back(found.record->origin);
+    values_ -= found.record->filled ? 1 : 0;
+    records_.erase(found);
 }
 
 void HeldRanges::rest(uint64_t offset, uint64_t length, Duration left, Time now) {
@@ -130,8 +107,11 @@ std::vector<HeldRanges::Rest> HeldRanges::rests(Time now) const {
 }
 
 void HeldRanges::keep_only(bool round, Names names) {
-    for (uint32_t number = 1; number < records_.limit(); ++number)
-        if (records_[number].used() && records_[number].round != round) erase(number, names);
+    records_.for_each({}, [&](uint64_t, Found found) {
+        if (found.record->round != round) erase(found, names);
+        return true;
+    });
+    records_.tidy(SIZE_MAX);
 }
 
 void HeldRanges::settle(bool round, Names names) {
@@ -139,32 +119,35 @@ void HeldRanges::settle(bool round, Names names) {
         uint64_t offset, end;
     };
     std::vector<Range> told;
-    for (uint32_t number = 1; number < records_.limit(); ++number) {
-        const Record& record = records_[number];
-        if (record.used() && record.round == round) told.push_back({record.offset, record.offset + stored_bytes(record.length)});
-    }
+    records_.for_each({}, [&](uint64_t, Found found) {
+        const Record& record = *found.record;
+        if (record.round == round) told.push_back({record.offset, record.offset + stored_bytes(record.length)});
+        return true;
+    });
     // These do not overlap each other, so the last one that begins before a range ends is the only one that can reach into it.
     std::sort(told.begin(), told.end(), [](const Range& a, const Range& b) { return a.offset < b.offset; });
-    for (uint32_t number = 1; number < records_.limit(); ++number) {
-        Record& record = records_[number];
-        if (!record.used() || record.round == round) continue;
+    records_.for_each({}, [&](uint64_t, Found found) {
+        Record& record = *found.record;
+        if (record.round == round) return true;
         const auto behind = std::lower_bound(told.begin(), told.end(), record.offset + stored_bytes(record.length),
                                              [](const Range& range, uint64_t end) { return range.offset < end; });
-        if (behind != told.begin() && std::prev(behind)->end > record.offset) erase(number, names);
+        if (behind != told.begin() && std::prev(behind)->end > record.offset) erase(found, names);
         else record.round = round;
-    }
+        return true;
+    });
+    records_.tidy(SIZE_MAX);
 }
 
 void HeldRanges::clear(Names names) {
-    for (uint32_t number = 1; number < records_.limit(); ++number)
-        if (records_[number].used()) erase(number, names);
+    records_.for_each({}, [&](uint64_t, Found found) {
+        erase(found, names);
+        return true;
+    });
+    records_.clear();
     rests_.clear();
     announced_.clear();
 }
 
-size_t HeldRanges::memory_bytes() const noexcept {
-    // The allocator of the C library takes 8 bytes for itself and rounds up to 16.
-    return records_.memory_bytes() + by_generation_.memory_bytes() + rests_.capacity() * sizeof(Rest) + key_bytes_ + records_.size() * 16;
-}
+size_t HeldRanges::memory_bytes() const noexcept { return records_.memory_bytes() + rests_.capacity() * sizeof(Rest); }
 
 }  // namespace mooncake::store

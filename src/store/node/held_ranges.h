@@ -3,56 +3,48 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/time.h"
-#include "store/allocation/slab.h"
-#include "store/allocation/slot_index.h"
 #include "store/node/name_table.h"
+#include "store/node/range_pages.h"
 #include "store/protocol/feed.h"
 
 namespace mooncake::store {
 
-/// The ranges of one segment that are in use: values and unfinished writes by generation, and what only rests. The part of the
-/// catalogue that is large: a record is one cache line, its key a second allocation. Not thread-safe.
+/// The ranges of one segment that are in use: values and unfinished writes by generation, and what only rests. Not thread-safe.
 class HeldRanges {
 public:
-    struct alignas(64) Record {
-        uint64_t offset = 0, length = 0, generation = 0, checksum = 0;
-        std::unique_ptr<char[]> text;
-        Time soft_pin_end{};
-        uint32_t key_bytes = 0;
-        uint32_t group = 0, origin = 0;  // names; an origin is a writer and a tenant
-        ObjectDataType data_type = ObjectDataType::kUnknown;
-        bool hard_pin = false;
-        bool filled = false;
-        bool round = false;
-
-        std::string_view key() const noexcept { return {text.get(), key_bytes}; }
-        bool used() const noexcept { return text != nullptr; }
-    };
+    using Record = RangePages::Record;
+    using Found = RangePages::Found;
     struct Rest {
         uint64_t offset = 0, length = 0;
         Time until{};
+    };
+    struct Announced {
+        uint64_t generation = 0, offset = 0, length = 0;
     };
     /// Those of the whole catalogue.
     struct Names {
         NameTable& groups;
         NameTable& origins;
     };
-    static std::string origin_text(const ClientId& writer, std::string_view tenant);
     static ClientId origin_writer(std::string_view text);
     static std::string_view origin_tenant(std::string_view text);
 
-    void plan(const RangePlanned& word, bool round, Time now, Names names);
-    void fill(const RangeFilled& word);
-    void drop(const RangeDropped& word, Time now, Names names);
-    /// Bring into the cache what these will touch of a generation: one after the other, with those of other generations in between.
-    void prefetch_slot(uint64_t generation) const { by_generation_.prefetch(hash_of(generation)); }
-    void prefetch_record(uint64_t generation) const;
+    void plan(const RangePlannedView& word, bool round, Time now, Names names);
+    /// What the word speaks of is looked up before; then, for all of them, this.
+    void fill(Found found, const RangeFilled& word);
+    void drop(Found found, const RangeDropped& word, Time now, Names names);
+    /// In steps, with those of other generations in between; valid until something is planned or tidied.
+    RangePages::Page* find_page(uint64_t generation) { return records_.find_page(generation); }
+    static void look_into(const RangePages::Page* page, uint64_t generation) { RangePages::look_into(page, generation); }
+    static Found find_in(RangePages::Page* page, uint64_t generation) { return RangePages::find_in(page, generation); }
+    /// After some were dropped: gives back their memory, little by little.
+    void tidy() { records_.tidy(kTidyPages); }
 
     /// Forgets what the current round has not told.
     void keep_only(bool round, Names names);
@@ -60,29 +52,29 @@ public:
     void settle(bool round, Names names);
     void clear(Names names);
 
-    /// Records are numbered from 1 to below limit(), with gaps that are not used().
-    const Record& operator[](uint32_t number) const { return records_[number]; }
-    uint32_t limit() const noexcept { return records_.limit(); }
+    /// In the order of generations, those greater than `after`; see RangePages.
+    template <typename Visit>
+    bool for_each(std::optional<uint64_t> after, Visit&& visit) const {
+        return records_.for_each(after, std::forward<Visit>(visit));
+    }
     size_t values() const noexcept { return values_; }
     std::vector<Rest> rests(Time now) const;
     /// Ranges announced to rest whose drop has not come.
-    const std::vector<RangePlanned>& announced() const noexcept { return announced_; }
+    const std::vector<Announced>& announced() const noexcept { return announced_; }
     void forget_announced() { announced_.clear(); }
     size_t memory_bytes() const noexcept;
 
 private:
-    static uint64_t hash_of(uint64_t generation) noexcept;
-    uint32_t find(uint64_t generation) const;
-    void erase(uint32_t number, Names names);
+    static constexpr size_t kTidyPages = 128;  // at a time: nobody waits for long
+
+    void erase(Found found, Names names);
     void rest(uint64_t offset, uint64_t length, Duration left, Time now);
     void expire_rests(Time now);
 
-    Slab<Record> records_;
-    SlotIndex<4> by_generation_;
-    size_t values_ = 0, key_bytes_ = 0;
+    RangePages records_;
+    size_t values_ = 0;
     std::vector<Rest> rests_;  // a heap, the one that ends first on top
-    std::vector<RangePlanned> announced_;
+    std::vector<Announced> announced_;
 };
-static_assert(sizeof(HeldRanges::Record) == 64);
 
 }  // namespace mooncake::store

@@ -173,7 +173,7 @@ uint64_t MasterLink::follow(const ClientId& client, Feed feed) {
         *address_, Method::kStoreFollow, encode_client_request(client),
         [this, follower](std::span<const std::byte> part) {
             if (follower->broken) return;
-            const auto update = decode_feed_update(part);
+            const auto update = decode_feed_view(part);
             if (update) {
                 follower->feed.on_update(*update);
                 const Time now = Clock::now();

@@ -50,11 +50,11 @@ public:
     virtual Result<TaskInfo> query_task(const TaskId& task, Deadline deadline) = 0;  // kNotFound
     virtual Result<StoreCode> end_task(const TaskEnd& end, Deadline deadline) = 0;
 
-    /// Follows the master's feed until it breaks or unfollow(). `on_update` and then, once, `on_end` run on one I/O thread. A master that
+    /// Follows the master's feed until it breaks or unfollow(). `on_update` (of what lasts for the call) and then, once, `on_end` run on one I/O thread. A master that
     /// does not know the client ends it with kNotFound, before any update; one that gave the client up ends it without further words: the
     /// catalogue stays what it was.
     struct Feed {
-        std::function<void(const FeedUpdate&)> on_update;
+        std::function<void(const FeedView&)> on_update;
         std::function<void(const Error& why)> on_end;
     };
     virtual uint64_t follow(const ClientId& client, Feed feed) = 0;

@@ -77,7 +77,7 @@ class Follower {
 public:
     MasterApi::Feed feed() {
         return {.on_update =
-                    [this](const FeedUpdate& update) {
+                    [this](const FeedView& update) {
                         Lock lock(mutex_);
                         sequences_.push_back(update.sequence);
                         changed_.notify_all();

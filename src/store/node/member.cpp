@@ -23,9 +23,9 @@ constexpr int kMountTries = 3;
 
 Member::Member(Setup setup)
     : setup_(std::move(setup)), silence_(Code::kUnavailable, "the master was not asked yet"),
-      feed_(setup_.master, setup_.client,
-            {.on_update = [this](const FeedUpdate& update) { on_update(update); },
-             .on_end = [this](const Error& why) { on_feed_end(why); }}) {}
+      feed_(
+          setup_.master, setup_.client,
+          {.on_update = [this](const FeedView& update) { on_update(update); }, .on_end = [this](const Error& why) { on_feed_end(why); }}) {}
 
 // ---- the beat
 
@@ -207,7 +207,7 @@ void Member::follow() {
     feed_.follow();
 }
 
-void Member::on_update(const FeedUpdate& update) {
+void Member::on_update(const FeedView& update) {
     catalogue_.apply(update, setup_.clock());
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);

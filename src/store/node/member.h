@@ -74,7 +74,7 @@ private:
     bool wait_for_change(Deadline deadline, const std::function<bool()>& changed);
 
     void follow();
-    void on_update(const FeedUpdate& update);
+    void on_update(const FeedView& update);
     void on_feed_end(const Error& why);
 
     const Setup setup_;

@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/node/name_table.h"
 
+#include <utility>
+
 namespace mooncake::store {
 
-uint32_t NameTable::take(std::string_view text) {
-    if (text.empty()) return 0;
-    if (last_ != 0 && *names_[last_].text == text) return take_again(last_);
+uint32_t NameTable::take(std::string_view head, std::string_view tail) {
+    if (head.empty() && tail.empty()) return 0;
+    if (last_ != 0) {
+        const std::string_view last = *names_[last_].text;
+        if (last.size() == head.size() + tail.size() && last.starts_with(head) && last.ends_with(tail)) return take_again(last_);
+    }
+    std::string text;
+    text.reserve(head.size() + tail.size());
+    text.append(head).append(tail);
     auto found = numbers_.find(text);
     if (found == numbers_.end()) {
-        found = numbers_.emplace(std::string(text), names_.take()).first;
+        found = numbers_.emplace(std::move(text), names_.take()).first;
         names_[found->second].text = &found->first;
     }
     last_ = found->second;

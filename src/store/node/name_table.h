@@ -14,7 +14,9 @@ namespace mooncake::store {
 /// Texts that many records share, counted and named by small numbers; 0 is the empty one. Not thread-safe.
 class NameTable {
 public:
-    uint32_t take(std::string_view text);
+    uint32_t take(std::string_view text) { return take(text, {}); }
+    /// Of a text in two parts.
+    uint32_t take(std::string_view head, std::string_view tail);
     /// One more user of a number that is in use.
     uint32_t take_again(uint32_t number);
     void give_back(uint32_t number);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/time.h"
@@ -10,7 +12,7 @@
 #include "store/protocol/segments.h"
 
 /// What the master tells a client without being asked, in order, over one streamed call (docs/store.md, "The feed"). From it a node
-/// keeps the catalogue of what its segments hold, and every client forgets what it cached too long. Plain data, owning.
+/// keeps the catalogue of what its segments hold, and every client forgets what it cached too long. Plain data, owning but for views.
 namespace mooncake::store {
 
 /// A writer may put bytes here from now on, until filled or dropped. In a first report: also values, filled right after.
@@ -19,6 +21,19 @@ struct RangePlanned {
     uint64_t offset = 0, length = 0;  // of the value
     uint64_t generation = 0;
     std::string tenant, key, group;
+    ObjectDataType data_type = ObjectDataType::kUnknown;
+    bool hard_pin = false;
+    Duration soft_pin_left{0};
+    ClientId writer;
+};
+/// The same with borrowed texts.
+struct RangePlannedView {
+    static RangePlannedView of(const RangePlanned& range);
+    RangePlanned owned() const;
+
+    SegmentId segment;
+    uint64_t offset = 0, length = 0, generation = 0;
+    std::string_view tenant, key, group;
     ObjectDataType data_type = ObjectDataType::kUnknown;
     bool hard_pin = false;
     Duration soft_pin_left{0};
@@ -63,6 +78,24 @@ struct FeedUpdate {
     std::vector<RangeDropped> dropped;
     std::vector<KeyChanged> changed;
     bool all_changed = false;  // too many to name
+    std::vector<CopyOrder> orders;
+};
+
+/// An update as it is heard: what there is much of is borrowed, from the message, from `copy`, or from an update that lasts longer.
+struct FeedView {
+    FeedView() = default;
+    FeedView(const FeedUpdate& update);  // implicit: it is the same
+    FeedUpdate owned() const;
+
+    std::unique_ptr<uint64_t[]> copy;  // of a message that lay at an odd address
+
+    uint64_t sequence = 0;
+    bool acknowledge = false, reset = false, complete = false;
+    std::vector<RangePlannedView> planned;
+    std::vector<RangeFilled> filled;
+    std::vector<RangeDropped> dropped;
+    std::vector<KeyChanged> changed;
+    bool all_changed = false;
     std::vector<CopyOrder> orders;
 };
 

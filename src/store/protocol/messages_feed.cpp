@@ -92,12 +92,12 @@ Result<CopyOrder> order_from_wire(const wire::CopyOrder& table) {
                      .targets = replicas_from_wire(table.targets())};
 }
 
-Result<std::vector<RangePlanned>> planned_from_wire(const wire::FeedUpdate& message) {
-    std::vector<RangePlanned> ranges(count_of(message.planned()));
+Result<std::vector<RangePlannedView>> planned_from_wire(const wire::FeedUpdate& message) {
+    std::vector<RangePlannedView> ranges(count_of(message.planned()));
     TextReader texts(message.planned_texts());
     for (size_t i = 0; i < ranges.size(); ++i) {
         const auto item = struct_at(*message.planned(), i);
-        RangePlanned& range = ranges[i];
+        RangePlannedView& range = ranges[i];
         range.segment = id_from_wire<SegmentId>(&item.segment());
         range.offset = item.offset();
         range.length = item.length();
@@ -170,19 +170,7 @@ std::vector<std::byte> FeedWriter::encode(const Head& head) const {
 
 std::vector<std::byte> encode_feed_update(const FeedUpdate& update) {
     FeedWriter writer;
-    for (const RangePlanned& range : update.planned) {
-        writer.planned({.segment = range.segment,
-                        .offset = range.offset,
-                        .length = range.length,
-                        .generation = range.generation,
-                        .tenant = range.tenant,
-                        .key = range.key,
-                        .group = range.group,
-                        .data_type = range.data_type,
-                        .hard_pin = range.hard_pin,
-                        .soft_pin_left = range.soft_pin_left,
-                        .writer = range.writer});
-    }
+    for (const RangePlanned& range : update.planned) writer.planned(RangePlannedView::of(range));
     for (const RangeFilled& range : update.filled) writer.filled(range);
     for (const RangeDropped& range : update.dropped) writer.dropped(range);
     for (const KeyChanged& key : update.changed) writer.changed(key.tenant, key.key);
@@ -193,17 +181,18 @@ std::vector<std::byte> encode_feed_update(const FeedUpdate& update) {
 }
 
 Result<FeedUpdate> decode_feed_update(std::span<const std::byte> body) {
-    MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::FeedUpdate>::parse(body, "feed update"));
-    FeedUpdate update{.sequence = message->sequence(),
-                      .acknowledge = message->acknowledge(),
-                      .reset = message->reset(),
-                      .complete = message->complete(),
-                      .planned = {},
-                      .filled = {},
-                      .dropped = {},
-                      .changed = {},
-                      .all_changed = message->all_changed(),
-                      .orders = {}};
+    MC_ASSIGN_OR_RETURN(const FeedView view, decode_feed_view(body));
+    return view.owned();
+}
+
+Result<FeedView> decode_feed_view(std::span<const std::byte> body) {
+    MC_ASSIGN_OR_RETURN(auto message, VerifiedMessage<wire::FeedUpdate>::parse(body, "feed update"));
+    FeedView update;
+    update.sequence = message->sequence();
+    update.acknowledge = message->acknowledge();
+    update.reset = message->reset();
+    update.complete = message->complete();
+    update.all_changed = message->all_changed();
     MC_ASSIGN_OR_RETURN(update.planned, planned_from_wire(*message));
     MC_ASSIGN_OR_RETURN(update.changed, changed_from_wire(*message));
     update.filled.reserve(count_of(message->filled()));
@@ -223,6 +212,7 @@ Result<FeedUpdate> decode_feed_update(std::span<const std::byte> body) {
     for (size_t i = 0; i < count_of(message->orders()); ++i) {
         MC_ASSIGN_OR_RETURN(update.orders.emplace_back(), order_from_wire(*message->orders()->Get(static_cast<flatbuffers::uoffset_t>(i))));
     }
+    update.copy = message.take_copy();
     return update;
 }
 

@@ -17,16 +17,7 @@ namespace mooncake::store {
 /// Collects one update, item by item, without an allocation for each: keys are appended to one text. Not thread-safe.
 class FeedWriter {
 public:
-    /// RangePlanned with borrowed texts.
-    struct Planned {
-        SegmentId segment;
-        uint64_t offset = 0, length = 0, generation = 0;
-        std::string_view tenant, key, group;
-        ObjectDataType data_type = ObjectDataType::kUnknown;
-        bool hard_pin = false;
-        Duration soft_pin_left{0};
-        ClientId writer;
-    };
+    using Planned = RangePlannedView;
     void planned(const Planned& range);
     void filled(const RangeFilled& range) { filled_.push_back(range); }
     void dropped(const RangeDropped& range) { dropped_.push_back(range); }
@@ -77,6 +68,8 @@ private:
 
 std::vector<std::byte> encode_feed_update(const FeedUpdate& update);
 Result<FeedUpdate> decode_feed_update(std::span<const std::byte> body);
+/// Valid as long as the body is.
+Result<FeedView> decode_feed_view(std::span<const std::byte> body);
 
 struct Acknowledgement {
     ClientId client;

@@ -302,6 +302,28 @@ TEST(StoreMessages, TasksComeBack) {
     EXPECT_EQ(end->message, "lost");
 }
 
+TEST(StoreMessages, AFeedIsHeardWithoutCopyingItsTextsUnlessItLiesAtAnOddAddress) {
+    FeedUpdate update{.sequence = 9, .filled = {{kSegment, 1, 2}}, .changed = {{"t", "k"}}, .orders = {}};
+    for (uint64_t i = 0; i < 3; ++i)
+        update.planned.push_back(
+            {.segment = kSegment, .offset = i, .generation = i, .tenant = "t", .key = format_text("key {}", i), .group = {}});
+    const auto body = encode_feed_update(update);
+    std::vector<std::byte> odd(1);
+    odd.insert(odd.end(), body.begin(), body.end());
+    for (const bool at_odd_address : {false, true}) {
+        const auto bytes = at_odd_address ? std::span<const std::byte>(odd).subspan(1) : std::span<const std::byte>(body);
+        const auto view = decode_feed_view(bytes);
+        ASSERT_TRUE(view);
+        EXPECT_EQ(view->copy != nullptr, at_odd_address);
+        ASSERT_EQ(view->planned.size(), 3u);
+        const auto* key = reinterpret_cast<const std::byte*>(view->planned[2].key.data());
+        EXPECT_EQ(key >= bytes.data() && key < bytes.data() + bytes.size(), !at_odd_address);
+        EXPECT_EQ(view->planned[2].key, "key 2");
+        EXPECT_EQ(encode_feed_update(view->owned()), body);
+        EXPECT_EQ(encode_feed_update(FeedView(update).owned()), body);
+    }
+}
+
 TEST(StoreMessages, AFeedUpdateComesBack) {
     FeedUpdate update{.sequence = 9,
                       .acknowledge = true,

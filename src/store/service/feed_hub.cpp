@@ -27,17 +27,7 @@ FeedWriter& FeedHub::open_item(Follower& follower) {
 }
 
 void FeedHub::plan(Follower& follower, const RangePlanned& word) {
-    open_item(follower).planned({.segment = word.segment,
-                                 .offset = word.offset,
-                                 .length = word.length,
-                                 .generation = word.generation,
-                                 .tenant = word.tenant,
-                                 .key = word.key,
-                                 .group = word.group,
-                                 .data_type = word.data_type,
-                                 .hard_pin = word.hard_pin,
-                                 .soft_pin_left = word.soft_pin_left,
-                                 .writer = word.writer});
+    open_item(follower).planned(RangePlannedView::of(word));
     noted();
 }
 
