@@ -33,8 +33,8 @@ public:
     static constexpr uint64_t kWorthIt = 64 * kPage;  // for less a call does not pay
     /// Kernels look for huge pages by moving others out of the way, which may take long. Where it did, or there were none, they are not asked
     /// for again before a multiple of that time, so that little can be lost.
-    static constexpr Duration kHugePageMax = 1ms, kRestMin = 100ms, kRestMax = 10s;
-    static constexpr int kRestFactor = 50;
+    static constexpr Duration kHugePageMax = 1ms, kRestMin = 50ms, kRestMax = 10s;
+    static constexpr int kRestFactor = 10;
 
     explicit FreshPages(System system) : system_(std::move(system)) {}
     void provide(std::span<const Piece> pieces);
