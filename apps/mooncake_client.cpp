@@ -90,9 +90,14 @@ int main(int argc, char** argv) {
     signals.end_at_once();  // joining may take long, and then nothing is lost
     auto client = StoreClient::create(*config);
     signals.hold();
-    if (!client)
-        return complain(format_text("cannot join the pool of {}: {} ({})", config->master, store_code_name(client.error()),
-                                    static_cast<int>(client.error())));
+    if (!client) {
+        const bool direct = config->metadata_server == "P2PHANDSHAKE";
+        const std::string hint = direct ? ""
+                                        : format_text(", with the metadata server {} (--metadata_server P2PHANDSHAKE needs none)",
+                                                      config->metadata_server);
+        return complain(format_text("cannot join the pool of {}: {} ({}){}", config->master, store_code_name(client.error()),
+                                    static_cast<int>(client.error()), hint));
+    }
     std::printf("Client %s lends %llu bytes to the pool of %s\n", (*client)->name().c_str(),
                 static_cast<unsigned long long>(config->segment_bytes), config->master.c_str());
     std::fflush(stdout);

@@ -53,6 +53,14 @@ def test_console_script_becomes_the_native_program(program):
     assert re.search(program, done.stdout + done.stderr), done
 
 
+def test_client_without_its_metadata_server_says_how_to_do_without():
+    script = "import sys; sys.argv = ['mooncake_client', '--host=127.0.0.1', *sys.argv[1:]]; from mooncake import cli; cli.mooncake_client()"
+    for server, hinted in (("http://127.0.0.1:1/metadata", True), ("P2PHANDSHAKE", False)):
+        done = run(sys.executable, "-c", script, "--metadata_server", server, "--master_server_address=127.0.0.1:1", "--global_segment_size=16MB")
+        assert done.returncode == 1 and "cannot join the pool of 127.0.0.1:1" in done.stderr
+        assert ("--metadata_server P2PHANDSHAKE needs none" in done.stderr) is hinted
+
+
 def test_signal_to_the_console_script_reaches_the_program():
     script = "import sys; sys.argv = ['mooncake_master', '--port=0', '--metrics_port=0', '--rpc_address=127.0.0.1']; from mooncake import cli; cli.mooncake_master()"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
