@@ -66,7 +66,10 @@ public:
     void doubt(uint64_t generation) { doubtful_.insert(generation); }
     bool doubtful(uint64_t generation) const { return doubtful_.contains(generation); }
     /// A client was told that this key is removed.
-    void removed(const std::string& key) { removed_[key] = state_->next_generation(); }
+    void removed(const std::string& key) {
+        removed_[key] = state_->next_generation();
+        std::erase_if(expected_, [&](const Expected& one) { return one.key == key; });  // also what its node has yet to tell
+    }
     bool rebuilding() const { return rebuilding_; }
     const MasterState& state() const { return *state_; }
     uint64_t view() const { return endpoint.life; }

@@ -70,7 +70,7 @@ void SimNode::pinged(const PingReply& reply, uint64_t view) {
         if (renewing_) return crash();
         if (drained()) join(view);
     } else if (renewing_) {
-        unmount();
+        if (world_.now() - mounting_ > World::kLatest) unmount();  // both go over one connection: it does not overtake the mount
     } else if (!feed_) {
         catalogue_->feed_ended(/*orderly=*/false);  // it lives, so it went on without telling us
         follow();
@@ -295,6 +295,7 @@ void SimNode::unmount() {
 }
 
 void SimNode::mount() {
+    mounting_ = world_.now();
     world_.send(endpoint, master_.endpoint, [this, id = id_, spec = spec_, view = view_] {
         if (view != master_.view()) return;
         const StoreCode code = master_.run([&](Transaction& t) { return mount_segment(t, {.client = id, .segment = spec}, world_.now()); });

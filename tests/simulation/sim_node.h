@@ -113,6 +113,7 @@ private:
     Time answered_{};        // when the last ping that was answered had been sent
     bool renewing_ = false;  // the master has not let go of the segment yet
     SegmentId unmounting_;   // the last one that we asked to be unmounted
+    Time mounting_{};        // since then
 };
 
 }  // namespace mooncake::store::simulation

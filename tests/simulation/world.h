@@ -59,6 +59,7 @@ public:
     }
 
     Random random;
+    static constexpr Duration kLatest = 1000ms;  // of any message
     double loss = 0.02, doubling = 0.02;
     bool loud = false;
     std::string violation;
@@ -75,7 +76,7 @@ private:
 
     /// Mostly quick, sometimes late; never as late as a client's time to live, as deadlines of calls see to.
     void deliver(const Endpoint& to, const std::function<void()>& action) {
-        const Duration delay = chance(0.03) ? between(50ms, 1000ms) : between(1ms, 40ms);
+        const Duration delay = chance(0.03) ? between(50ms, kLatest) : between(1ms, 40ms);
         after(delay, [this, &to, life = to.life, action] {
             if (to.up && to.life == life && to.cut_until <= now_) action();
         });

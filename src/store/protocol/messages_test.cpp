@@ -88,8 +88,9 @@ TEST(StoreMessages, PutStartComesBackWithEveryFieldOfItsConfiguration) {
                        .preferred_segments = {"x:1", "y:2"},
                        .writer_host = "here"};
     const std::vector<uint32_t> segments{3, 9};
-    const auto back = decode_put_start_request(encode_put_start_request(
-        {.client = kClient, .request_id = 11, .tenant = "t", .config = config, .items = items, .unreachable = segments}, true));
+    const auto bytes = encode_put_start_request(  // what is decoded borrows from it
+        {.client = kClient, .request_id = 11, .tenant = "t", .config = config, .items = items, .unreachable = segments}, true);
+    const auto back = decode_put_start_request(bytes);
     ASSERT_TRUE(back);
     EXPECT_TRUE(back->replace);
     EXPECT_THAT(back->request.unreachable, ElementsAre(3, 9));
