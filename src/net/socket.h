@@ -58,7 +58,8 @@ Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backl
 
 /// Connects to the first address that answers. The result is non-blocking, TCP_NODELAY, with keep-alive.
 Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadline);
-/// TCP_NODELAY and keep-alive: a peer whose machine vanished is noticed within about 15 s also when nothing is sent.
+/// TCP_NODELAY and keep-alive: a peer whose machine vanished is noticed within about 15 s also when nothing is sent. Of a connected one that
+/// does not leave this machine also the congestion control.
 void tune(int fd) noexcept;
 /// The connection fails when bytes it sent stay unconfirmed for so long; keep-alive does not run meanwhile, and repeats come ever more slowly.
 void limit_unconfirmed(int fd, Duration time) noexcept;

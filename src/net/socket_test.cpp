@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <string>
 #include <thread>
@@ -120,6 +121,10 @@ TEST(Connect, TunesTheConnection) {
     const Pair pair = connected_pair();
     EXPECT_EQ(int_option(pair.client.fd(), IPPROTO_TCP, TCP_NODELAY), 1);
     EXPECT_EQ(int_option(pair.client.fd(), SOL_SOCKET, SO_KEEPALIVE), 1);
+    std::array<char, 16> control{};
+    socklen_t size = control.size() - 1;
+    ASSERT_EQ(::getsockopt(pair.client.fd(), IPPROTO_TCP, TCP_CONGESTION, control.data(), &size), 0);
+    EXPECT_STREQ(control.data(), "reno") << "within one machine nothing need be paced";
     EXPECT_TRUE(::fcntl(pair.client.fd(), F_GETFL) & O_NONBLOCK);
     EXPECT_TRUE(::fcntl(pair.client.fd(), F_GETFD) & FD_CLOEXEC);
 }

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/tcp/handshake.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <charconv>
-#include <cstring>
 
 #include "transport/tcp/stream.h"
 
@@ -15,17 +10,6 @@ namespace mooncake::tcp {
 namespace {
 
 constexpr std::string_view kPortKey = "port=";
-
-/// True when both ends of the connection are on this machine.
-bool stays_on_host(int fd) noexcept {
-    sockaddr_in6 ours{}, theirs{};
-    socklen_t ours_size = sizeof ours, theirs_size = sizeof theirs;
-    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&ours), &ours_size) != 0) return false;
-    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&theirs), &theirs_size) != 0) return false;
-    if (ours.sin6_family != theirs.sin6_family) return false;
-    if (ours.sin6_family == AF_INET6) return std::memcmp(&ours.sin6_addr, &theirs.sin6_addr, sizeof ours.sin6_addr) == 0;
-    return reinterpret_cast<sockaddr_in&>(ours).sin_addr.s_addr == reinterpret_cast<sockaddr_in&>(theirs).sin_addr.s_addr;
-}
 
 Error in_stage(Error error, const Target& target, const char* stage) {
     return std::move(error).with_context(format_text("{}: {}", target.to_string(), stage));
@@ -38,8 +22,6 @@ std::string Target::to_string() const { return format_text("tcp to {} ({})", nam
 void tune_data(int fd) noexcept {
     net::tune(fd);
     net::limit_unconfirmed(fd, 30s);
-    // A path without a network has no congestion to avoid, and pacing (bbr) costs it a quarter of its speed.
-    if (stays_on_host(fd)) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
 Result<net::Socket> send_hello(const Target& target, const Hello& hello, Deadline deadline) {
