@@ -23,6 +23,7 @@ constexpr int kProbeAfterSeconds = 4, kProbeEverySeconds = 1, kProbes = 4;
 constexpr Duration kLook = 500us;           // of a caller that reads, before it sleeps
 constexpr size_t kScratchBytes = 64 << 10;  // of a caller that reads
 
+constexpr Duration kGather = 1ms;       // the kernel itself would wait for 200 ms
 constexpr int kLingerBytes = 32 << 10;  // far from what would keep the other side from sending
 
 void set_tcp(int fd, int option, int value) noexcept { ::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value); }
@@ -50,6 +51,7 @@ void Connection::close(const Error& why) {
     watch_.reset();
     if (switch_) switch_->close();
     linger_timer_.reset();
+    gather_timer_.reset();
     outbox_.close();
     on_closed(why);
 }
@@ -58,7 +60,23 @@ void Connection::send(const FrameHeader& header, Bytes body) { follow(outbox_.pu
 
 void Connection::send_borrowed(const FrameHeader& header, std::span<const std::byte> body) { follow(outbox_.push_borrowed(header, body)); }
 
-void Connection::send_now(const FrameHeader& header, Bytes body) { follow(outbox_.push_now(header, std::move(body))); }
+void Connection::send_now(const FrameHeader& header, Bytes body, bool gather) {
+    follow(outbox_.push_now(header, std::move(body), gather));
+    if (!gather || gathering_.exchange(true, std::memory_order_acq_rel)) return;
+    if (loop_->on_loop()) return send_gathered_soon();
+    loop_->post([self = shared_from_this()] { self->send_gathered_soon(); });
+}
+
+void Connection::send_gathered_soon() {
+    if (closed_) return;
+    if (!gather_timer_) gather_timer_ = std::make_unique<IoLoop::Timer>(*loop_);
+    gather_timer_->set(Clock::now() + kGather, [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (!self || self->closed_) return;
+        self->gathering_.store(false, std::memory_order_release);  // first: what comes from now on is seen to by whoever sends it
+        set_tcp(self->fd_, TCP_NODELAY, 1);                        // it is already; said again, it sends what the kernel has kept
+    });
+}
 
 void Connection::watch_closely() {
     if (closed_) return;

@@ -36,8 +36,9 @@ public:
     /// From any thread. Frames sent after the connection broke vanish.
     void send(const FrameHeader& header, Bytes body);
     void send_borrowed(const FrameHeader& header, std::span<const std::byte> body);
-    /// From any thread: as send(), and does not return before the frame is with the kernel, unless the peer takes no more.
-    void send_now(const FrameHeader& header, Bytes body);
+    /// From any thread: as send(), and does not return before the frame is with the kernel, unless the peer takes no more. `gather`: the kernel
+    /// may keep it for a moment, so that it leaves with what follows.
+    void send_now(const FrameHeader& header, Bytes body, bool gather = false);
     /// From any thread but the loop's, if reading is shared: nobody reads until read_here() of this thread, which must follow. The answer
     /// to a request that is sent afterwards wakes no other thread. False: somebody else reads.
     bool begin_here();
@@ -94,6 +95,7 @@ private:
     void read_or_pause();
     void take_what_came();
     void settle_lingering();
+    void send_gathered_soon();
 
     const std::shared_ptr<IoLoop> loop_;
     const int fd_;
@@ -104,6 +106,8 @@ private:
     std::shared_ptr<ReadSwitch> switch_;                  // where reading is shared; constant once open
     std::unique_ptr<IoLoop::Timer> linger_timer_;         // made when first needed
     Duration linger_{0};                                  // asked for
+    std::unique_ptr<IoLoop::Timer> gather_timer_;         // made when first needed
+    std::atomic<bool> gathering_{false};                  // it is, or is about to be, set
     std::atomic<Time> partial_since_{Time::max()};        // when the last bytes of a partial frame came
     Mutex turn_mutex_;                                    // taken before the outbox's
     Turn turn_ MC_GUARDED_BY(turn_mutex_) = Turn::kFree;  // who uses reader_ and what follows

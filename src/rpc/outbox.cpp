@@ -40,7 +40,7 @@ private:
 };
 
 /// Bytes sent; 0 when the socket is full; -errno.
-ssize_t Outbox::send_unlocked(Gather& gather) {
+ssize_t Outbox::send_unlocked(Gather& gather, int flags) {
     msghdr message{};
     message.msg_iov = gather.parts.data();
     message.msg_iovlen = gather.count;
@@ -48,7 +48,7 @@ ssize_t Outbox::send_unlocked(Gather& gather) {
     mutex_.unlock();
     ssize_t sent = 0;
     do {
-        sent = ::sendmsg(socket_.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = ::sendmsg(socket_.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
     } while (sent < 0 && errno == EINTR);
     const int status = sent < 0 ? errno : 0;
     mutex_.lock();
@@ -99,7 +99,7 @@ Outbox::Next Outbox::push_borrowed(const FrameHeader& header, std::span<const st
     return corked_ ? Next::kNothing : send_queued();
 }
 
-Outbox::Next Outbox::push_now(const FrameHeader& header, Bytes body) {
+Outbox::Next Outbox::push_now(const FrameHeader& header, Bytes body, bool gather) {
     Lock lock(mutex_);
     if (closed_) return Next::kNothing;
     queue_.push_back({.header = encode_header(header), .body = std::move(body), .call = header.call});
@@ -108,7 +108,7 @@ Outbox::Next Outbox::push_now(const FrameHeader& header, Bytes body) {
     ++waiting_;
     while (sending_) sent_.wait(mutex_);
     --waiting_;
-    return closed_ || awaiting_ ? Next::kNothing : send_queued(/*despite_cork=*/true);
+    return closed_ || awaiting_ ? Next::kNothing : send_queued(/*despite_cork=*/true, gather ? MSG_MORE : 0);
 }
 
 Outbox::Next Outbox::flush() {
@@ -128,7 +128,7 @@ Outbox::Next Outbox::uncork() {
     return closed_ || must_wait() ? Next::kNothing : send_queued();
 }
 
-Outbox::Next Outbox::send_queued(bool despite_cork) {
+Outbox::Next Outbox::send_queued(bool despite_cork, int flags) {
     for (int round = 0; !queue_.empty(); ++round) {
         if (round == kRoundsMax) {
             awaiting_ = true;
@@ -137,7 +137,7 @@ Outbox::Next Outbox::send_queued(bool despite_cork) {
         Gather gather;
         const size_t frames = std::min(queue_.size(), kGatherFrames);
         for (size_t i = 0; i < frames; ++i) gather.add(queue_[i].header, queue_[i].body, queue_[i].sent);
-        const ssize_t sent = send_unlocked(gather);
+        const ssize_t sent = send_unlocked(gather, flags);
         if (closed_) return Next::kNothing;
         if (sent < 0) return give_up(static_cast<int>(-sent));
         if (sent == 0) {

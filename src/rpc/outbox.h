@@ -34,7 +34,8 @@ public:
     /// As push(), and copies the body only if it cannot be sent at once.
     [[nodiscard]] Next push_borrowed(const FrameHeader& header, std::span<const std::byte> body);
     /// As push(), but does not leave it to others: returns when the frame has been handed to the kernel, unless the socket is full or broken.
-    [[nodiscard]] Next push_now(const FrameHeader& header, Bytes body);
+    /// `gather`: the kernel may keep it to send it with what follows.
+    [[nodiscard]] Next push_now(const FrameHeader& header, Bytes body, bool gather = false);
     /// The socket became writable.
     [[nodiscard]] Next flush();
 
@@ -72,8 +73,8 @@ private:
     bool must_wait() const MC_REQUIRES(mutex_) { return sending_ || corked_ || awaiting_; }
     void count(const Frame& frame) noexcept;
     void uncount(const Frame& frame) noexcept;
-    ssize_t send_unlocked(Gather& gather) MC_REQUIRES(mutex_);
-    Next send_queued(bool despite_cork = false) MC_REQUIRES(mutex_);
+    ssize_t send_unlocked(Gather& gather, int flags = 0) MC_REQUIRES(mutex_);
+    Next send_queued(bool despite_cork = false, int flags = 0) MC_REQUIRES(mutex_);
     void drop_sent(size_t bytes) MC_REQUIRES(mutex_);
     Next give_up(int error) MC_REQUIRES(mutex_);
 

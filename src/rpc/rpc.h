@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -75,7 +76,10 @@ public:
     /// One part of an answer to call_stream(), before the reply() or fail() that ends it. Parts arrive in the order of the calls. When it
     /// returns, the part is with the kernel, unless the peer reads too slowly. False: nobody listens (any more), the peer takes no
     /// messages of that length, or too much waits to be sent (stream_bytes_max); nothing was queued.
-    virtual bool part(Bytes body) = 0;
+    bool part(Bytes body) { return part(std::move(body), Haste::kNow); }
+    /// kLater: the kernel may keep it for about a millisecond and send it with what follows. It is sent even if this process ends meanwhile.
+    enum class Haste : uint8_t { kNow, kLater };
+    virtual bool part(Bytes body, Haste haste) = 0;
     /// True when nobody waits for the answer any more (deadline, cancel, connection lost).
     virtual bool abandoned() const noexcept = 0;
     /// Only in the handler: the caller's next request comes within this time, more likely than not, and is short of waiting. Before the I/O thread

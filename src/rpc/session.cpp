@@ -126,9 +126,9 @@ void Session::answer(Request& request, const FrameHeader& header, Bytes body) {
     if (go_on) resume();
 }
 
-bool Session::part(const FrameHeader& header, Bytes body) {
+bool Session::part(const FrameHeader& header, Bytes body, Responder::Haste haste) {
     if (body.size() > reply_bytes_max_ || outbox().bytes() + body.size() > shared_->options.stream_bytes_max) return false;
-    send_now(header, std::move(body));
+    send_now(header, std::move(body), haste == Responder::Haste::kLater);
     return true;
 }
 
@@ -217,10 +217,10 @@ void Request::fail(const Error& error) {
     session_->answer(*this, header, std::move(body));
 }
 
-bool Request::part(Bytes body) {
+bool Request::part(Bytes body, Haste haste) {
     if (answered_ || !takes_parts_ || fork_generation_ != mooncake::fork_generation() || abandoned()) return false;
     const FrameHeader header{.kind = FrameKind::kPart, .method = method_, .call = call_, .body_bytes = static_cast<uint32_t>(body.size())};
-    return session_->part(header, std::move(body));
+    return session_->part(header, std::move(body), haste);
 }
 
 }  // namespace mooncake::rpc

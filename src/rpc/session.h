@@ -63,7 +63,7 @@ public:
     /// From any thread, once per request.
     void answer(Request& request, const FrameHeader& header, Bytes body);
     /// From any thread, before the answer.
-    bool part(const FrameHeader& header, Bytes body);
+    bool part(const FrameHeader& header, Bytes body, Responder::Haste haste);
 
     /// Closes it when it made no progress for too long; true while it needs to be asked again.
     bool check(Time now);
@@ -105,7 +105,8 @@ public:
 
     void reply(Bytes body) override;
     void fail(const Error& error) override;
-    bool part(Bytes body) override;
+    using Responder::part;
+    bool part(Bytes body, Haste haste) override;
     void expect_next(Duration within) override { session_->loop().stay_awake(within); }
     bool abandoned() const noexcept override { return abandoned_.load(std::memory_order_acquire) || deadline_.passed(); }
     Deadline deadline() const noexcept override { return deadline_; }

@@ -75,6 +75,25 @@ TEST(RpcStream, APartArrivesWhileTheCallGoesOn) {
     EXPECT_EQ(listener.end().error().code(), Code::kStale);
 }
 
+TEST(RpcStream, PartsThatMayComeLaterComeInOrderAndWithoutAnythingThatFollows) {
+    TestServer server;
+    const auto client = Client::create({});
+    Listener listener;
+    listener.start(*client, server.address());
+    const auto responder = server.take_held();
+    std::vector<std::string> sent;
+    for (int round = 0; round < 20; ++round) {
+        for (const auto haste : {Responder::Haste::kLater, Responder::Haste::kNow, Responder::Haste::kLater, Responder::Haste::kLater}) {
+            sent.push_back(format_text("{}{}", sent.size(), std::string(sent.size() * 911, 'x')));
+            ASSERT_TRUE(responder->part(bytes_of(sent.back()), haste));
+        }
+        ASSERT_TRUE(eventually([&] { return listener.count() == sent.size(); }));
+    }
+    EXPECT_EQ(listener.parts(), sent);
+    responder->reply(bytes_of("end"));
+    EXPECT_TRUE(listener.end());
+}
+
 /// As Listener, and in no hurry.
 class PatientListener {
 public:
@@ -288,26 +307,30 @@ TEST(RpcStream, AStoppedServerEndsItWithoutAWordMissing) {
     EXPECT_FALSE(responder->part(bytes_of("into the void")));
 }
 
-/// Not a test: what OtherProcess runs. Tells the first one who listens a hundred parts, then stops itself (SIGSTOP).
-TEST(RpcStreamPeer, DISABLED_ServesInAProcessOfItsOwn) {
+/// What OtherProcess runs. Tells the first one who listens a hundred parts, then stops itself (SIGSTOP).
+void tell_and_stop(Responder::Haste haste) {
     TestServer server;
     OtherProcess::tell_port(server.port());
     const auto responder = server.take_held();
-    for (int i = 0; i < 100; ++i) ASSERT_TRUE(responder->part(Bytes(1000)));
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(responder->part(Bytes(1000), haste));
     ::raise(SIGSTOP);
 }
+TEST(RpcStreamPeer, DISABLED_ServesInAProcessOfItsOwn) { tell_and_stop(Responder::Haste::kNow); }
+TEST(RpcStreamLatePeer, DISABLED_ServesInAProcessOfItsOwn) { tell_and_stop(Responder::Haste::kLater); }
 
 TEST(RpcStream, AKilledServerEndsItWithoutAWordMissing) {
-    OtherProcess server("RpcStreamPeer.*");
-    const auto client = Client::create({});
-    Listener listener;
-    listener.start(*client, server.address());
-    ASSERT_TRUE(server.wait_stopped());
-    server.kill();
-    const auto end = listener.end();
-    ASSERT_FALSE(end);
-    EXPECT_TRUE(peer_closed(end.error())) << end.error().to_string();
-    EXPECT_EQ(listener.count(), 100u);
+    for (const char* peer : {"RpcStreamPeer.*", "RpcStreamLatePeer.*"}) {
+        OtherProcess server(peer);
+        const auto client = Client::create({});
+        Listener listener;
+        listener.start(*client, server.address());
+        ASSERT_TRUE(server.wait_stopped());
+        server.kill();
+        const auto end = listener.end();
+        ASSERT_FALSE(end);
+        EXPECT_TRUE(peer_closed(end.error())) << end.error().to_string();
+        EXPECT_EQ(listener.count(), 100u) << peer;
+    }
 }
 
 TEST(RpcStream, AServerKilledWithRequestsUnreadMayHaveSaidMore) {

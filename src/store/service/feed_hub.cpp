@@ -264,7 +264,9 @@ bool FeedHub::send(Outgoing& outgoing) {
         } else {
             body = item.writer.encode({.sequence = sequence, .acknowledge = acknowledge, .reset = item.reset, .complete = item.complete});
         }
-        if (!outgoing.follower->responder->part(std::move(body))) return false;
+        // Nobody waits for what need not be acknowledged.
+        const auto haste = acknowledge || item.reset || item.complete ? rpc::Responder::Haste::kNow : rpc::Responder::Haste::kLater;
+        if (!outgoing.follower->responder->part(std::move(body), haste)) return false;
     }
     return true;
 }

@@ -19,8 +19,8 @@ namespace {
 constexpr size_t kKeysAtOnce = 4096;  // under one hold of the lock
 constexpr int64_t kPatternMemoryMax = 8 << 20;
 // Who starts to write this little ends it at once: sooner than a core that went to sleep would be awake again.
-constexpr uint64_t kSoonBytes = 64 << 10;
-constexpr Duration kSoon = 30us;
+constexpr uint64_t kSoonBytes = 1 << 20;
+constexpr Duration kSoon = 30us, kSoonPerKiB = 100ns;
 
 uint64_t bytes_of(std::span<const PutItem> items) {
     uint64_t bytes = 0;
@@ -113,7 +113,8 @@ void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
                                 : store::put_start(transaction, received.request, now);
     });
     reply.epoch = epoch_;
-    if (bytes_of(received.request.items) <= kSoonBytes) answer->expect_next(kSoon);
+    if (const uint64_t bytes = bytes_of(received.request.items); bytes <= kSoonBytes)
+        answer->expect_next(kSoon + kSoonPerKiB * (bytes >> 10));
     answer->reply(encode_put_start_reply(reply));
     parts_.metrics.put_start(received.request, reply);
     // The tenant is checked once for all keys.

@@ -67,7 +67,8 @@ private:
             Lock lock(told_.mutex_);
             told_.error_ = error;
         }
-        bool part(rpc::Bytes body) override {
+        using Responder::part;
+        bool part(rpc::Bytes body, Haste) override {
             if (told_.clogged_ || told_.vanished_) return false;
             auto update = decode_feed_update(body);
             MC_CHECK(update);
