@@ -136,7 +136,8 @@ TEST(StoreMessages, PutStartReplyComesBack) {
 
 TEST(StoreMessages, PutEndAndRevokeComeBack) {
     const std::vector<PutEndItem> items{{.key = "a", .generation = 1, .checksum = 2}, {.key = "b", .generation = 3, .checksum = 4}};
-    const auto end = decode_put_end_request(encode_put_end_request({.client = kClient, .tenant = "t", .items = items}));
+    const auto end_bytes = encode_put_end_request({.client = kClient, .tenant = "t", .items = items});
+    const auto end = decode_put_end_request(end_bytes);
     ASSERT_TRUE(end);
     EXPECT_EQ(end->request.client, kClient);
     EXPECT_EQ(end->request.tenant, "t");
@@ -146,8 +147,9 @@ TEST(StoreMessages, PutEndAndRevokeComeBack) {
     EXPECT_EQ(end->request.items[1].checksum, 4u);
 
     const std::vector<uint32_t> segments{4};
-    const auto revoke = decode_put_revoke_request(
-        encode_put_revoke_request({.client = kClient, .request_id = 5, .tenant = "t", .items = items, .in_doubt = segments}));
+    const auto revoke_bytes = encode_put_revoke_request(
+        {.client = kClient, .request_id = 5, .tenant = "t", .items = items, .in_doubt = segments});
+    const auto revoke = decode_put_revoke_request(revoke_bytes);
     ASSERT_TRUE(revoke);
     EXPECT_THAT(revoke->request.in_doubt, ElementsAre(4));
     EXPECT_EQ(revoke->request.request_id, 5u);
