@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 
 namespace mooncake::store {
 namespace {
@@ -18,6 +19,12 @@ constexpr TaskId kTask{5, 6};
 
 SegmentSpec some_segment() {
     return {.id = kSegment, .name = "host:1", .base = 0x7f0000000000, .size = uint64_t{1} << 40, .endpoint = "host:2", .protocol = "tcp"};
+}
+
+/// What is decoded may borrow from the message.
+const std::vector<std::byte>& keep(std::vector<std::byte> message) {
+    static std::deque<std::vector<std::byte>> kept;
+    return kept.emplace_back(std::move(message));
 }
 
 TEST(StoreMessages, KeysComeBackWithTheirOrder) {
@@ -46,7 +53,7 @@ TEST(StoreMessages, KeysAtAnOddAddressAreReadFromACopyThatMovesAlong) {
 }
 
 TEST(StoreMessages, ExistReplyComesBack) {
-    const auto reply = decode_exist_reply(encode_exist_reply({.results = {1, 0, -600}, .promise = 5s}));
+    const auto reply = decode_exist_reply(keep(encode_exist_reply({.results = {1, 0, -600}, .promise = 5s})));
     ASSERT_TRUE(reply);
     EXPECT_THAT(reply->results, ElementsAre(1, 0, -600));
     EXPECT_EQ(reply->promise, 5s);
@@ -61,7 +68,7 @@ TEST(StoreMessages, GetReplyComesBack) {
         {.first_replica = 1, .replica_count = 2, .length = 100, .checksum = 5, .generation = 6, .data_type = ObjectDataType::kTensor});
     reply.items.push_back({.code = StoreCode::kObjectNotFound});
     reply.items.push_back({.first_replica = 0, .replica_count = 1, .length = 7});
-    const auto back = decode_get_reply(encode_get_reply(reply));
+    const auto back = decode_get_reply(keep(encode_get_reply(reply)));
     ASSERT_TRUE(back);
     ASSERT_EQ(back->items.size(), 3u);
     EXPECT_EQ(back->epoch, 77u);
@@ -88,7 +95,7 @@ TEST(StoreMessages, PutStartComesBackWithEveryFieldOfItsConfiguration) {
                        .preferred_segments = {"x:1", "y:2"},
                        .writer_host = "here"};
     const std::vector<uint32_t> segments{3, 9};
-    const auto bytes = encode_put_start_request(  // what is decoded borrows from it
+    const auto bytes = encode_put_start_request(
         {.client = kClient, .request_id = 11, .tenant = "t", .config = config, .items = items, .unreachable = segments}, true);
     const auto back = decode_put_start_request(bytes);
     ASSERT_TRUE(back);
@@ -111,7 +118,7 @@ TEST(StoreMessages, PutStartComesBackWithEveryFieldOfItsConfiguration) {
     EXPECT_EQ(back->request.items[1].length, 2u);
     EXPECT_EQ(back->request.items[1].group, "");
 
-    const auto plain = decode_put_start_request(encode_put_start_request({.items = items}, false));
+    const auto plain = decode_put_start_request(keep(encode_put_start_request({.items = items}, false)));
     ASSERT_TRUE(plain);
     EXPECT_FALSE(plain->replace);
     EXPECT_FALSE(plain->request.config.soft_pin_ttl);
@@ -123,7 +130,7 @@ TEST(StoreMessages, PutStartReplyComesBack) {
     PutStartReply reply{.items = {}, .replicas = {{1, 2}, {3, 4}}, .retry_after = 7ms, .epoch = 8};
     reply.items.push_back({.code = StoreCode::kNoAvailableHandle});
     reply.items.push_back({.first_replica = 0, .replica_count = 2, .generation = 99});
-    const auto back = decode_put_start_reply(encode_put_start_reply(reply));
+    const auto back = decode_put_start_reply(keep(encode_put_start_reply(reply)));
     ASSERT_TRUE(back);
     ASSERT_EQ(back->items.size(), 2u);
     EXPECT_EQ(back->items[0].code, StoreCode::kNoAvailableHandle);
@@ -155,19 +162,19 @@ TEST(StoreMessages, PutEndAndRevokeComeBack) {
     EXPECT_EQ(revoke->request.request_id, 5u);
     EXPECT_EQ(revoke->request.items.size(), 2u);
 
-    const auto codes = decode_codes_reply(encode_codes_reply({.codes = {StoreCode::kOk, StoreCode::kInvalidWrite}}));
+    const auto codes = decode_codes_reply(keep(encode_codes_reply({.codes = {StoreCode::kOk, StoreCode::kInvalidWrite}})));
     ASSERT_TRUE(codes);
     EXPECT_THAT(codes->codes, ElementsAre(StoreCode::kOk, StoreCode::kInvalidWrite));
 }
 
 TEST(StoreMessages, RemovalsComeBack) {
     const std::vector<std::string_view> keys{"a", "b"};
-    const auto remove = decode_remove_request(encode_remove_request({.tenant = "t", .keys = keys, .force = true}));
+    const auto remove = decode_remove_request(keep(encode_remove_request({.tenant = "t", .keys = keys, .force = true})));
     ASSERT_TRUE(remove);
     EXPECT_TRUE(remove->request.force);
     EXPECT_TRUE(std::ranges::equal(remove->request.keys, keys));
 
-    const auto matching = decode_remove_matching_request(encode_remove_matching_request("t", "^a.*", true));
+    const auto matching = decode_remove_matching_request(keep(encode_remove_matching_request("t", "^a.*", true)));
     ASSERT_TRUE(matching);
     EXPECT_EQ(matching->tenant, "t");
     EXPECT_EQ(matching->pattern, "^a.*");
@@ -175,7 +182,7 @@ TEST(StoreMessages, RemovalsComeBack) {
     EXPECT_EQ(decode_remove_matching_reply(encode_remove_matching_reply(-600)), -600);
 
     const auto clear = decode_replica_clear_request(
-        encode_replica_clear_request({.client = kClient, .tenant = "t", .keys = keys, .segment_name = "host:1"}));
+        keep(encode_replica_clear_request({.client = kClient, .tenant = "t", .keys = keys, .segment_name = "host:1"})));
     ASSERT_TRUE(clear);
     EXPECT_EQ(clear->request.client, kClient);
     EXPECT_EQ(clear->request.segment_name, "host:1");
@@ -200,7 +207,7 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
     const std::vector<HeldSegment> segments{
         {.segment = some_segment(), .objects = objects, .writes = writes, .rests = rests, .exact = true, .more = true},
         {.segment = {.id = {9, 9}, .name = "empty", .endpoint = {}, .protocol = {}}, .objects = {}, .writes = {}, .rests = {}}};
-    auto decoded = decode_remount_request(encode_remount_request({.client = kClient, .epoch = 8, .segments = segments}));
+    auto decoded = decode_remount_request(keep(encode_remount_request({.client = kClient, .epoch = 8, .segments = segments})));
     ASSERT_TRUE(decoded);
     const ReceivedRemount back = std::move(*decoded);
     EXPECT_EQ(back.request.client, kClient);
@@ -231,7 +238,7 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
     EXPECT_FALSE(back.request.segments[1].exact);
 
     const auto reply = decode_remount_reply(
-        encode_remount_reply({.segments = {{.code = StoreCode::kInvalidParams, .adopted = 1, .stale = 2, .refused = 3}}}));
+        keep(encode_remount_reply({.segments = {{.code = StoreCode::kInvalidParams, .adopted = 1, .stale = 2, .refused = 3}}})));
     ASSERT_TRUE(reply);
     ASSERT_EQ(reply->segments.size(), 1u);
     EXPECT_EQ(reply->segments[0].code, StoreCode::kInvalidParams);
@@ -241,28 +248,28 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
 }
 
 TEST(StoreMessages, SegmentsAndLivenessComeBack) {
-    const auto mount = decode_mount_request(encode_mount_request({.client = kClient, .segment = some_segment()}));
+    const auto mount = decode_mount_request(keep(encode_mount_request({.client = kClient, .segment = some_segment()})));
     ASSERT_TRUE(mount);
     EXPECT_EQ(mount->client, kClient);
     EXPECT_EQ(mount->segment.size, uint64_t{1} << 40);
-    const auto unmount = decode_unmount_request(encode_unmount_request({.client = kClient, .segment = kSegment, .grace = 3s}));
+    const auto unmount = decode_unmount_request(keep(encode_unmount_request({.client = kClient, .segment = kSegment, .grace = 3s})));
     ASSERT_TRUE(unmount);
     EXPECT_EQ(unmount->segment, kSegment);
     EXPECT_EQ(unmount->grace, 3s);
     EXPECT_EQ(decode_client_request(encode_client_request(kClient)), kClient);
-    const auto ping = decode_ping_reply(encode_ping_reply({.status = PingStatus::kNeedRemount, .epoch = 4, .client_ttl = 10s}));
+    const auto ping = decode_ping_reply(keep(encode_ping_reply({.status = PingStatus::kNeedRemount, .epoch = 4, .client_ttl = 10s})));
     ASSERT_TRUE(ping);
     EXPECT_EQ(ping->status, PingStatus::kNeedRemount);
     EXPECT_EQ(ping->epoch, 4u);
     EXPECT_EQ(ping->client_ttl, 10s);
     const std::vector<SegmentId> failed{kSegment};
-    const auto report = decode_failure_report(encode_failure_report({.client = kClient, .segments = failed}));
+    const auto report = decode_failure_report(keep(encode_failure_report({.client = kClient, .segments = failed})));
     ASSERT_TRUE(report);
     EXPECT_THAT(report->report.segments, ElementsAre(kSegment));
     EXPECT_EQ(decode_code_reply(encode_code_reply(StoreCode::kClientNotFound)), StoreCode::kClientNotFound);
-    const auto list = decode_segments_reply(encode_segments_reply(
+    const auto list = decode_segments_reply(keep(encode_segments_reply(
         {.segments = {{.number = 6, .segment = some_segment(), .status = SegmentStatus::kDraining, .client = kClient, .used_bytes = 12}},
-         .epoch = 3}));
+         .epoch = 3})));
     ASSERT_TRUE(list);
     EXPECT_EQ(list->epoch, 3u);
     ASSERT_EQ(list->segments.size(), 1u);
@@ -275,30 +282,30 @@ TEST(StoreMessages, SegmentsAndLivenessComeBack) {
 
 TEST(StoreMessages, TasksComeBack) {
     const auto task = decode_task_request(
-        encode_task_request({.type = TaskType::kMove, .tenant = "t", .key = "k", .source = "a:1", .targets = {"b:1"}}));
+        keep(encode_task_request({.type = TaskType::kMove, .tenant = "t", .key = "k", .source = "a:1", .targets = {"b:1"}})));
     ASSERT_TRUE(task);
     EXPECT_EQ(task->request.type, TaskType::kMove);
     EXPECT_EQ(task->request.key, "k");
     EXPECT_EQ(task->request.source, "a:1");
     EXPECT_THAT(task->request.targets, ElementsAre("b:1"));
-    const auto reply = decode_task_reply(encode_task_reply({.code = StoreCode::kTaskPendingLimitExceeded, .task = kTask}));
+    const auto reply = decode_task_reply(keep(encode_task_reply({.code = StoreCode::kTaskPendingLimitExceeded, .task = kTask})));
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->code, StoreCode::kTaskPendingLimitExceeded);
     EXPECT_EQ(reply->task, kTask);
     EXPECT_EQ(decode_task_query(encode_task_query(kTask)), kTask);
-    const auto info = decode_task_info(encode_task_info({.id = kTask,
-                                                         .type = TaskType::kCopy,
-                                                         .status = TaskStatus::kFailed,
-                                                         .created_ms = 1,
-                                                         .updated_ms = 2,
-                                                         .client = kClient,
-                                                         .message = "why"}));
+    const auto info = decode_task_info(keep(encode_task_info({.id = kTask,
+                                                              .type = TaskType::kCopy,
+                                                              .status = TaskStatus::kFailed,
+                                                              .created_ms = 1,
+                                                              .updated_ms = 2,
+                                                              .client = kClient,
+                                                              .message = "why"})));
     ASSERT_TRUE(info);
     EXPECT_EQ(info->status, TaskStatus::kFailed);
     EXPECT_EQ(info->updated_ms, 2u);
     EXPECT_EQ(info->message, "why");
     const auto end = decode_task_end(
-        encode_task_end({.client = kClient, .task = kTask, .code = StoreCode::kTransferFail, .message = "lost"}));
+        keep(encode_task_end({.client = kClient, .task = kTask, .code = StoreCode::kTransferFail, .message = "lost"})));
     ASSERT_TRUE(end);
     EXPECT_EQ(end->code, StoreCode::kTransferFail);
     EXPECT_EQ(end->task, kTask);
@@ -357,7 +364,7 @@ TEST(StoreMessages, AFeedUpdateComesBack) {
                              .checksum = 3,
                              .source = {4, 5},
                              .targets = {{6, 7}, {8, 9}}});
-    const auto back = decode_feed_update(encode_feed_update(update));
+    const auto back = decode_feed_update(keep(encode_feed_update(update)));
     ASSERT_TRUE(back);
     EXPECT_EQ(back->sequence, 9u);
     EXPECT_TRUE(back->acknowledge && back->reset && back->complete && !back->all_changed);
@@ -378,7 +385,7 @@ TEST(StoreMessages, AFeedUpdateComesBack) {
     EXPECT_EQ(back->orders[0].source, (ReplicaLocation{4, 5}));
     EXPECT_THAT(back->orders[0].targets, ElementsAre(ReplicaLocation{6, 7}, ReplicaLocation{8, 9}));
 
-    const auto acknowledged = decode_acknowledgement(encode_acknowledgement({.client = kClient, .sequence = 9}));
+    const auto acknowledged = decode_acknowledgement(keep(encode_acknowledgement({.client = kClient, .sequence = 9})));
     ASSERT_TRUE(acknowledged);
     EXPECT_EQ(acknowledged->client, kClient);
     EXPECT_EQ(acknowledged->sequence, 9u);
@@ -406,7 +413,7 @@ TEST(StoreMessages, AFeedWriterThatWasClearedBeginsAnew) {
 }
 
 TEST(StoreMessages, DurationsAreBoundedSoThatNoSumOverflows) {
-    const auto reply = decode_exist_reply(encode_exist_reply({.results = {}, .promise = Duration::max()}));
+    const auto reply = decode_exist_reply(keep(encode_exist_reply({.results = {}, .promise = Duration::max()})));
     ASSERT_TRUE(reply);
     EXPECT_GT(reply->promise, 24h);
     EXPECT_LT(Clock::now() + 4 * reply->promise, Time::max());
