@@ -209,7 +209,11 @@ void EngineParts::close() {
     for (const auto& batch : batches.take_all()) batch->cancel();
     links.clear();
     gate.close();
-    for (Transport* const transport : router->transports()) transport->stop_serving();
+    const Deadline fence = Deadline::after(config.options.transfer_timeout);
+    if (!access.close(fence)) MC_LOG_ERROR("memory of {} is still being accessed", name);
+    for (Transport* const transport : router->transports())
+        if (auto stopped = transport->stop_serving(fence); !stopped)
+            MC_LOG_ERROR("memory of {} is still being accessed: {}", name, stopped.error().to_string());
     service.stop();
     if (publisher) publisher->withdraw(Deadline::after(kWithdrawPatience));
     server->stop();

@@ -72,7 +72,8 @@ Result<> MemoryRegistry::publish(const MemoryRegion& region) {
             }
             if (*handle) entry.handles.push_back(std::move(*handle));
         }
-        access_.allow({.address = reinterpret_cast<uint64_t>(region.address), .length = region.length});
+        access_.allow({.address = reinterpret_cast<uint64_t>(region.address), .length = region.length},
+                      region.writable ? Access::kWrite : Access::kRead);
         entry.allowed = true;
     }
     WriteLock lock(lookup_mutex_);

@@ -19,7 +19,7 @@ protected:
     Result<> remove(size_t offset) { return registry_.remove(at(offset), Deadline::after(5s)); }
     std::byte* at(size_t offset) { return memory_.data() + offset; }
     bool peers_may(size_t offset, size_t length) {
-        return access_.covers({.address = reinterpret_cast<uint64_t>(at(offset)), .length = length});
+        return access_.covers({.address = reinterpret_cast<uint64_t>(at(offset)), .length = length}, Access::kRead);
     }
 
     testing::FakeScript script_;

@@ -3,45 +3,61 @@
 
 namespace mooncake {
 
-void AccessTable::allow(AddressRange range) {
+void AccessTable::allow(AddressRange range, Access most) {
     WriteLock lock(mutex_);
-    lengths_[range.address] = range.length;
+    if (!closed_) allowed_[range.address] = {.length = range.length, .most = most};
 }
 
 bool AccessTable::revoke(uint64_t address, Deadline deadline) {
     {
         WriteLock lock(mutex_);
-        lengths_.erase(address);
+        allowed_.erase(address);
         version_.fetch_add(1, std::memory_order_seq_cst);
     }
     return quiescence_.quiesce(deadline);
 }
 
-bool AccessTable::covers_locked(AddressRange range) const {
+bool AccessTable::close(Deadline deadline) {
+    {
+        WriteLock lock(mutex_);
+        closed_ = true;
+        allowed_.clear();
+        version_.fetch_add(1, std::memory_order_seq_cst);
+    }
+    return quiescence_.quiesce(deadline);
+}
+
+bool AccessTable::covers_locked(AddressRange range, Access access) const {
     if (range.length == 0 || range.address + range.length < range.address) return false;
     const uint64_t end = range.address + range.length;
     uint64_t covered_to = range.address;
-    auto next = lengths_.upper_bound(range.address);
-    if (next == lengths_.begin()) return false;
-    for (auto found = std::prev(next); found != lengths_.end() && found->first <= covered_to; ++found) {
-        const uint64_t found_end = found->first + found->second;
-        if (found_end <= covered_to) return false;
+    auto next = allowed_.upper_bound(range.address);
+    if (next == allowed_.begin()) return false;
+    for (auto found = std::prev(next); found != allowed_.end() && found->first <= covered_to; ++found) {
+        const uint64_t found_end = found->first + found->second.length;
+        if (found_end <= covered_to || access > found->second.most) return false;
         if (found_end >= end) return true;
         covered_to = found_end;
     }
     return false;
 }
 
-bool AccessTable::covers(AddressRange range) const {
+bool AccessTable::covers(AddressRange range, Access access) const {
     ReadLock lock(mutex_);
-    return covers_locked(range);
+    return covers_locked(range, access);
 }
 
-size_t AccessTable::first_not_covered(std::span<const AddressRange> ranges) const {
+size_t AccessTable::first_not_covered(std::span<const AddressRange> ranges, Access access) const {
     ReadLock lock(mutex_);
     for (size_t i = 0; i < ranges.size(); ++i)
-        if (!covers_locked(ranges[i])) return i;
+        if (!covers_locked(ranges[i], access)) return i;
     return ranges.size();
+}
+
+std::string AccessTable::refusal(AddressRange range, Access access) const {
+    const bool readable = access == Access::kWrite && covers(range, Access::kRead);
+    return format_text("{} bytes at {:#x} are {} here", range.length, range.address,
+                       readable ? "registered for reading only" : "not registered");
 }
 
 }  // namespace mooncake

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 
 #include "base/error.h"
 #include "base/quiescence.h"
@@ -19,34 +20,47 @@ struct AddressRange {
     uint64_t length = 0;
 };
 
+/// What a peer does to our memory, or at most may do to it.
+enum class Access : uint8_t { kRead, kWrite };
+
 /// Which of our memory peers may touch; asked by every transport whose accesses run in our process (self, tcp). O(log n).
 /// Thread-safe.
 ///
 /// An access asks and touches inside one Section:
 ///     auto section = access.section();
-///     if (!access.covers(range)) refuse;
+///     if (!access.covers(range, Access::kRead)) refuse;
 ///     copy;                                        // short: a revoker waits for it
 /// A longer operation reads version() before it asks, and in each later Section asks again only if version() has moved.
 class AccessTable {
 public:
-    /// Ranges may touch but not overlap; the registry above sees to that.
-    void allow(AddressRange range);
+    /// Lets peers read the range and, unless `most` is kRead, write it. Ranges may touch but not overlap; the registry above sees to
+    /// that.
+    void allow(AddressRange range, Access most = Access::kWrite);
     /// Forbids a range that allow() was given, and waits for the Sections open now. False at the deadline (still forbidden).
     bool revoke(uint64_t address, Deadline deadline);
+    /// Forbids everything, now and for good (a later allow() changes nothing), and waits as revoke(). May be called again.
+    bool close(Deadline deadline);
 
     [[nodiscard]] Quiescence::Section section() noexcept { return quiescence_.enter(); }
-    /// True when the allowed ranges cover every byte; a range may span neighbours. A range of no bytes is never covered.
-    bool covers(AddressRange range) const;
+    /// True when ranges that allow this cover every byte; a range may span neighbours. A range of no bytes is never covered.
+    bool covers(AddressRange range, Access access) const;
     /// The first of the ranges that is not covered, or `ranges.size()`.
-    size_t first_not_covered(std::span<const AddressRange> ranges) const;
+    size_t first_not_covered(std::span<const AddressRange> ranges, Access access) const;
+    /// Why a range that is not covered is refused, for the peer.
+    std::string refusal(AddressRange range, Access access) const;
     /// Moves whenever something is revoked.
     uint64_t version() const noexcept { return version_.load(std::memory_order_seq_cst); }
 
 private:
-    bool covers_locked(AddressRange range) const MC_THREAD_ATTRIBUTE(requires_shared_capability(mutex_));
+    struct Allowed {
+        uint64_t length = 0;
+        Access most = Access::kWrite;
+    };
+    bool covers_locked(AddressRange range, Access access) const MC_THREAD_ATTRIBUTE(requires_shared_capability(mutex_));
 
     mutable SharedMutex mutex_;
-    std::map<uint64_t, uint64_t> lengths_ MC_GUARDED_BY(mutex_);  // by start address
+    std::map<uint64_t, Allowed> allowed_ MC_GUARDED_BY(mutex_);  // by start address
+    bool closed_ MC_GUARDED_BY(mutex_) = false;
     std::atomic<uint64_t> version_{1};
     Quiescence quiescence_;
 };

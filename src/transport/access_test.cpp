@@ -14,27 +14,27 @@ constexpr uint64_t kTop = ~uint64_t{0};
 
 TEST(AccessTable, CoversNothingAtFirst) {
     AccessTable table;
-    EXPECT_FALSE(table.covers({.address = 0, .length = 1}));
-    EXPECT_FALSE(table.covers({.address = 4096, .length = 1}));
+    EXPECT_FALSE(table.covers({.address = 0, .length = 1}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 4096, .length = 1}, Access::kRead));
 }
 
 TEST(AccessTable, CoversExactlyTheBytesAllowed) {
     AccessTable table;
     table.allow({.address = 1000, .length = 100});
-    EXPECT_TRUE(table.covers({.address = 1000, .length = 100}));
-    EXPECT_TRUE(table.covers({.address = 1000, .length = 1}));
-    EXPECT_TRUE(table.covers({.address = 1099, .length = 1}));
-    EXPECT_FALSE(table.covers({.address = 999, .length = 1}));
-    EXPECT_FALSE(table.covers({.address = 999, .length = 2}));
-    EXPECT_FALSE(table.covers({.address = 1000, .length = 101}));
-    EXPECT_FALSE(table.covers({.address = 1099, .length = 2}));
-    EXPECT_FALSE(table.covers({.address = 1100, .length = 1}));
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 100}, Access::kRead));
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 1}, Access::kRead));
+    EXPECT_TRUE(table.covers({.address = 1099, .length = 1}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 999, .length = 1}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 999, .length = 2}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 1000, .length = 101}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 1099, .length = 2}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 1100, .length = 1}, Access::kRead));
 }
 
 TEST(AccessTable, NeverCoversARangeWithoutBytes) {
     AccessTable table;
     table.allow({.address = 1000, .length = 100});
-    EXPECT_FALSE(table.covers({.address = 1000, .length = 0}));
+    EXPECT_FALSE(table.covers({.address = 1000, .length = 0}, Access::kRead));
 }
 
 TEST(AccessTable, ARangeMaySpanNeighboursButNoGap) {
@@ -43,29 +43,29 @@ TEST(AccessTable, ARangeMaySpanNeighboursButNoGap) {
     table.allow({.address = 1100, .length = 100});
     table.allow({.address = 1200, .length = 50});
     table.allow({.address = 1251, .length = 50});
-    EXPECT_TRUE(table.covers({.address = 1050, .length = 100}));
-    EXPECT_TRUE(table.covers({.address = 1000, .length = 250}));
-    EXPECT_FALSE(table.covers({.address = 1000, .length = 251}));
-    EXPECT_FALSE(table.covers({.address = 1249, .length = 3}));
+    EXPECT_TRUE(table.covers({.address = 1050, .length = 100}, Access::kRead));
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 250}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 1000, .length = 251}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 1249, .length = 3}, Access::kRead));
 }
 
 TEST(AccessTable, HostileRangesDoNotWrapAround) {
     AccessTable table;
     table.allow({.address = 1000, .length = 100});
-    EXPECT_FALSE(table.covers({.address = kTop, .length = 2}));
-    EXPECT_FALSE(table.covers({.address = kTop - 10, .length = kTop}));
-    EXPECT_FALSE(table.covers({.address = 1000, .length = kTop}));
-    EXPECT_FALSE(table.covers({.address = 1050, .length = kTop - 20}));
-    EXPECT_FALSE(table.covers({.address = 0, .length = kTop}));
+    EXPECT_FALSE(table.covers({.address = kTop, .length = 2}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = kTop - 10, .length = kTop}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 1000, .length = kTop}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 1050, .length = kTop - 20}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 0, .length = kTop}, Access::kRead));
 }
 
 TEST(AccessTable, FindsTheFirstRangeThatIsNotCovered) {
     AccessTable table;
     table.allow({.address = 1000, .length = 100});
     const std::array<AddressRange, 3> ranges = {{{1000, 10}, {1090, 20}, {5, 1}}};
-    EXPECT_EQ(table.first_not_covered(ranges), 1u);
-    EXPECT_EQ(table.first_not_covered(std::span(ranges).first(1)), 1u);
-    EXPECT_EQ(table.first_not_covered({}), 0u);
+    EXPECT_EQ(table.first_not_covered(ranges, Access::kRead), 1u);
+    EXPECT_EQ(table.first_not_covered(std::span(ranges).first(1), Access::kRead), 1u);
+    EXPECT_EQ(table.first_not_covered({}, Access::kRead), 0u);
 }
 
 TEST(AccessTable, RevokingForbidsAndMovesTheVersion) {
@@ -74,14 +74,14 @@ TEST(AccessTable, RevokingForbidsAndMovesTheVersion) {
     const uint64_t before = table.version();
     EXPECT_TRUE(table.revoke(1000, Deadline::after(0s)));
     EXPECT_NE(table.version(), before);
-    EXPECT_FALSE(table.covers({.address = 1000, .length = 1}));
+    EXPECT_FALSE(table.covers({.address = 1000, .length = 1}, Access::kRead));
 }
 
 TEST(AccessTable, RevokingWhatWasNeverAllowedIsHarmless) {
     AccessTable table;
     table.allow({.address = 1000, .length = 100});
     EXPECT_TRUE(table.revoke(1001, Deadline::after(0s)));
-    EXPECT_TRUE(table.covers({.address = 1000, .length = 100}));
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 100}, Access::kRead));
 }
 
 TEST(AccessTable, ARevokeThatTimesOutForbidsAllTheSame) {
@@ -90,7 +90,7 @@ TEST(AccessTable, ARevokeThatTimesOutForbidsAllTheSame) {
     {
         const auto section = table.section();
         EXPECT_FALSE(table.revoke(1000, Deadline::after(1ms)));
-        EXPECT_FALSE(table.covers({.address = 1000, .length = 1}));
+        EXPECT_FALSE(table.covers({.address = 1000, .length = 1}, Access::kRead));
     }
     EXPECT_TRUE(table.revoke(1000, Deadline::after(60s)));
 }
@@ -104,7 +104,7 @@ void write_in_sections(AccessTable& table, std::array<int, 64>& memory, const st
         const auto section = table.section();
         const uint64_t now = table.version();
         if (now != version || !allowed) {
-            allowed = table.covers(range);
+            allowed = table.covers(range, Access::kRead);
             version = now;
         }
         if (allowed) ++memory[static_cast<size_t>(mine)];
@@ -133,6 +133,36 @@ TEST(AccessTable, NobodyTouchesTheMemoryAfterARevokeReturned) {
     }
     EXPECT_TRUE(touched);
     stop = true;
+}
+
+TEST(AccessTable, MemoryForReadingOnlyIsNotCoveredForWriting) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    table.allow({.address = 1100, .length = 100}, Access::kRead);
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 200}, Access::kRead));
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 100}, Access::kWrite));
+    EXPECT_FALSE(table.covers({.address = 1099, .length = 2}, Access::kWrite)) << "its second byte is for reading only";
+    EXPECT_FALSE(table.covers({.address = 1100, .length = 1}, Access::kWrite));
+    const std::array<AddressRange, 2> ranges{{{.address = 1000, .length = 10}, {.address = 1150, .length = 10}}};
+    EXPECT_EQ(table.first_not_covered(ranges, Access::kWrite), 1u);
+    EXPECT_EQ(table.first_not_covered(ranges, Access::kRead), 2u);
+    EXPECT_NE(table.refusal(ranges[1], Access::kWrite).find("for reading only"), std::string::npos);
+    EXPECT_NE(table.refusal({.address = 1, .length = 1}, Access::kWrite).find("not registered"), std::string::npos);
+}
+
+TEST(AccessTable, CloseForbidsEverythingForGoodAndWaitsForSections) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    const uint64_t version = table.version();
+    {
+        const auto section = table.section();
+        EXPECT_FALSE(table.close(Deadline::after(0s))) << "an access still runs";
+        EXPECT_FALSE(table.covers({.address = 1000, .length = 1}, Access::kRead)) << "but none begins";
+    }
+    EXPECT_TRUE(table.close(Deadline::after(60s)));
+    EXPECT_GT(table.version(), version);
+    table.allow({.address = 2000, .length = 100});
+    EXPECT_FALSE(table.covers({.address = 2000, .length = 1}, Access::kRead));
 }
 
 }  // namespace

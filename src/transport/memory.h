@@ -20,7 +20,8 @@ struct MemoryRegion {
     MemoryKind kind = MemoryKind::kHost;
     int device = 0;                 // GPU or NPU number; the NUMA node (or -1) of host memory
     std::string location;           // "cpu:0", "cuda:1", "*"
-    bool remote_accessible = true;  // peers may read and write it
+    bool remote_accessible = true;  // peers may read it
+    bool writable = true;           // and write it
     int shared_fd = -1;             // memfd behind it, when we allocated it; peers may map it
     uint64_t shared_offset = 0;     // where the region starts in shared_fd
 };

@@ -148,8 +148,10 @@ public:
     /// Blocks until connected or the deadline. kUnavailable, kStale (another incarnation answered), kRefused (permission,
     /// version), kNotSupported (this pair cannot use the transport).
     virtual Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) = 0;
-    /// Peers reach nothing of ours any more, for good. Our own peers and registrations go on existing. Idempotent.
-    virtual void stop_serving() {}
+    /// Ends the serving of peers for good: when it returned success, no access of any peer touches our memory any more. kBusy at the
+    /// deadline: nothing begins any more, but some access may still run. The AccessTable is closed before. Our own peers and
+    /// registrations go on existing. May be called again.
+    virtual Result<> stop_serving(Deadline /*deadline*/) { return {}; }
 };
 
 }  // namespace mooncake

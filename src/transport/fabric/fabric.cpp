@@ -87,7 +87,10 @@ public:
     std::string endpoint() const override;
     Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion& region) override { return parts_->memory->add(region); }
     Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) override;
-    void stop_serving() override { parts_->memory->stop_serving(); }
+    Result<> stop_serving(Deadline) override {
+        parts_->memory->stop_serving();
+        return {};
+    }
 
 private:
     Result<> open_rails(const Topology& topology);

@@ -225,11 +225,11 @@ TEST_F(FabricLife, ATargetThatStopsServingIsNotWrittenToAnyMore) {
         options.fabric.stall_timeout = options.fabric.connect_timeout = 300ms;
         open(2, options, like);
         ASSERT_TRUE(write(1));
-        b->transport().stop_serving();
+        EXPECT_TRUE(b->transport().stop_serving(patience()));
         remote.fill(std::byte{7});
         EXPECT_FALSE(transfer(*peer, Direction::kWrite, slice(0, kArea)));
         EXPECT_TRUE(remote.all(std::byte{7}));
-        b->transport().stop_serving();
+        EXPECT_TRUE(b->transport().stop_serving(patience()));
         // It may still write to others itself.
         EXPECT_TRUE(b->transport().connect(a->describe(), patience()));
         TearDown();

@@ -79,7 +79,8 @@ Result<> FabricMemory::place(const MemoryRegion& region, const Placement& placem
                                      .length = placement.length,
                                      .kind = region.kind,
                                      .device = region.device,
-                                     .remote_access = region.remote_accessible};
+                                     .remote_access = region.remote_accessible,
+                                     .writable = region.writable};
     Lock lock(rail.mutex());
     auto key = register_with(rail, request);
     if (!key) return Unexpected(std::move(key).error().with_context(rail.offer().nic));

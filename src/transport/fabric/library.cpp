@@ -286,7 +286,9 @@ Result<std::unique_ptr<MemoryKey>> LibraryDomain::register_memory(const KeyReque
     abi::MemoryAttributes attributes{};
     attributes.ranges = &range;
     attributes.range_count = 1;
-    attributes.access = abi::kRead | abi::kWrite | (request.remote_access ? abi::kRemoteRead | abi::kRemoteWrite : 0);
+    // What may not be written is not pinned for writing either: the system would refuse that.
+    attributes.access = abi::kWrite | (request.writable ? abi::kRead : 0);
+    if (request.remote_access) attributes.access |= abi::kRemoteRead | (request.writable ? abi::kRemoteWrite : 0);
     attributes.requested_key = request.key;
     attributes.interface = interface_of(request.kind);
     if (request.kind == MemoryKind::kCuda) std::memcpy(&attributes.device, &request.device, sizeof request.device);

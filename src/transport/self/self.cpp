@@ -36,7 +36,7 @@ private:
 
     Result<> copy_overlapping(Direction direction, const Slice& slice);
     Result<> copy_checked(const CopyChunk& chunk, const Slice& slice);
-    Result<> check(const Slice& slice) const;
+    Result<> check(Direction direction, const Slice& slice) const;
 
     AccessTable& access_;
 };
@@ -83,15 +83,17 @@ Result<> move_piece(Direction direction, const Slice& slice, uint64_t offset, st
     return {};
 }
 
-Result<> SelfPeer::check(const Slice& slice) const {
-    if (access_.covers({slice.remote, slice.length})) return {};
-    return fail(Code::kNotRegistered, "remote range {:#x}+{} is not registered", slice.remote, slice.length);
+Result<> SelfPeer::check(Direction direction, const Slice& slice) const {
+    const AddressRange range{slice.remote, slice.length};
+    const Access access = direction == Direction::kRead ? Access::kRead : Access::kWrite;
+    if (access_.covers(range, access)) return {};
+    return Unexpected(Error(Code::kNotRegistered, access_.refusal(range, access)));
 }
 
 Result<> SelfPeer::copy_overlapping(Direction direction, const Slice& slice) {
     if (address_of(slice.local) == slice.remote) {
         const auto section = access_.section();
-        return check(slice);
+        return check(direction, slice);
     }
     constexpr uint64_t kStep = 64 << 10;
     // The end that the other one would overwrite goes first.
@@ -101,7 +103,7 @@ Result<> SelfPeer::copy_overlapping(Direction direction, const Slice& slice) {
         const uint64_t length = std::min(kStep, slice.length - done);
         const uint64_t offset = forward ? done : slice.length - done - length;
         const auto section = access_.section();
-        MC_RETURN_IF_ERROR(check(slice));
+        MC_RETURN_IF_ERROR(check(direction, slice));
         MC_RETURN_IF_ERROR(move_piece(direction, slice, offset, std::span(bounce).first(length)));
         done += length;
     }
@@ -110,7 +112,7 @@ Result<> SelfPeer::copy_overlapping(Direction direction, const Slice& slice) {
 
 Result<> SelfPeer::copy_checked(const CopyChunk& chunk, const Slice& slice) {
     // Also a part asks for its whole slice, so that of a slice that is refused nothing at all is copied.
-    MC_RETURN_IF_ERROR(check(slice));
+    MC_RETURN_IF_ERROR(check(chunk.direction, slice));
     return copy_piece(chunk.direction, slice, chunk.offset, chunk.part() ? chunk.length : slice.length);
 }
 

@@ -176,20 +176,16 @@ bool Connection::handle_head(bool& complete) {
     return true;
 }
 
-std::string Connection::refusal_text(AddressRange range) {
-    return format_text("{} bytes at {:#x} are not registered here", range.length, range.address);
-}
-
 void Connection::begin_write(const Header& header) {
     writing_ = true;
     write_id_ = header.id;
     refusal_ = Status::kOk;
     incoming_.start(header.payload_bytes, checked_);
     checked_version_ = server_.access().version();
-    const size_t bad = server_.access().first_not_covered(ranges_);
+    const size_t bad = server_.access().first_not_covered(ranges_, Access::kWrite);
     if (bad != ranges_.size()) {
         refusal_ = Status::kNotRegistered;
-        refusal_text_ = refusal_text(ranges_[bad]);
+        refusal_text_ = server_.access().refusal(ranges_[bad], Access::kWrite);
         incoming_.discard();
         return;
     }
@@ -203,9 +199,9 @@ void Connection::recheck_write() {
     if (version == checked_version_ || incoming_.discarding()) return;
     for (const iovec& piece : incoming_.into().rest()) {
         const AddressRange range{.address = reinterpret_cast<uint64_t>(piece.iov_base), .length = piece.iov_len};
-        if (server_.access().covers(range)) continue;
+        if (server_.access().covers(range, Access::kWrite)) continue;
         refusal_ = Status::kNotRegistered;
-        refusal_text_ = refusal_text(range);
+        refusal_text_ = server_.access().refusal(range, Access::kWrite);
         incoming_.discard();
         return;
     }
@@ -242,8 +238,9 @@ void Connection::end_write() {
 
 void Connection::begin_read(const Header& header) {
     const uint64_t version = server_.access().version();
-    const size_t bad = server_.access().first_not_covered(ranges_);
-    if (bad != ranges_.size()) return answer_error(header.id, Status::kNotRegistered, refusal_text(ranges_[bad]));
+    const size_t bad = server_.access().first_not_covered(ranges_, Access::kRead);
+    if (bad != ranges_.size())
+        return answer_error(header.id, Status::kNotRegistered, server_.access().refusal(ranges_[bad], Access::kRead));
     Reply& answer = new_reply(header.id);
     answer.out.start(checked_);
     answer.checked_version = version;
@@ -286,12 +283,12 @@ bool Connection::recheck_reads() {
         answer.checked_version = version;
         for (const iovec& piece : answer.out.payload().rest()) {
             const AddressRange range{.address = reinterpret_cast<uint64_t>(piece.iov_base), .length = piece.iov_len};
-            if (server_.access().covers(range)) continue;
+            if (server_.access().covers(range, Access::kRead)) continue;
             if (answer.out.started()) return server_.complain(*this, "memory was unregistered in the middle of a read");
             const uint64_t id = answer.id;
             reply_descriptors_ -= answer.out.payload().rest().size();
             answer.out.start(false);
-            const std::string text = refusal_text(range);
+            const std::string text = server_.access().refusal(range, Access::kRead);
             append_head(
                 {.kind = Kind::kError, .status = Status::kNotRegistered, .payload_bytes = static_cast<uint32_t>(text.size()), .id = id}, {},
                 checked_, answer.out.head());

@@ -66,7 +66,6 @@ private:
     Reply& new_reply(uint64_t id) MC_REQUIRES(mutex_);
     std::vector<std::byte>& head_for_answer(uint64_t id) MC_REQUIRES(mutex_);
     void answer_error(uint64_t id, Status status, const std::string& text) MC_REQUIRES(mutex_);
-    static std::string refusal_text(AddressRange range);
     void update_interest() MC_REQUIRES(mutex_);
     bool overdue(Time now) const MC_REQUIRES(mutex_);
     void retire();

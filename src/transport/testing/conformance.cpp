@@ -69,7 +69,7 @@ const MemoryRegion* TransportHost::add(const MemoryRegion& region) {
     auto registration = transport_->register_memory(entry->region);
     if (!registration) ADD_FAILURE() << registration.error().to_string();
     entry->registration = std::move(registration).value();
-    access_.allow({reinterpret_cast<uint64_t>(region.address), region.length});
+    access_.allow({reinterpret_cast<uint64_t>(region.address), region.length}, region.writable ? Access::kWrite : Access::kRead);
     entries_.push_back(std::move(entry));
     return &entries_.back()->region;
 }

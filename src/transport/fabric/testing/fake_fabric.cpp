@@ -162,7 +162,12 @@ Result<std::unique_ptr<MemoryKey>> FakeDomain::register_memory(const KeyRequest&
     if (nic_.key_bytes < 8 && key >> (8 * nic_.key_bytes) != 0)
         return fail(Code::kInvalidArgument, "a key of more than {} bytes", nic_.key_bytes);
     FakeNetwork::Registered registered{
-        .address = request.address, .length = request.length, .endpoints = {}, .remote_access = request.remote_access, .pages = pages};
+        .address = request.address,
+        .length = request.length,
+        .endpoints = {},
+        .remote_access = request.remote_access,
+        .writable = request.writable,
+        .pages = pages};
     if (offer_.endpoint_keys)
         for (Endpoint* const endpoint : request.serving) registered.endpoints.insert(static_cast<FakeEndpoint*>(endpoint)->id());
     if (!state.keys.emplace(key, std::move(registered)).second) return fail(Code::kBusy, "the key is taken");
@@ -339,6 +344,7 @@ std::byte* FakeNetwork::target_of(const Flying& flying) {
     const auto found = state.keys.find(flying.operation.key);
     if (found == state.keys.end() || !found->second.remote_access || state.domain == nullptr) return nullptr;
     const Registered& registered = found->second;
+    if (flying.operation.direction == Direction::kWrite && !registered.writable) return nullptr;
     if (!registered.endpoints.empty() && !registered.endpoints.contains(flying.to)) return nullptr;
     const uint64_t base = state.domain->offer().virtual_addresses ? reinterpret_cast<uint64_t>(registered.address) : 0;
     const uint64_t offset = flying.operation.remote - base;

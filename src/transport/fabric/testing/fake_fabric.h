@@ -110,6 +110,7 @@ private:
         uint64_t length = 0;
         std::set<uint64_t> endpoints;  // that may serve it; empty: all
         bool remote_access = true;
+        bool writable = true;
         uint64_t pages = 0;
     };
     struct NicState {
