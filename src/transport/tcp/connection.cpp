@@ -95,13 +95,15 @@ void Connection::update_interest() {
     }
 }
 
-bool Connection::may_receive() const { return reply_count_ < kRepliesMax && reply_descriptors_ < kReplyDescriptorsMax; }
+bool Connection::may_receive() const { return answers_owed_ < kAnswersMax && reply_descriptors_ < kReplyDescriptorsMax; }
 
 bool Connection::work() {
     for (size_t done = 0; done < kConnectionStepBytes;) {
         size_t received = 0, sent = 0;
         if (may_receive() && !receive(received)) return false;
         if (!flush(sent)) return false;
+        // Answers that left make room for requests that are here already: perhaps nothing more will come in to remind us of them.
+        if (sent > 0 && phase_ == Phase::kOpen && !inbox_.bytes().empty() && !handle_inbox()) return false;
         if (received + sent == 0) break;
         done += received + sent;
     }
@@ -257,13 +259,18 @@ Connection::Reply& Connection::new_reply(uint64_t id) {
     Reply& fresh = reply(reply_count_++);
     fresh.out.start(false);
     fresh.id = id;
+    fresh.answers = 1;
+    ++answers_owed_;
     return fresh;
 }
 
 /// Short answers in a row become one piece.
 std::vector<std::byte>& Connection::head_for_answer(uint64_t id) {
-    if (reply_count_ > 0 && reply(reply_count_ - 1).out.head_only()) return reply(reply_count_ - 1).out.head();
-    return new_reply(id).out.head();
+    if (reply_count_ == 0 || !reply(reply_count_ - 1).out.head_only()) return new_reply(id).out.head();
+    Reply& last = reply(reply_count_ - 1);
+    ++last.answers;
+    ++answers_owed_;
+    return last.out.head();
 }
 
 void Connection::answer_error(uint64_t id, Status status, const std::string& text) {
@@ -318,7 +325,8 @@ bool Connection::flush(size_t& moved) {
         left = out.consume(left);
         reply_descriptors_ -= before - out.payload().rest().size();
         if (!out.done()) break;
-        first_reply_ = (first_reply_ + 1) % kRepliesMax;
+        answers_owed_ -= reply(0).answers;
+        first_reply_ = (first_reply_ + 1) % kAnswersMax;
         --reply_count_;
     }
     if (reply_count_ == 0 && phase_ == Phase::kParting) ::shutdown(socket_.fd(), SHUT_WR);

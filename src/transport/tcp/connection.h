@@ -39,7 +39,8 @@ private:
     enum class Phase : uint8_t { kHello, kOpen, kParting, kClosed };
     struct Reply {
         Outgoing out;
-        uint64_t id = 0;
+        uint64_t id = 0;               // of its first answer
+        size_t answers = 0;            // short ones may share it
         uint64_t checked_version = 0;  // of the AccessTable, when out.payload() was checked
     };
 
@@ -70,7 +71,7 @@ private:
     bool overdue(Time now) const MC_REQUIRES(mutex_);
     void retire();
 
-    Reply& reply(size_t index) MC_REQUIRES(mutex_) { return replies_[(first_reply_ + index) % kRepliesMax]; }
+    Reply& reply(size_t index) MC_REQUIRES(mutex_) { return replies_[(first_reply_ + index) % kAnswersMax]; }
 
     Server& server_;
     IoThread& io_;
@@ -97,9 +98,10 @@ private:
     std::vector<AddressRange> ranges_ MC_GUARDED_BY(mutex_);
 
     // The answers we owe: a ring
-    std::vector<Reply> replies_ MC_GUARDED_BY(mutex_) = std::vector<Reply>(kRepliesMax);
+    std::vector<Reply> replies_ MC_GUARDED_BY(mutex_) = std::vector<Reply>(kAnswersMax);
     size_t first_reply_ MC_GUARDED_BY(mutex_) = 0;
     size_t reply_count_ MC_GUARDED_BY(mutex_) = 0;
+    size_t answers_owed_ MC_GUARDED_BY(mutex_) = 0;  // in all of them
     size_t reply_descriptors_ MC_GUARDED_BY(mutex_) = 0;
 };
 

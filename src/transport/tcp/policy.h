@@ -30,7 +30,7 @@ inline constexpr size_t kAheadBytes = 8 << 10;  // read ahead of need: a message
 inline constexpr size_t kSendBytes = 1 << 20;   // gathered for one sendmsg()
 
 // Target
-inline constexpr size_t kRepliesMax = 64;  // answers a connection may owe before we stop reading from it
+inline constexpr size_t kAnswersMax = 64;  // answers a connection may owe before we stop reading from it
 inline constexpr size_t kReplyDescriptorsMax = 4096;
 inline constexpr size_t kConnectionStepBytes = 2 << 20;  // then the next connection has its turn
 inline constexpr size_t kConnectionsMax = 4096;

@@ -220,6 +220,56 @@ TEST(TcpServer, AReaderThatNeverReceivesDelaysNobodyAndHoldsLittle) {
     for (int i = 0; i < 50; ++i) ASSERT_TRUE(works(here, target, *peer));
 }
 
+TEST(TcpServer, AnswersEveryReadThatCameInOneGo) {
+    Side target(1 << 20);
+    Raw raw = greeted(target, kStranger, 1);
+    // More than it may owe at once, and nothing comes afterwards that would remind it of the rest.
+    constexpr uint64_t kReads = kAnswersMax + 6;
+    std::vector<std::byte> requests;
+    for (uint64_t id = 1; id <= kReads; ++id) {
+        const auto head = read_head(id, target.address(), 1 << 20);
+        requests.insert(requests.end(), head.begin(), head.end());
+    }
+    ASSERT_TRUE(raw.send(requests));
+    std::vector<std::byte> data(1 << 20);
+    for (uint64_t id = 1; id <= kReads; ++id) {
+        const auto header = raw.receive_header();
+        ASSERT_TRUE(header) << id;
+        EXPECT_EQ(header->id, id);
+        ASSERT_TRUE(raw.receive(data.data(), data.size())) << id;
+    }
+}
+
+TEST(TcpServer, OwesNoMoreThanItsLimitToWhoDoesNotTakeItsAnswers) {
+    EngineOptions options;
+    options.tcp_io_threads = 1;
+    Side target(4096, options), here(4096);
+    const auto peer = here.connect(target);
+    Raw greedy = greeted(target, kStranger, 1);
+    // Reads of memory that is not there: short answers, which might be piled up one behind the other. What a target takes without limit is
+    // far more than what the sockets of both sides hold.
+    std::vector<std::byte> requests;
+    for (uint64_t id = 1; id <= 1000; ++id) {
+        const auto head = read_head(id, 0x1000, 1);
+        requests.insert(requests.end(), head.begin(), head.end());
+    }
+    constexpr size_t kFar = 64 << 20;
+    size_t accepted = 0;
+    bool stuck = false;
+    while (accepted < kFar && !stuck) {
+        const size_t at = accepted % requests.size();
+        const ssize_t sent = ::send(greedy.fd(), requests.data() + at, requests.size() - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent > 0) {
+            accepted += static_cast<size_t>(sent);
+            continue;
+        }
+        // Its only thread has served others many times and has not come back to us: it does not want more.
+        for (int i = 0; i < 100; ++i) ASSERT_TRUE(works(here, target, *peer));
+        stuck = !net::wait_ready(greedy.fd(), POLLOUT, Deadline::after(10ms));
+    }
+    EXPECT_LT(accepted, kFar);
+}
+
 TEST(TcpServer, HalfSentMessagesDelayNobody) {
     Side target(1 << 20), here(1 << 20);
     std::vector<Raw> slow;
