@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/time.h"
+#include "device/device.h"
 #include "transport/access.h"
 #include "transport/descriptor.h"
 #include "transport/transport.h"
@@ -29,6 +30,7 @@ struct EngineConfig {
     std::string protocol;                   // the transport preferred between hosts; unknown or absent ones fall back to tcp, loudly
     std::vector<std::string> devices;       // NIC allow-list; empty = all
     EngineOptions options;
+    Devices* memory = &Devices::of_process();  // the kinds of memory there are; outlives the engine
 };
 
 /// One piece of a transfer.

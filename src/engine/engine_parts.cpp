@@ -65,7 +65,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
                                               .options = options,
                                               .access = parts->access,
                                               .control = *parts->control,
-                                              .metrics = &parts->metrics});
+                                              .metrics = &parts->metrics,
+                                              .devices = parts->config.memory});
     MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, parts->metrics, parts->service));
     parts->registry = std::make_unique<MemoryRegistry>(parts->access, parts->router->transports());
     auto own = [self = parts.get()](uint32_t buffers_max) { return self->describe(buffers_max); };

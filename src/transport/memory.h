@@ -7,10 +7,9 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "device/device.h"
 
 namespace mooncake {
-
-enum class MemoryKind : uint8_t { kHost, kCuda, kAscend };
 
 /// Memory of ours that peers may address. Plain data; the engine's registry owns the real ones and hands out pointers that
 /// stay valid while the memory is registered.

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/incarnation.h"
 #include "base/options.h"
+#include "device/device.h"
 #include "transport/access.h"
 #include "transport/control.h"
 #include "transport/descriptor.h"
@@ -132,6 +133,7 @@ struct TransportContext {
     AccessTable& access;
     ControlPlane& control;
     metrics::Registry* metrics = nullptr;  // null: nobody reads them
+    Devices* devices = &Devices::of_process();
 };
 
 /// One way to move bytes. All vendor-specific code of it lives in its folder. Thread-safe. Peers and registrations must be

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+// Kinds of memory, and the only ways to ask about and to touch memory that may not be the host's. See docs/memory.md.
+namespace mooncake {
+
+enum class MemoryKind : uint8_t { kHost, kCuda, kAscend };  // the numbers travel between processes
+constexpr size_t kMemoryKinds = 3;
+
+/// "host", "cuda", "ascend".
+std::string_view to_string(MemoryKind kind) noexcept;
+
+/// What lies at an address.
+struct MemoryInfo {
+    MemoryKind kind = MemoryKind::kHost;
+    int device = -1;          // GPU or NPU number in this process; -1: of no device
+    uint64_t base = 0;        // of the allocation around it; host memory: of what was asked for
+    uint64_t length = 0;      // likewise
+    uint64_t allocation = 0;  // tells an allocation from a later one at the same address; 0: nobody knows
+    bool writable = true;
+};
+
+/// One contiguous piece to copy. The sides do not overlap.
+struct CopyPart {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    uint64_t length = 0;
+};
+
+/// One kind of memory. Thread-safe; lives as long as the process or, in tests, as everything that uses it.
+class Device {
+public:
+    virtual ~Device() = default;
+
+    virtual MemoryKind kind() const noexcept = 0;
+
+    /// What [address, address + length) is, without touching it. Nothing: not of this kind. kInvalidArgument, with the reason: it begins
+    /// in memory of this kind, but cannot be used as a whole (a hole, two allocations, freed). Never called for no bytes, or for a range
+    /// that wraps around.
+    virtual Result<std::optional<MemoryInfo>> describe(const void* address, uint64_t length) = 0;
+
+    /// Copies between memory of this kind, or between it and the host's, and returns when all bytes are there. Host memory must be mapped.
+    /// After an error some parts may have been copied.
+    virtual Result<> copy(std::span<const CopyPart> parts) = 0;
+};
+
+/// The kinds of memory this process can have. Constant after construction; thread-safe.
+class Devices {
+public:
+    /// Host memory, which is always there, and `others`, none of which may be of a kind named before.
+    explicit Devices(std::vector<std::unique_ptr<Device>> others = {});
+    /// Those of this build, made when first asked for. What needs a vendor's library loads it only in a process that has it already.
+    static Devices& of_process();
+
+    Devices(const Devices&) = delete;
+    Devices& operator=(const Devices&) = delete;
+    ~Devices();
+
+    /// Asks every kind, host memory last. kInvalidArgument: not mapped, or mixed; the text says where and why.
+    Result<MemoryInfo> describe(const void* address, uint64_t length);
+
+    bool has(MemoryKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)] != nullptr; }
+    /// Who copies between two kinds of memory in this process; null: nobody can.
+    Device* between(MemoryKind one, MemoryKind other) const noexcept;
+    /// Copies by whoever can: kNotSupported where nobody does.
+    Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) const;
+
+private:
+    std::vector<std::unique_ptr<Device>> all_;  // host memory last
+    Device* by_kind_[kMemoryKinds] = {};
+};
+
+}  // namespace mooncake

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log.h"
+#include "device/device.h"
+#include "device/host/host_device.h"
+
+namespace mooncake {
+
+std::string_view to_string(MemoryKind kind) noexcept {
+    switch (kind) {
+        case MemoryKind::kHost: return "host";
+        case MemoryKind::kCuda: return "cuda";
+        case MemoryKind::kAscend: return "ascend";
+    }
+    return "unknown";
+}
+
+Devices::Devices(std::vector<std::unique_ptr<Device>> others) : all_(std::move(others)) {
+    all_.push_back(make_host_device());
+    for (const auto& device : all_) {
+        Device*& place = by_kind_[static_cast<size_t>(device->kind())];
+        MC_CHECK(place == nullptr);
+        place = device.get();
+    }
+}
+
+Devices::~Devices() = default;
+
+Devices& Devices::of_process() {
+    // Never destroyed: engines may live until the very end of the process.
+    static Devices& devices = *new Devices();
+    return devices;
+}
+
+Result<MemoryInfo> Devices::describe(const void* address, uint64_t length) {
+    if (address == nullptr || length == 0) return fail(Code::kInvalidArgument, "memory without address or length");
+    if (length - 1 > UINT64_MAX - reinterpret_cast<uint64_t>(address))
+        return fail(Code::kInvalidArgument, "[{}, +{}) wraps around", address, length);
+    for (const auto& device : all_) {
+        MC_ASSIGN_OR_RETURN(const auto info, device->describe(address, length));
+        if (info) return *info;
+    }
+    return fail(Code::kInvalidArgument, "nothing is mapped at {}", address);
+}
+
+Device* Devices::between(MemoryKind one, MemoryKind other) const noexcept {
+    if (one == MemoryKind::kHost) return by_kind_[static_cast<size_t>(other)];
+    if (other == MemoryKind::kHost || other == one) return by_kind_[static_cast<size_t>(one)];
+    return nullptr;
+}
+
+Result<> Devices::copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) const {
+    Device* const device = between(to, from);
+    if (device == nullptr)
+        return fail(Code::kNotSupported, "nothing here copies from {} to {} memory", mooncake::to_string(from), mooncake::to_string(to));
+    return device->copy(parts);
+}
+
+}  // namespace mooncake
