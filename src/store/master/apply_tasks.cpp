@@ -48,12 +48,13 @@ void MasterState::finish_task(TaskNumber number, StoreCode code, std::string mes
         if (code == StoreCode::kOk) {
             ++drain.succeeded;
             drain.migrated_bytes += bytes;
-        } else if (task.generation != 0 && ++drain.attempts[task.generation] == static_cast<uint32_t>(options_.drain_attempts)) {
-            ++drain.failed;
+        } else if (drain.status == DrainStatus::kRunning) {
+            count_try(drain, task.generation, code);
         }
     }
     tasks_.set_status(number, code == StoreCode::kOk ? TaskStatus::kSuccess : TaskStatus::kFailed);
-    if (tasks_.finished().size() > options_.finished_tasks_max) tasks_.erase(tasks_.finished().first());
+    for (const IndexList* kept : {&tasks_.finished(), &tasks_.finished_of_drains()})
+        if (kept->size() > options_.finished_tasks_max) tasks_.erase(kept->first());
 }
 
 // copies ------------------------------------------------------------------------------------------------------------------
@@ -133,6 +134,19 @@ Drain& MasterState::drain_of(const JobId& id) {
     return *found;
 }
 
+DrainTries& MasterState::count_try(Drain& drain, uint64_t generation, StoreCode code) {
+    DrainTries& tries = drain.tries[generation];
+    if (++tries.count == static_cast<uint32_t>(options_.drain_attempts)) ++drain.failed;
+    drain.last_failure = code;
+    return tries;
+}
+
+void MasterState::apply(const DrainTried& change) {
+    Drain& drain = drain_of(change.job);
+    count_try(drain, change.generation, change.code).not_before = change.not_before;
+    drain.updated = change.now;
+}
+
 void MasterState::apply(const DrainStarted& change) {
     constexpr size_t kKept = 100;
     last_job_ = std::max(last_job_, change.job.low);
@@ -140,6 +154,7 @@ void MasterState::apply(const DrainStarted& change) {
                        .names = change.names,
                        .segments = change.segments,
                        .destination = change.destination,
+                       .segment_names = change.segment_names,
                        .concurrency = change.concurrency,
                        .created = change.now,
                        .updated = change.now});
@@ -154,6 +169,7 @@ void MasterState::apply(const DrainScanned& change) {
     drain.next_block = change.next_block;
     drain.seen = change.seen;
     drain.hopeless = change.hopeless;
+    drain.waiting = change.waiting;
     drain.blocked = change.blocked;
     drain.succeeded += change.shed;
 }
@@ -161,6 +177,7 @@ void MasterState::apply(const DrainScanned& change) {
 void MasterState::apply(const DrainFinished& change) {
     Drain& drain = drain_of(change.job);
     drain.status = change.status;
+    drain.tries.clear();
     drain.message = change.message;
     drain.updated = change.now;
 }

@@ -238,9 +238,18 @@ struct CopyEnded {
 };
 struct DrainStarted {
     JobId job;
-    std::vector<std::string> names;
+    std::vector<std::string> names;  // as asked for
     std::vector<SegmentNumber> segments, destination;
+    std::vector<std::string> segment_names;  // of each of `segments`
     uint32_t concurrency = 0;
+    Time now{};
+};
+/// The value of that generation could not begin to move, for this reason: to be tried again not before.
+struct DrainTried {
+    JobId job;
+    uint64_t generation = 0;
+    StoreCode code = StoreCode::kOk;
+    Time not_before{};
     Time now{};
 };
 /// How far its pass has come.
@@ -248,7 +257,8 @@ struct DrainScanned {
     JobId job;
     size_t position = 0;
     RangeAllocator::Block next_block = 1;
-    uint64_t seen = 0, hopeless = 0, blocked = 0;
+    uint64_t seen = 0, hopeless = 0, waiting = 0;
+    uint64_t blocked = 0;  // waited in the whole of the last pass
     uint64_t shed = 0;  // replicas that were not needed, since the last time
 };
 struct DrainFinished {
@@ -275,6 +285,6 @@ using Change =
     std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
                  SegmentRemoved, SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted,
                  WriteDropped, LeasesGranted, PromisesGranted, ObjectsRemoved, KeyBuried, AllBuried, ReplicaRemoved, QuotaSet, TaskCreated,
-                 TaskDelayed, TaskFinished, CopyStarted, CopyEnded, DrainStarted, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+                 TaskDelayed, TaskFinished, CopyStarted, CopyEnded, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -235,7 +235,7 @@ void dump_objects(const MasterState& state, std::string& to) {
 
 void dump_tasks(const MasterState& state, std::string& to) {
     const TaskTable& tasks = state.tasks();
-    for (const IndexList* list : {&tasks.pending(), &tasks.processing(), &tasks.finished()}) {
+    for (const IndexList* list : {&tasks.pending(), &tasks.processing(), &tasks.finished(), &tasks.finished_of_drains()}) {
         for (TaskNumber number = list->first(); number != 0; number = tasks[number].order.next) {
             const Task& task = tasks[number];
             to += format_text("task {} {} {} key {} from {} copy {} client {} attempts {} until {} {} at", task.id.to_string(),
@@ -246,9 +246,10 @@ void dump_tasks(const MasterState& state, std::string& to) {
         }
     }
     for (const Drain& drain : state.drains())
-        to += format_text("drain {} {} active {} succeeded {} failed {} blocked {} bytes {} at {} {} seen {} hopeless {} {}\n",
+        to += format_text("drain {} {} active {} succeeded {} failed {} blocked {} bytes {} at {} {} seen {} hopeless {} tried {} {} {}\n",
                           drain.id.to_string(), static_cast<int>(drain.status), drain.active, drain.succeeded, drain.failed, drain.blocked,
-                          drain.migrated_bytes, drain.position, drain.next_block, drain.seen, drain.hopeless, drain.message);
+                          drain.migrated_bytes, drain.position, drain.next_block, drain.seen, drain.hopeless, drain.tries.size(),
+                          static_cast<int>(drain.last_failure), drain.message);
 }
 
 void dump_order(const MasterState& state, std::string& to) {

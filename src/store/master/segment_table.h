@@ -81,6 +81,13 @@ public:
     /// Of that, when a segment becomes good for more.
     Time next_opening() const noexcept { return next_opening_; }
 
+    /// What lies there can be read, as far as we know: its owner was heard lately and follows, its data path was not reported failing, and it
+    /// has told us what it holds.
+    bool answers(SegmentNumber number, Time now) const;
+    /// It answers, and what lies there stays: a replica there is reason enough to give up another one. In doubt it is not, even where
+    /// placement would go on with a doubtful segment for want of a better one.
+    bool is_trusted(SegmentNumber number, Time now) const { return segments_[number]->view_position != UINT32_MAX && answers(number, now); }
+
     Segment& operator[](SegmentNumber number) { return *segments_[number]; }
     const Segment& operator[](SegmentNumber number) const { return *segments_[number]; }
     bool exists(SegmentNumber number) const { return number < segments_.size() && segments_[number] != nullptr; }

@@ -78,6 +78,7 @@ public:
     void apply(const CopyStarted& change);
     void apply(const CopyEnded& change);
     void apply(const DrainStarted& change);
+    void apply(const DrainTried& change);
     void apply(const DrainScanned& change);
     void apply(const DrainFinished& change);
     void apply(const SetAside& change);
@@ -164,6 +165,7 @@ private:
     /// Not the last one.
     void drop_replica(Object& object, SegmentNumber segment, Time now);
     Drain& drain_of(const JobId& id);
+    DrainTries& count_try(Drain& drain, uint64_t generation, StoreCode code);
     void charge(TenantNumber tenant, uint64_t length, size_t replicas);
     void refund(TenantNumber tenant, uint64_t length, size_t replicas);
     void join_group(ObjectId id, std::string_view name);

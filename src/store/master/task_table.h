@@ -34,7 +34,8 @@ struct Task {
     Links order;
 };
 
-/// The tasks by id and number, and by status, oldest first. Not thread-safe.
+/// The tasks by id and number, and by status, oldest first. Those of drains that have ended are kept apart: nobody asks for them, and there are
+/// many. Not thread-safe.
 class TaskTable {
 public:
     TaskNumber find(const TaskId& id) const {
@@ -49,12 +50,12 @@ public:
         return number;
     }
     void set_status(TaskNumber number, TaskStatus status) {
-        list(tasks_[number].status).erase(number, links());
+        list(tasks_[number]).erase(number, links());
         tasks_[number].status = status;
-        list(status).push_back(number, links());
+        list(tasks_[number]).push_back(number, links());
     }
     void erase(TaskNumber number) {
-        list(tasks_[number].status).erase(number, links());
+        list(tasks_[number]).erase(number, links());
         by_id_.erase(tasks_[number].id);
         tasks_.give_back(number);
     }
@@ -64,6 +65,7 @@ public:
     const IndexList& pending() const noexcept { return pending_; }
     const IndexList& processing() const noexcept { return processing_; }
     const IndexList& finished() const noexcept { return finished_; }
+    const IndexList& finished_of_drains() const noexcept { return finished_of_drains_; }
 
 private:
     struct TaskLinks {
@@ -71,13 +73,21 @@ private:
         Links& operator()(TaskNumber number) const { return tasks[number].order; }
     };
     TaskLinks links() { return {tasks_}; }
-    IndexList& list(TaskStatus status) {
-        return status == TaskStatus::kPending ? pending_ : status == TaskStatus::kProcessing ? processing_ : finished_;
+    IndexList& list(const Task& task) {
+        if (task.status == TaskStatus::kPending) return pending_;
+        if (task.status == TaskStatus::kProcessing) return processing_;
+        return task.job ? finished_of_drains_ : finished_;
     }
 
     Slab<Task, 64> tasks_;
     std::unordered_map<TaskId, TaskNumber> by_id_;
-    IndexList pending_, processing_, finished_;
+    IndexList pending_, processing_, finished_, finished_of_drains_;
+};
+
+/// How often a drain has tried to move a value.
+struct DrainTries {
+    uint32_t count = 0;
+    Time not_before{};  // the next one
 };
 
 /// Segments that shall become empty by moving what they hold.
@@ -86,16 +96,18 @@ struct Drain {
     DrainStatus status = DrainStatus::kRunning;
     std::vector<std::string> names;
     std::vector<SegmentNumber> segments, destination;  // no destination: anywhere else
+    std::vector<std::string> segment_names;            // of each of `segments`: they may be gone
     uint32_t concurrency = 0;
     Time created{}, updated{};
     uint64_t succeeded = 0, failed = 0, blocked = 0, migrated_bytes = 0;
     uint32_t active = 0;  // tasks
     std::string message;
-    std::map<uint64_t, uint32_t> attempts;  // by generation
+    std::map<uint64_t, DrainTries> tries;  // by generation
+    StoreCode last_failure = StoreCode::kOk;
     // The pass over the segments that is under way.
     size_t position = 0;  // in `segments`
     RangeAllocator::Block next_block = 1;
-    uint64_t seen = 0, hopeless = 0;
+    uint64_t seen = 0, hopeless = 0, waiting = 0;
 };
 
 }  // namespace mooncake::store

@@ -19,13 +19,16 @@ public:
                                                                          .next_block = drain.next_block,
                                                                          .seen = drain.seen,
                                                                          .hopeless = drain.hopeless,
+                                                                         .waiting = drain.waiting,
                                                                          .blocked = drain.blocked} {}
 
-    void run() {
+    /// Whether there is more to do at once.
+    bool run() {
+        bool more = true;  // there is to look at, now
         for (size_t left = kBlocksPerRun; left != 0; --left) {
             if (scanned_.position == drain().segments.size()) {
                 end_pass();
-                return;
+                return false;
             }
             const SegmentNumber segment = drain().segments[scanned_.position];
             if (!exists(segment) || scanned_.next_block >= allocator(segment).limit()) {
@@ -33,10 +36,14 @@ public:
                 scanned_.next_block = 1;
                 continue;
             }
-            if (drain().active >= drain().concurrency) break;
+            if (drain().active >= drain().concurrency || !may_begin()) {
+                more = false;
+                break;
+            }
             look_at(segment, scanned_.next_block++);
         }
         transaction_.apply(scanned_);
+        return more;
     }
 
 private:
@@ -55,24 +62,41 @@ private:
         if (owner_kind(owner) != OwnerKind::kObject) return;  // will be a value, or gone
         const ObjectId id = owner_number(owner);
         const Object& object = state().objects()[id];
-        const auto attempts = drain().attempts.find(object.generation);
-        if (attempts != drain().attempts.end() && attempts->second >= static_cast<uint32_t>(state().options().drain_attempts)) {
+        const DrainTries tries = tries_of(object.generation);
+        if (tries.count >= static_cast<uint32_t>(state().options().drain_attempts)) {
             ++scanned_.hopeless;
-        } else if (object.copy != 0 || object.write != 0) {
-            ++scanned_.blocked;
+        } else if (object.copy != 0 || object.write != 0 || tries.not_before > now_) {
+            ++scanned_.waiting;
         } else if (held_elsewhere(object)) {
             transaction_.apply(ReplicaRemoved{.object = id, .segment = segment, .now = now_});
             ++scanned_.shed;
         } else {
-            move(object, segment);
+            move(id, segment);
         }
     }
+    DrainTries tries_of(uint64_t generation) const {
+        const auto found = drain().tries.find(generation);
+        return found == drain().tries.end() ? DrainTries{} : found->second;
+    }
+    /// What is drained is not trusted itself: nothing new goes there.
     bool held_elsewhere(const Object& object) const {
         for (size_t i = 0; i < object.replicas.size(); ++i)
-            if (state().segments()[object.replicas[i].segment].status == SegmentStatus::kOk) return true;
+            if (state().segments().is_trusted(object.replicas[i].segment, now_)) return true;
         return false;
     }
-    void move(const Object& object, SegmentNumber segment) {
+    bool may_begin() const { return state().tasks().processing().size() < state().options().processing_tasks_max; }
+    void move(ObjectId id, SegmentNumber segment) {
+        const Object& object = state().objects()[id];
+        auto change = plan_copy(
+            transaction_,
+            {.object = id, .type = TaskType::kMove, .source = segment, .destination = drain().destination, .whatever_the_quota = true},
+            now_);
+        if (!change) {
+            ++scanned_.waiting;
+            transaction_.apply(DrainTried{
+                .job = job_, .generation = object.generation, .code = change.error(), .not_before = now_ + patience(), .now = now_});
+            return;
+        }
         const TaskId task = state().next_task();
         transaction_.apply(TaskCreated{.task = task,
                                        .type = TaskType::kMove,
@@ -82,24 +106,46 @@ private:
                                        .destination = drain().destination,
                                        .job = job_,
                                        .now = now_});
-        start_task(transaction_, state().tasks().find(task), now_);
+        change->task = task;
+        transaction_.apply(*std::move(change));
+    }
+    /// Between two tries of what could not begin. Mostly leases are in the way, of a node that does not answer its time to live: the last try comes
+    /// when both are over.
+    Duration patience() const {
+        const MasterOptions& options = state().options();
+        return std::max(options.lease_ttl, options.client_ttl) / std::max(options.drain_attempts - 1, 1);
     }
 
     void end_pass() {
-        const bool empty = scanned_.seen == 0, stuck = scanned_.seen == scanned_.hopeless && drain().active == 0;
-        if (empty)
-            for (const SegmentNumber segment : drain().segments)
-                if (exists(segment) && state().segments()[segment].status == SegmentStatus::kDraining)
-                    transaction_.apply(SegmentStatusSet{.segment = segment, .status = SegmentStatus::kDrained, .now = now_});
         const uint64_t left = scanned_.seen;
+        const std::string lost = lost_segments();
+        const bool empty = left == 0, stuck = left == scanned_.hopeless, over = (empty || stuck) && drain().active == 0;
+        const bool succeeded = empty && lost.empty();
         scanned_.position = 0;
         scanned_.next_block = 1;
-        scanned_.seen = scanned_.hopeless = scanned_.blocked = 0;
+        scanned_.blocked = scanned_.waiting;
+        scanned_.seen = scanned_.hopeless = scanned_.waiting = 0;
         transaction_.apply(scanned_);
-        if (empty) transaction_.apply(DrainFinished{.job = job_, .status = DrainStatus::kSucceeded, .now = now_});
-        else if (stuck)
-            transaction_.apply(DrainFinished{
-                .job = job_, .status = DrainStatus::kFailed, .message = format_text("{} values could not be moved", left), .now = now_});
+        if (!over) return;
+        for (const SegmentNumber segment : drain().segments)
+            if (exists(segment) && state().segments()[segment].status == SegmentStatus::kDraining)
+                transaction_.apply(SegmentStatusSet{
+                    .segment = segment, .status = succeeded ? SegmentStatus::kDrained : SegmentStatus::kOk, .now = now_});
+        std::string message = lost.empty() ? std::string() : format_text("segment lost: {}", lost);
+        if (!empty)
+            message += format_text("{}{} values could not be moved: {}", message.empty() ? "" : "; ", left,
+                                   store_code_name(drain().last_failure));
+        transaction_.apply(DrainFinished{.job = job_,
+                                         .status = succeeded ? DrainStatus::kSucceeded : DrainStatus::kFailed,
+                                         .message = std::move(message),
+                                         .now = now_});
+    }
+    /// The names of segments that went before they were empty, with all that was left in them.
+    std::string lost_segments() const {
+        std::string lost;
+        for (size_t i = 0; i < drain().segments.size(); ++i)
+            if (!exists(drain().segments[i])) lost += (lost.empty() ? "" : ", ") + drain().segment_names[i];
+        return lost;
     }
 
     Transaction& transaction_;
@@ -110,9 +156,11 @@ private:
 
 }  // namespace
 
-void run_drains(Transaction& transaction, Time now) {
+bool run_drains(Transaction& transaction, Time now) {
+    bool more = false;
     for (const auto& drain : transaction.state().drains())
-        if (drain.status == DrainStatus::kRunning) DrainRun(transaction, drain, now).run();
+        if (drain.status == DrainStatus::kRunning) more |= DrainRun(transaction, drain, now).run();
+    return more;
 }
 
 }  // namespace mooncake::store

@@ -58,8 +58,10 @@ EvictionRun run_jobs(Transaction& transaction, Time now) {
     expire_writes(transaction, now);
     finish_unmounts(transaction, now);
     dispatch_tasks(transaction, now);
-    run_drains(transaction, now);
-    return evict_to_watermark(transaction, now);
+    const bool more = run_drains(transaction, now);
+    EvictionRun run = evict_to_watermark(transaction, now);
+    run.more |= more;
+    return run;
 }
 
 }  // namespace mooncake::store

@@ -14,7 +14,7 @@ namespace mooncake::store {
 struct EvictionRun {
     size_t entries = 0;
     uint64_t bytes = 0;
-    bool more = false;
+    bool more = false;  // of this, or of another job
     bool over = false;  // the mark was exceeded
 };
 EvictionRun evict_to_watermark(Transaction& transaction, Time now);
@@ -27,10 +27,8 @@ size_t finish_unmounts(Transaction& transaction, Time now);
 
 /// Fails tasks that waited or took too long, and orders the copies of those that can begin. Returns how many it tried.
 size_t dispatch_tasks(Transaction& transaction, Time now);
-/// Begins one pending task, or delays it, or fails it.
-void start_task(Transaction& transaction, TaskNumber task, Time now);
-/// Goes on with all drains.
-void run_drains(Transaction& transaction, Time now);
+/// Goes on with all drains. Bounded per run: returns whether to call it again soon.
+bool run_drains(Transaction& transaction, Time now);
 
 /// All of them, in a good order; every 10 ms or so.
 EvictionRun run_jobs(Transaction& transaction, Time now);

@@ -35,16 +35,17 @@ void expire_tasks(Transaction& transaction, Time now) {
     }
 }
 
-}  // namespace
-
+/// Begins a pending task, or delays it, or fails it.
 void start_task(Transaction& transaction, TaskNumber number, Time now) {
     const Task& task = transaction.state().tasks()[number];
     const StoreCode code = begin_copy(transaction, number, now);
     if (code == StoreCode::kOk) return;
-    if (worth_another_try(code) && !task.job)
+    if (worth_another_try(code))
         transaction.apply(TaskDelayed{.task = task.id, .until = now + std::min(kRetryStep * (task.attempts + 1), kRetryMax)});
     else transaction.apply(TaskFinished{.task = task.id, .code = code, .message = {}, .now = now});
 }
+
+}  // namespace
 
 size_t dispatch_tasks(Transaction& transaction, Time now) {
     constexpr size_t kTriesMax = 256;  // per run

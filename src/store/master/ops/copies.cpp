@@ -11,39 +11,39 @@ namespace {
 /// Finds room for one task's copies, evicting cold values on the target where it must.
 class CopyPlanner {
 public:
-    CopyPlanner(Transaction& transaction, const Task& task, ObjectId object, Time now)
-        : transaction_(transaction), task_(task), id_(object), now_(now), evictor_(transaction, now, object) {}
+    CopyPlanner(Transaction& transaction, const CopyWish& wish, Time now)
+        : transaction_(transaction), wish_(wish), now_(now), evictor_(transaction, now, wish.object) {}
 
     StoreCode run(CopyStarted& change) {
         change.source = source();
         if (change.source == 0) return StoreCode::kReplicaNotFound;
         for (size_t i = 0; i < object().replicas.size(); ++i) names_in_use_.push_back(segments()[object().replicas[i].segment].name_number);
-        const std::vector<SegmentNumber> chosen = task_.destination.empty() ? anywhere() : listed();
+        const std::vector<SegmentNumber> chosen = wish_.destination.empty() ? anywhere() : listed();
         if (chosen.empty()) return full_ ? StoreCode::kNoAvailableHandle : StoreCode::kReplicaAlreadyExists;
         if (over_quota(chosen.size())) return StoreCode::kTenantQuotaExceeded;
         for (const SegmentNumber segment : chosen)
-            change.targets.push_back({.segment = segment, .offset = segments()[segment].allocator.find(bytes()).value()});
-        return StoreCode::kOk;
+            if (const auto offset = evictor_.find_room(segment, bytes())) change.targets.push_back({.segment = segment, .offset = *offset});
+        return change.targets.empty() ? StoreCode::kNoAvailableHandle : StoreCode::kOk;
     }
 
 private:
     const MasterState& state() const { return transaction_.state(); }
     const SegmentTable& segments() const { return state().segments(); }
-    const Object& object() const { return state().objects()[id_]; }
+    const Object& object() const { return state().objects()[wish_.object]; }
     uint64_t bytes() const { return state().rounded(object().length); }
 
     SegmentNumber source() const {
         const ReplicaList& replicas = object().replicas;
-        if (task_.source != 0) return replicas.find(task_.source) < replicas.size() ? task_.source : 0;
+        if (wish_.source != 0) return replicas.find(wish_.source) < replicas.size() ? wish_.source : 0;
         for (size_t i = 0; i < replicas.size(); ++i)
-            if (segments()[replicas[i].segment].suspect_until <= now_) return replicas[i].segment;
+            if (segments().answers(replicas[i].segment, now_)) return replicas[i].segment;
         return replicas.empty() ? 0 : replicas[0].segment;
     }
     bool name_in_use(SegmentNumber segment) const {
         return std::find(names_in_use_.begin(), names_in_use_.end(), segments()[segment].name_number) != names_in_use_.end();
     }
     bool fits(SegmentNumber segment) {
-        if (segments()[segment].view_position == UINT32_MAX) return false;
+        if (!segments().is_trusted(segment, now_)) return false;
         if (segments()[segment].allocator.find(bytes())) return true;
         return evictor_.make_room_on(segment, object().length, Sacrifice::kSoftPinned);
     }
@@ -51,13 +51,13 @@ private:
     /// One segment of each name in the list that has none of it yet; of a move the first alone.
     std::vector<SegmentNumber> listed() {
         std::vector<SegmentNumber> chosen;
-        for (const SegmentNumber segment : task_.destination) {
+        for (const SegmentNumber segment : wish_.destination) {
             if (!segments().exists(segment) || name_in_use(segment)) continue;
             full_ = true;
             if (!fits(segment)) continue;
             chosen.push_back(segment);
             names_in_use_.push_back(segments()[segment].name_number);
-            if (task_.type == TaskType::kMove) break;
+            if (wish_.type == TaskType::kMove) break;
         }
         return chosen;
     }
@@ -74,14 +74,13 @@ private:
     }
     /// Both are there for a while, also in a move.
     bool over_quota(size_t copies) const {
-        if (!state().options().tenants) return false;
+        if (!state().options().tenants || wish_.whatever_the_quota) return false;
         const Tenant& tenant = state().tenants()[object().tenant];
         return tenant.charged_bytes + bytes() * copies > tenant.effective_quota;
     }
 
     Transaction& transaction_;
-    const Task& task_;
-    const ObjectId id_;
+    const CopyWish& wish_;
     const Time now_;
     Evictor evictor_;
     std::vector<uint32_t> names_in_use_;
@@ -90,18 +89,25 @@ private:
 
 }  // namespace
 
+tl::expected<CopyStarted, StoreCode> plan_copy(Transaction& transaction, const CopyWish& wish, Time now) {
+    const Object& object = transaction.state().objects()[wish.object];
+    if (object.write != 0 || !object.has_value()) return tl::unexpected(StoreCode::kReplicaIsNotReady);
+    if (object.copy != 0) return tl::unexpected(StoreCode::kObjectHasReplicationTask);
+    CopyStarted change{.object = wish.object, .now = now};
+    if (const StoreCode code = CopyPlanner(transaction, wish, now).run(change); code != StoreCode::kOk) return tl::unexpected(code);
+    return change;
+}
+
 StoreCode begin_copy(Transaction& transaction, TaskNumber number, Time now) {
     const MasterState& state = transaction.state();
     const Task& task = state.tasks()[number];
     const TenantNumber tenant = state.tenant(task.tenant);
     const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, task.key);
     if (id == 0) return StoreCode::kObjectNotFound;
-    const Object& object = state.objects()[id];
-    if (object.write != 0 || !object.has_value()) return StoreCode::kReplicaIsNotReady;
-    if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
-    CopyStarted change{.task = task.id, .object = id, .now = now};
-    if (const StoreCode code = CopyPlanner(transaction, task, id, now).run(change); code != StoreCode::kOk) return code;
-    transaction.apply(std::move(change));
+    auto change = plan_copy(transaction, {.object = id, .type = task.type, .source = task.source, .destination = task.destination}, now);
+    if (!change) return change.error();
+    change->task = task.id;
+    transaction.apply(*std::move(change));
     return StoreCode::kOk;
 }
 

@@ -37,6 +37,7 @@ DrainReply create_drain(Transaction& transaction, const DrainRequest& request, T
         const std::span<const SegmentNumber> numbers = segments.find_name(name);
         if (numbers.empty()) return {.code = StoreCode::kSegmentNotFound};
         change.segments.insert(change.segments.end(), numbers.begin(), numbers.end());
+        change.segment_names.insert(change.segment_names.end(), numbers.size(), name);
     }
     for (const SegmentNumber number : change.segments)
         if (segments[number].status != SegmentStatus::kOk) return {.code = StoreCode::kUnavailableInCurrentStatus};

@@ -137,11 +137,12 @@ SegmentNumber Evictor::evict_long_enough(ObjectId first, uint64_t length, const 
     int tries = kLongEnoughTries;  // those of its own class may be shorter
     for (ObjectId unit = first; unit != 0 && left != 0 && policy.age(unit) >= cold;) {
         const ObjectId next = policy.next_coldest(unit);
-        const SegmentNumber segment = holes_.hold(unit).shelf == Shelf::kNone ? long_enough(unit, length, wanted) : 0;
-        if (segment != 0) {
+        const Replica place = holes_.hold(unit).shelf == Shelf::kNone ? long_enough(unit, length, wanted) : Replica{};
+        if (place.segment != 0) {
+            if (found == 0) made_.push_back({place.segment, place.offset});
             evict(unit);
             --left;
-            if (found == 0) found = segment;
+            if (found == 0) found = place.segment;
         } else if (found != 0 || --tries == 0) {
             break;
         }
@@ -152,26 +153,36 @@ SegmentNumber Evictor::evict_long_enough(ObjectId first, uint64_t length, const 
 
 SegmentNumber Evictor::evict_aside(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most) {
     const ObjectId unit = next_aside(tenant, most == Sacrifice::kSoftPinned ? Shelf::kSoftPinned : Shelf::kPromised);
-    const SegmentNumber segment = unit != 0 ? long_enough(unit, length, wanted) : 0;
-    if (segment != 0) evict(unit);
-    return segment;
+    const Replica place = unit != 0 ? long_enough(unit, length, wanted) : Replica{};
+    if (place.segment == 0) return 0;
+    made_.push_back({place.segment, place.offset});
+    evict(unit);
+    return place.segment;
 }
 
-/// The segment where it leaves enough room when it goes; 0: none.
-SegmentNumber Evictor::long_enough(ObjectId unit, uint64_t length, const RoomWanted& wanted) const {
+Replica Evictor::long_enough(ObjectId unit, uint64_t length, const RoomWanted& wanted) const {
     const ReplicaList& replicas = state().objects()[unit].replicas;
     for (size_t i = 0; i < replicas.size(); ++i) {
         const RangeAllocator& allocator = state().segments()[replicas[i].segment].allocator;
         if (allocator.length(replicas[i].block) >= state().rounded(length) && is_wanted(state(), replicas[i].segment, wanted))
-            return replicas[i].segment;
+            return replicas[i];
     }
-    return 0;
+    return {};
 }
 
 SegmentNumber Evictor::evict_hole(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most) {
     const HoleFinder::Hole hole = holes_.find(tenant, length, wanted, most);
+    if (hole.segment != 0) made_.push_back({hole.segment, hole.offset});
     for (const ObjectId victim : hole.victims) evict(victim);
     return hole.segment;
+}
+
+std::optional<uint64_t> Evictor::find_room(SegmentNumber segment, uint64_t bytes) const {
+    const RangeAllocator& allocator = state().segments()[segment].allocator;
+    if (const auto found = allocator.find(bytes)) return found;
+    for (const ReplicaLocation& made : made_)
+        if (made.segment == segment && allocator.can_take(made.offset, bytes)) return made.offset;
+    return std::nullopt;
 }
 
 void Evictor::condemn_leased(uint64_t length) {

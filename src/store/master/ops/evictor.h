@@ -31,6 +31,9 @@ public:
     bool make_room_on(SegmentNumber segment, uint64_t length, Sacrifice most) {
         return make_room(length, {.only = segment}, most).has_value();
     }
+    /// Where a range of that length, as rounded, fits on the segment. Finds the room that was made there also among many ranges that are nearly
+    /// long enough, before which the allocator's own search ends.
+    std::optional<uint64_t> find_room(SegmentNumber segment, uint64_t bytes) const;
     /// If nothing but leased entries is left, lets the coldest of them go, so that the memory is there when their leases are over, unless
     /// that much is on its way already.
     void condemn_leased(uint64_t length);
@@ -38,6 +41,7 @@ public:
     void restart(ObjectId protect) {
         protect_ = protect;
         set_aside_left_ = kSetAsideMax;
+        made_.clear();
         holes_.restart(protect);
     }
     /// So many values of the length that is wanted next are still to be placed, that one included: where ordinary eviction makes room for the
@@ -67,7 +71,8 @@ private:
     SegmentNumber evict_long_enough(ObjectId first, uint64_t length, const RoomWanted& wanted, uint64_t cold);
     /// The first that was set aside for that.
     SegmentNumber evict_aside(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most);
-    SegmentNumber long_enough(ObjectId unit, uint64_t length, const RoomWanted& wanted) const;
+    /// The replica whose place is long enough, where room is wanted; its segment is 0: none.
+    Replica long_enough(ObjectId unit, uint64_t length, const RoomWanted& wanted) const;
     SegmentNumber evict_hole(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most);
 
     Transaction& transaction_;
@@ -76,6 +81,7 @@ private:
     int set_aside_left_ = kSetAsideMax;
     size_t expected_ = 1;
     HoleFinder holes_;
+    std::vector<ReplicaLocation> made_;  // where room was made for this item
 };
 
 }  // namespace mooncake::store

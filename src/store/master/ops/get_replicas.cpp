@@ -6,16 +6,16 @@ namespace mooncake::store {
 
 namespace {
 
-/// Replicas on segments whose data path works come first; those the caller cannot reach are left out.
+/// Replicas on segments that answer come first; those the caller cannot reach are left out.
 void list_replicas(const MasterState& state, const ReplicaList& replicas, std::span<const uint32_t> unreachable, Time now,
                    std::vector<ReplicaLocation>& to) {
     if (replicas.size() == 1) {  // it is reachable, or nobody would ask for the list
         to.push_back({replicas[0].segment, replicas[0].offset});
         return;
     }
-    for (const bool suspect : {false, true})
+    for (const bool answering : {true, false})
         for (size_t i = 0; i < replicas.size(); ++i)
-            if ((state.segments()[replicas[i].segment].suspect_until > now) == suspect && !contains(unreachable, replicas[i].segment))
+            if (state.segments().answers(replicas[i].segment, now) == answering && !contains(unreachable, replicas[i].segment))
                 to.push_back({replicas[i].segment, replicas[i].offset});
 }
 

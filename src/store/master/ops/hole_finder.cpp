@@ -190,7 +190,7 @@ bool HoleFinder::look_around_block(SegmentNumber segment, RangeAllocator::Block 
     victims.erase(std::unique(victims.begin(), victims.end()), victims.end());
     if (const uint64_t found = cost(victims); found < search.best_cost) {
         search.best_cost = found;
-        search.best = {segment, std::move(victims)};
+        search.best = {segment, begin, std::move(victims)};
     }
     return true;
 }

@@ -36,6 +36,7 @@ class HoleFinder {
 public:
     struct Hole {
         SegmentNumber segment = 0;  // 0: none was found
+        uint64_t offset = 0;
         std::vector<ObjectId> victims;
     };
 

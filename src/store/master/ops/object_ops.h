@@ -39,8 +39,8 @@ struct RemoveMatchingRequest {
     bool force = false;
 };
 uint64_t remove_matching(Transaction& transaction, const RemoveMatchingRequest& request, Time now);
-/// Per key: kOk (cleared), kObjectNotFound, kIllegalClient (written by another), kReplicaIsNotReady, kObjectHasReplicationTask,
-/// kObjectHasLease, kReplicaNotFound (none on that segment).
+/// Per key: kOk (cleared), kObjectNotFound, kIllegalClient (written by another), kReplicaIsNotReady (also where only replicas would be
+/// left that cannot be counted on now), kObjectHasReplicationTask, kObjectHasLease, kReplicaNotFound (none on that segment).
 CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& request, Time now);
 
 }  // namespace mooncake::store

@@ -77,9 +77,9 @@ Placer::Placed Placer::place(const Wanted& wanted) {
     }
     // Only now: evicting for one replica may have merged the free block found for another.
     std::erase_if(placed.replicas, [&](ReplicaLocation& replica) {
-        const auto offset = segments[replica.segment].allocator.find(state().rounded(wanted.length));
+        const auto offset = evictor_.find_room(replica.segment, state().rounded(wanted.length));
         replica.offset = offset.value_or(0);
-        return !offset;  // many that are nearly long enough may hide it: the search is bounded
+        return !offset;
     });
     if (placed.replicas.empty()) placed.code = StoreCode::kNoAvailableHandle;
     return placed;

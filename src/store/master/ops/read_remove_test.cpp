@@ -166,6 +166,8 @@ TEST_F(Remove, ReplicaClearIsForTheWriterOfAnUnleasedFinishedObject) {
     get("k");
     EXPECT_EQ(clear("k"), StoreCode::kObjectHasLease);
     pass(10s);
+    EXPECT_EQ(clear("k", "node01:1"), StoreCode::kReplicaIsNotReady) << "nobody heard of the other one lately";
+    beat(node(2));
     EXPECT_EQ(clear("k", "node01:1"), StoreCode::kOk);
     EXPECT_EQ(object("k").replicas.size(), 1u);
     EXPECT_EQ(clear("k", "node01:1"), StoreCode::kReplicaNotFound);

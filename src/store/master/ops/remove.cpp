@@ -26,6 +26,16 @@ private:
     bool held_ = false;
 };
 
+/// Whether one of the replicas that are left without these can be counted on.
+bool trusted_elsewhere(const MasterState& state, const Object& object, std::span<const SegmentNumber> cleared, Time now) {
+    for (size_t i = 0; i < object.replicas.size(); ++i) {
+        const SegmentNumber segment = object.replicas[i].segment;
+        const bool stays = std::find(cleared.begin(), cleared.end(), segment) == cleared.end();
+        if (stays && state.segments().is_trusted(segment, now)) return true;
+    }
+    return false;
+}
+
 /// Whether the object may be removed now. A write that nobody waits for any more is dropped on the way; that can end the object.
 StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, LeaseTest& leases, Time now) {
     const MasterState& state = transaction.state();
@@ -99,7 +109,9 @@ CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& re
             if (request.segment_name.empty() || state.segments()[segment].spec.name == request.segment_name) cleared.push_back(segment);
         }
         if (cleared.empty()) return StoreCode::kReplicaNotFound;
-        if (cleared.size() == object.replicas.size()) {
+        const bool all = cleared.size() == object.replicas.size();
+        if (!all && !trusted_elsewhere(state, object, cleared, now)) return StoreCode::kReplicaIsNotReady;
+        if (all) {
             transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
         } else {
             for (const SegmentNumber segment : cleared) transaction.apply(ReplicaRemoved{.object = id, .segment = segment, .now = now});

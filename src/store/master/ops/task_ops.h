@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tl/expected.hpp>
+
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +29,17 @@ struct TaskView {
 };
 std::optional<TaskView> query_task(const MasterState& state, const TaskId& task);
 
+/// What shall lie elsewhere as well, or instead.
+struct CopyWish {
+    ObjectId object = 0;
+    TaskType type = TaskType::kCopy;
+    SegmentNumber source = 0;                      // of a move
+    std::span<const SegmentNumber> destination{};  // as in Task; none: anywhere
+    bool whatever_the_quota = false;               // of its tenant
+};
+/// Finds the target ranges, evicting where it must, on segments that can be trusted: what is then to be applied, with its task; or the codes of
+/// begin_copy(). For the operations and jobs.
+tl::expected<CopyStarted, StoreCode> plan_copy(Transaction& transaction, const CopyWish& wish, Time now);
 /// Tries to reserve the target ranges of a pending task and to order the copy: kOk; kNoAvailableHandle, kObjectHasReplicationTask,
 /// kReplicaIsNotReady (worth another try); anything else is final. For the operations and jobs.
 StoreCode begin_copy(Transaction& transaction, TaskNumber task, Time now);
@@ -39,7 +53,7 @@ struct DrainReply {
 /// kInvalidParams (no segments, no concurrency, unknown targets), kSegmentNotFound, kUnavailableInCurrentStatus (one is being drained or
 /// unmounted already).
 DrainReply create_drain(Transaction& transaction, const DrainRequest& request, Time now);
-/// Its segments take new values again: kOk, kJobNotFound, kUnavailableInCurrentStatus (it has ended).
+/// Its segments take new values again, as when it fails: kOk, kJobNotFound, kUnavailableInCurrentStatus (it has ended).
 StoreCode cancel_drain(Transaction& transaction, const JobId& job, Time now);
 
 struct DrainView {

@@ -18,6 +18,14 @@ std::vector<SegmentNumber> find_segments(const SegmentTable& segments, const std
     return found;
 }
 
+/// A move gives its source up for what it wrote, a copy does not.
+bool worth_its_source(const MasterState& state, const Copy& copy, Time now) {
+    if (!copy.move) return true;
+    for (size_t i = 0; i < copy.targets.size(); ++i)
+        if (state.segments().is_trusted(copy.targets[i].segment, now)) return true;
+    return false;
+}
+
 }  // namespace
 
 TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time now) {
@@ -65,7 +73,12 @@ StoreCode end_task(Transaction& transaction, const TaskEnd& end, Time now) {
     const Task& task = state.tasks()[number];
     if (task.client != end.client) return StoreCode::kIllegalClient;
     if (task.copy == 0) return StoreCode::kOk;
-    transaction.apply(CopyEnded{.copy = task.copy, .code = end.code, .message = end.message, .rest_until = now, .now = now});
+    CopyEnded change{.copy = task.copy, .code = end.code, .message = end.message, .rest_until = now, .now = now};
+    if (end.code == StoreCode::kOk && !worth_its_source(state, state.copy(task.copy), now)) {
+        change.code = StoreCode::kTransferFail;
+        change.message = "the target does not answer any more";
+    }
+    transaction.apply(std::move(change));
     return StoreCode::kOk;
 }
 

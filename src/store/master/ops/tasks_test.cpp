@@ -1,37 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/master/ops/task_ops.h"
-#include "store/master/testing/pool.h"
+#include "store/master/testing/pool_tasks.h"
 
 namespace mooncake::store {
 namespace {
 
-class Tasks : public PoolTest {
-protected:
-    void SetUp() override {
-        add_node(1);
-        add_node(2);
-        put("k", kKiB, {.preferred_segments = {"node01:1"}});
-    }
-    TaskReply copy(std::string_view key, const std::vector<std::string>& targets) {
-        auto t = transaction();
-        return create_task(t, {.type = TaskType::kCopy, .tenant = tenant_, .key = key, .targets = targets}, now_);
-    }
-    TaskReply move(std::string_view key, std::string_view source, const std::string& target) {
-        auto t = transaction();
-        return create_task(t, {.type = TaskType::kMove, .tenant = tenant_, .key = key, .source = source, .targets = {target}}, now_);
-    }
-    StoreCode finish(const TaskId& task, StoreCode code = StoreCode::kOk, const ClientId& client = node(1)) {
-        auto t = transaction();
-        return end_task(t, {.client = client, .task = task, .code = code, .message = {}}, now_);
-    }
-    TaskStatus status(const TaskId& task) { return query_task(state(), task).value().info.status; }
-    std::vector<SegmentNumber> segments_of(std::string_view key) {
-        std::vector<SegmentNumber> found;
-        for (size_t i = 0; i < object(key).replicas.size(); ++i) found.push_back(object(key).replicas[i].segment);
-        return found;
-    }
-    using Numbers = std::vector<SegmentNumber>;
-};
+using Tasks = PoolTasksTest;
 
 TEST_F(Tasks, ACopyAddsAReplica) {
     const TaskReply created = copy("k", {"node02:1"});
@@ -152,114 +126,55 @@ TEST_F(Tasks, WaitForRoomAndGiveUpInTheEnd) {
     EXPECT_EQ(state().quarantine().bytes(), kKiB) << "nobody said that it has stopped";
 }
 
-class Drains : public Tasks {
-protected:
-    DrainReply drain(const std::vector<std::string>& segments, const std::vector<std::string>& targets = {}, uint32_t concurrency = 4) {
-        auto t = transaction();
-        return create_drain(t, {.segments = segments, .targets = targets, .concurrency = concurrency}, now_);
-    }
-    DrainInfo info(const JobId& job) { return query_drain(state(), job).value().info; }
-    std::vector<TaskId> active() {
-        std::vector<TaskId> found;
-        for (TaskNumber n = state().tasks().processing().first(); n != 0; n = state().tasks()[n].order.next)
-            found.push_back(state().tasks()[n].id);
-        return found;
-    }
-    void run(Duration time = 500ms) {
-        pass(time);
-        for (uint64_t n = 1; n <= 3; ++n) beat(node(n));
-        jobs();
-    }
-};
-
-TEST_F(Drains, MoveEverythingAFewAtATimeAndEndDrained) {
-    for (int i = 0; i < 9; ++i) put(format_text("d{}", i), kKiB, {.preferred_segments = {"node01:1"}});
-    put("both", kKiB, {.replica_num = 2});
-    const DrainReply created = drain({"node01:1"});
-    ASSERT_EQ(created.code, StoreCode::kOk);
-    for (int i = 0; i < 20 && info(created.job).status == DrainStatus::kRunning; ++i) {
-        run();
-        EXPECT_LE(active().size(), 4u);
-        EXPECT_EQ(state().segments()[1].status == SegmentStatus::kOk, false);
-        for (const TaskId& task : active()) finish(task);
-    }
-    EXPECT_EQ(info(created.job).status, DrainStatus::kSucceeded);
-    EXPECT_EQ(info(created.job).succeeded, 11u);
-    EXPECT_EQ(info(created.job).migrated_bytes, 10 * kKiB) << "what lies elsewhere as well need not be moved";
-    EXPECT_EQ(state().segments()[1].status, SegmentStatus::kDrained);
-    EXPECT_EQ(state().segments()[1].allocator.used_bytes(), 0u);
-    for (int i = 0; i < 9; ++i) EXPECT_EQ(segments_of(format_text("d{}", i)), (Numbers{2}));
-    put("n");
-    EXPECT_EQ(segments_of("n"), (Numbers{2})) << "nothing new goes there";
+TEST_F(Tasks, ReadFromAReplicaThatAnswers) {
+    add_node(3);
+    put("both", kKiB, {.replica_num = 2, .preferred_segments = {"node01:1", "node02:1"}});
+    follows(node(1), false);
+    const TaskReply created = copy("both", {"node03:1"});
+    jobs();
+    EXPECT_EQ(query_task(state(), created.task)->info.client, node(2));
 }
 
-TEST_F(Drains, GiveUpOnAValueAfterThreeTries) {
-    const DrainReply created = drain({"node01:1"});
-    for (int i = 0; i < 3; ++i) {
-        run();
-        ASSERT_EQ(active().size(), 1u) << i;
-        finish(active()[0], StoreCode::kTransferFail);
+TEST_F(Tasks, DoNotBeginWhereTheTargetDoesNotAnswer) {
+    follows(node(2), false);
+    const TaskReply created = move("k", "node01:1", "node02:1");
+    jobs();
+    EXPECT_EQ(status(created.task), TaskStatus::kPending);
+    follows(node(2), true);
+    pass(100ms);
+    jobs();
+    EXPECT_EQ(status(created.task), TaskStatus::kProcessing);
+}
+
+TEST_F(Tasks, AMoveKeepsTheSourceWhereTheTargetWasLostBeforeItsEnd) {
+    const TaskReply created = move("k", "node01:1", "node02:1");
+    jobs();
+    follows(node(2), false);
+    EXPECT_EQ(finish(created.task), StoreCode::kOk);
+    EXPECT_EQ(status(created.task), TaskStatus::kFailed);
+    EXPECT_EQ(segments_of("k"), (Numbers{1}));
+    EXPECT_EQ(query_task(state(), created.task)->info.message, "the target does not answer any more");
+}
+
+TEST_F(Tasks, FindTheRoomThatTheyMade) {
+    // When the group goes, its many ranges that are just too short stand before the one that is long enough.
+    constexpr uint64_t kMember = 1'049'000, kWanted = 1'080'100, kSmall = 31'330;
+    add_node(3, 2 << 20);
+    const uint64_t target = 300 * (state().rounded(kMember) + 64) + state().rounded(kSmall);
+    add_node(4, target);
+    const std::vector<std::string> there{"node04:1"};
+    put("wanted", kWanted, {.preferred_segments = {"node03:1"}});
+    put("small", kSmall, {.preferred_segments = there});
+    for (int i = 0; i < 300; ++i) {
+        put(format_text("m{}", i), kMember, {.preferred_segments = there}, "group");
+        put(format_text("s{}", i), 64, {.hard_pin = true, .preferred_segments = there});
     }
-    run();
-    run();
-    EXPECT_EQ(active().size(), 0u);
-    EXPECT_EQ(info(created.job).status, DrainStatus::kFailed);
-    EXPECT_EQ(info(created.job).failed, 1u);
-    EXPECT_TRUE(holds("k"));
-}
-
-TEST_F(Drains, WaitForWhatIsBeingWritten) {
-    start("w", kKiB, {.preferred_segments = {"node01:1"}});
-    const DrainReply created = drain({"node01:1"});
-    run();
-    finish(active().at(0));
-    run();
-    run();
-    EXPECT_EQ(info(created.job).status, DrainStatus::kRunning);
-    beat(kClient);
-    end("w");
-    run();
-    run();
-    ASSERT_EQ(active().size(), 1u);
-    finish(active()[0]);
-    run();
-    run();
-    EXPECT_EQ(info(created.job).status, DrainStatus::kSucceeded);
-}
-
-TEST_F(Drains, CanBeCancelled) {
-    const DrainReply created = drain({"node01:1"}, {"node02:1"});
-    run();
-    auto t = transaction();
-    EXPECT_EQ(cancel_drain(t, created.job, now_), StoreCode::kOk);
-    EXPECT_EQ(cancel_drain(t, created.job, now_), StoreCode::kUnavailableInCurrentStatus);
-    EXPECT_EQ(cancel_drain(t, {9, 9}, now_), StoreCode::kJobNotFound);
-    EXPECT_EQ(info(created.job).status, DrainStatus::kCancelled);
-    EXPECT_EQ(state().segments()[1].status, SegmentStatus::kOk);
-    finish(active().at(0));
-    EXPECT_EQ(segments_of("k"), (Numbers{2})) << "what was under way ends";
-}
-
-TEST_F(Drains, AreRefusedWhereTheyMakeNoSense) {
-    EXPECT_EQ(drain({}).code, StoreCode::kInvalidParams);
-    EXPECT_EQ(drain({"node01:1"}, {}, 0).code, StoreCode::kInvalidParams);
-    EXPECT_EQ(drain({"node09:1"}).code, StoreCode::kSegmentNotFound);
-    EXPECT_EQ(drain({"node01:1"}, {"node09:1"}).code, StoreCode::kSegmentNotFound);
-    EXPECT_EQ(drain({"node01:1"}, {"node01:1"}).code, StoreCode::kInvalidParams);
-    EXPECT_EQ(drain({"node01:1"}).code, StoreCode::kOk);
-    EXPECT_EQ(drain({"node01:1"}).code, StoreCode::kUnavailableInCurrentStatus);
-    EXPECT_EQ(list_drains(state()).size(), 1u);
-}
-
-TEST_F(Drains, SurviveTheLossOfTheirSegment) {
-    const DrainReply created = drain({"node01:1"});
-    run();
-    auto t = transaction();
-    goodbye(t, node(1), now_);
-    run();
-    run();
-    EXPECT_EQ(info(created.job).status, DrainStatus::kSucceeded) << "nothing is left to be moved";
-    EXPECT_EQ(info(created.job).active, 0u);
+    ASSERT_EQ(state().segments()[4].allocator.free_bytes(), 0u);
+    ASSERT_EQ(object("m299").replicas[0].segment, 4u);
+    const TaskReply created = copy("wanted", there);
+    jobs();
+    EXPECT_FALSE(holds("m0"));
+    EXPECT_EQ(status(created.task), TaskStatus::kProcessing);
 }
 
 class Quotas : public PoolTest {
