@@ -28,6 +28,24 @@ size_t Server::connections() const {
     return connections_.size();
 }
 
+void Server::stop_serving() {
+    Lock stopping(stop_mutex_);
+    close_listener();
+    Lock lock(mutex_);
+    stopped_ = true;
+    // Behind shut() their threads have left our memory. They are destroyed by those threads, when these notice.
+    for (const auto& [raw, connection] : connections_) raw->shut();
+}
+
+void Server::close_listener() {
+    if (!listener_.socket) return;
+    IoThread& io = *io_threads_.front();
+    io.remove(token_, listener_.socket.fd());
+    if (!listening_) io.want_ticks(-1);
+    listening_ = true;
+    listener_.socket.reset();
+}
+
 void Server::set_listening(bool on) {
     if (listening_ == on) return;
     listening_ = on;
@@ -60,6 +78,7 @@ void Server::accept_one(net::Socket socket) {
     auto connection = std::make_unique<Connection>(*this, io, std::move(socket));
     Connection* const raw = connection.get();
     Lock lock(mutex_);
+    if (stopped_) return;
     if (connections_.size() >= kConnectionsMax) {
         MC_LOG_WARNING_EVERY(10s, "tcp: {} connections are open, refusing more", connections_.size());
         return;
@@ -107,6 +126,7 @@ HelloReply Server::greet(Connection& connection, const Hello& hello) {
         return {.status = Status::kStale,
                 .text = format_text("this is engine {}, not {}", context_.incarnation.to_string(), hello.target.to_string())};
     Lock lock(mutex_);
+    if (stopped_) return {.status = Status::kStale, .text = "this engine is closed"};
     Session& session = sessions_[hello.initiator.value];
     if (hello.session < session.newest)
         return {.status = Status::kStale, .text = format_text("session {} was replaced by {}", hello.session, session.newest)};

@@ -27,6 +27,9 @@ public:
     uint16_t port() const noexcept { return listener_.port; }
     AccessTable& access() noexcept { return context_.access; }
     size_t connections() const;
+    /// For good: the port is closed, connections end, and when it returns no peer touches our memory any more. Idempotent; not from an
+    /// I/O thread.
+    void stop_serving();
 
     // From connections, on their I/O thread
     /// Judges a hello. Before it accepts a new session it makes sure that no older one of that initiator can touch our memory.
@@ -51,16 +54,19 @@ private:
         : context_(context), io_threads_(io_threads), listener_(std::move(listener)) {}
     void accept_one(net::Socket socket);
     void set_listening(bool on);
+    void close_listener();
     void leave_session(Connection& connection) MC_REQUIRES(mutex_);
 
     const TransportContext& context_;
     std::vector<std::unique_ptr<IoThread>>& io_threads_;
-    net::Listener listener_;
+    net::Listener listener_;      // its socket: only the I/O thread of the listener, until stop_serving() took it from there
     IoThread::Token token_ = 0;
+    Mutex stop_mutex_;            // held by stop_serving(), taken first
     bool listening_ = true;      // only the I/O thread of the listener
     size_t next_io_thread_ = 0;  // likewise
 
     mutable Mutex mutex_;  // taken before that of a connection
+    bool stopped_ MC_GUARDED_BY(mutex_) = false;
     std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_ MC_GUARDED_BY(mutex_);
     std::unordered_map<uint64_t, Session> sessions_ MC_GUARDED_BY(mutex_);  // by initiator
     std::list<uint64_t> idle_ MC_GUARDED_BY(mutex_);                        // initiators without connection, longest first

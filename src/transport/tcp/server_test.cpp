@@ -324,6 +324,43 @@ TEST(TcpServer, RevokedMemoryDoesNotChangeAnyMoreWhileAPeerWrites) {
     }
 }
 
+TEST(TcpServer, TouchesNoMemoryAndServesNobodyOnceItStopped) {
+    constexpr size_t kBytes = 4 << 20;
+    Side target(kBytes), here(kBytes);
+    std::vector<std::unique_ptr<Peer>> peers;
+    for (int i = 0; i < 3; ++i) peers.push_back(here.connect(target));
+    std::atomic<int> done{0};
+    std::vector<std::jthread> writers;
+    for (const auto& peer : peers) {
+        writers.emplace_back([&] {
+            for (bool good = true; good; ++done) {
+                Completion completion;
+                const Slice slice = here.slice(0, target.address(), kBytes, completion);
+                good = run(*peer, Direction::kWrite, {&slice, 1}, completion).has_value();
+            }
+        });
+    }
+    while (done.load() < 10) std::this_thread::yield();
+    Raw silent = Raw::to(target.port());  // has not even greeted
+    fill(here.memory, 6);
+    ASSERT_TRUE(target.transport->stop_serving(Deadline::after(20s)));
+    std::memset(target.memory.data(), 0, kBytes);
+    ASSERT_TRUE(target.transport->stop_serving(Deadline::after(20s)));
+    writers.clear();  // every one of them ends with an error
+    EXPECT_TRUE(silent.closed_by_peer());
+    EXPECT_FALSE(here.transport->connect(target.descriptor(), Deadline::after(20s)));
+    EXPECT_EQ(std::count(target.memory.begin(), target.memory.end(), std::byte{0}), static_cast<ptrdiff_t>(kBytes));
+}
+
+TEST(TcpServer, InitiatesAfterItStoppedServing) {
+    Side target(4096), here(4096);
+    const auto peer = here.connect(target);
+    ASSERT_TRUE(here.transport->stop_serving(Deadline::after(20s)));
+    EXPECT_TRUE(works(here, target, *peer));
+    const auto later = here.connect(target);
+    EXPECT_TRUE(works(here, target, *later));
+}
+
 TEST(TcpServer, AnIdleEngineUsesNoTime) {
     Side target(1 << 20), here(1 << 20);
     const auto peer = here.connect(target);

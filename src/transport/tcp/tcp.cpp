@@ -63,6 +63,12 @@ public:
             initiator_, {.name = descriptor.name, .host = descriptor.host, .port = port, .incarnation = descriptor.incarnation}, deadline);
     }
 
+    /// Needs no deadline: no access of ours blocks.
+    Result<> stop_serving(Deadline) override {
+        if (fork_generation() == birth_) server_->stop_serving();
+        return {};
+    }
+
 private:
     const TransportContext context_;
     const uint32_t birth_ = fork_generation();
