@@ -150,7 +150,8 @@ void Batch::cancel() {
         Lock lock(mutex_);
         for (TransferGroup& group : groups_) groups.push_back(&group);
     }
-    for (TransferGroup* const group : groups) group->stop(Code::kCancelled, "cancelled");
+    const Deadline fence = Deadline::after(kFenceTime);
+    for (TransferGroup* const group : groups) group->stop(Code::kCancelled, "cancelled", fence);
 }
 
 void Batch::on_done(std::function<void()> callback) {

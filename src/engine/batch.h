@@ -36,8 +36,9 @@ public:
     size_t add_task(std::span<const Block> blocks);
     /// Connects if need be (that may block) and submits. `batch` is kept alive until the group is final.
     void start(const std::shared_ptr<Batch>& batch);
-    /// Ends the group as cancelled or timed out; when it returns the group is final and nothing of it moves.
-    void stop(Code code, std::string_view why);
+    /// Ends the group as cancelled or timed out; when it returns the group is final and nothing of it moves. Waits until `fence` for the
+    /// peer to confirm that, however many tasks there are.
+    void stop(Code code, std::string_view why, Deadline fence);
 
     TransferStatus status(size_t task);
     /// Lets the calling thread do the transport's work for the attempt under way, if there is one, until that is over.
@@ -47,8 +48,8 @@ private:
     enum class State : uint8_t { kBetween, kRunning, kFinal };  // kBetween: no attempt is under way
 
     void on_done(Completion&) noexcept override;
-    /// `failed`: the link of the attempt before, and why.
-    void run_attempt(const std::shared_ptr<Link>& failed = nullptr, const Error& why = {});
+    /// `why`: how the attempt before failed.
+    void run_attempt(const Error& why = {});
     /// Readies the tasks that are not done yet, and the slices to submit for them.
     std::span<const Slice> ready_tasks() MC_REQUIRES(mutex_);
     void after_failed_attempt(const std::shared_ptr<Batch>& batch);
@@ -67,8 +68,8 @@ private:
     std::deque<BatchTask> tasks_ MC_GUARDED_BY(mutex_);  // address-stable
     State state_ MC_GUARDED_BY(mutex_) = State::kBetween;
     int tries_ MC_GUARDED_BY(mutex_) = 0;
-    bool stopping_ MC_GUARDED_BY(mutex_) = false;
-    std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);
+    bool stopping_ MC_GUARDED_BY(mutex_) = false;          // no attempt starts any more; stop() makes it final
+    std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);     // of the present or the last attempt
     std::shared_ptr<Batch> batch_ MC_GUARDED_BY(mutex_);  // our owner, until final
     Service::TimerId timer_ MC_GUARDED_BY(mutex_) = 0;
     Time started_ MC_GUARDED_BY(mutex_){};

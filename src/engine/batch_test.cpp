@@ -159,6 +159,72 @@ TEST_F(BatchTest, CancelRacesWithCompletionWithoutHarm) {
     }
 }
 
+/// The first attempt of a write breaks; the next one tells when it connects, and waits for `go`.
+void break_first_attempt(FakeWorld& world, std::latch& connecting, std::latch& go) {
+    world.script.on_slice = [&world](const Slice&) -> Result<> {
+        world.script.peers_usable = false;
+        return fail(Code::kUnavailable, "reset");
+    };
+    world.script.on_connect = [&world, &connecting, &go]() -> Result<> {
+        if (world.script.connects == 1) return {};
+        connecting.count_down();
+        go.wait();
+        world.script.peers_usable = true;
+        world.script.on_slice = nullptr;
+        return {};
+    };
+}
+
+TEST_F(BatchTest, AnAttemptThatIsAboutToStartWhenItIsStoppedDoesNot) {
+    std::latch connecting(1), go(1);
+    break_first_attempt(world, connecting, go);
+    // stop() has seen that no attempt is under way; now the next one gets its link, and the thread that starts it runs to its end.
+    world.script.before_cancel = [&] {
+        go.count_down();
+        world.service.stop();
+    };
+    ASSERT_TRUE(submit({request(0)}));
+    connecting.wait();
+    batch->cancel();
+    EXPECT_EQ(world.script.connects, 2);
+    EXPECT_EQ(world.script.submits, 1);
+    EXPECT_EQ(remote[0], std::byte{0});
+    EXPECT_EQ(state(0), TransferState::kCancelled);
+    EXPECT_FALSE(batch->busy());
+}
+
+TEST_F(BatchTest, AWriteStoppedBetweenAttemptsSaysWhetherItIsInDoubt) {
+    for (const Stopped stopped : {Stopped::kEverywhere, Stopped::kRemoteInDoubt}) {
+        FakeWorld other;
+        std::latch connecting(1), go(1);
+        break_first_attempt(other, connecting, go);
+        other.script.on_cancel = stopped;
+        auto written = std::make_shared<Batch>(other.core, 1);
+        const Block block{.local = local.data(), .remote = reinterpret_cast<uint64_t>(remote.data()), .length = 64};
+        ASSERT_TRUE(written->submit(other.session("peer"), Direction::kWrite, {&block, 1}, nullptr, Deadline::after(10s)));
+        connecting.wait();
+        written->cancel();
+        const std::string text = written->status().error.to_string();
+        EXPECT_EQ(text.find("in doubt") != std::string::npos, stopped == Stopped::kRemoteInDoubt) << text;
+        EXPECT_EQ(text.find("nothing of it moves any more") != std::string::npos, stopped == Stopped::kEverywhere) << text;
+        go.count_down();
+    }
+}
+
+TEST_F(BatchTest, AWriteThatFindsNoSecondLinkSaysThatItIsInDoubt) {
+    world.script.on_slice = [this](const Slice&) -> Result<> {
+        world.script.peers_usable = false;
+        return fail(Code::kUnavailable, "reset");
+    };
+    world.script.on_connect = [this]() -> Result<> {
+        return world.script.connects == 1 ? Result<>() : fail(Code::kUnavailable, "nobody");
+    };
+    ASSERT_TRUE(submit({request(0)}));
+    ASSERT_TRUE(batch->wait());
+    const std::string text = batch->status().error.to_string();
+    EXPECT_NE(text.find("in doubt"), std::string::npos) << text;
+}
+
 TEST_F(BatchTest, SeveralSegmentsAndDirectionsMayShareABatch) {
     remote[1000] = std::byte{9};
     ASSERT_TRUE(submit({request(0), request(1000, 1, "other", Direction::kRead)}));

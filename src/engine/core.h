@@ -46,6 +46,8 @@ bool may_go_over(Link& failed, const Link& next, Direction direction, Completion
 Error stopped_error(Code code, std::string_view why, Stopped stopped);
 /// The error a transfer ends with: names peer and path, and says so when a write broke off at a peer nobody could ask.
 Error final_error(const Error& error, Direction direction, const Link& link);
+/// The error of a transfer that found no link. `tried`: it had one before, so that a write may have left bytes on the way.
+Error unreachable_error(const Error& error, Direction direction, bool tried);
 /// Checks what needs no network: null and wrapping addresses.
 Result<> check_blocks(std::span<const Block> blocks);
 

@@ -75,31 +75,34 @@ bool Router::reaches(const TransportContext& context, const Capabilities& capabi
     return false;
 }
 
-void Router::let_go(Link* link) {
-    // The last holder may be one of the peer's own threads: the service destroys it or, once that has stopped, our destructor.
-    std::shared_ptr<Link> owned(link, [this](Link* last) {
-        delete last;
-        Lock lock(mutex_);
-        --alive_;
-        changed_.notify_all();
-    });
-    if (service_.post([owned] {})) return;
-    Lock lock(mutex_);
-    ended_.push_back(std::move(owned));
-    changed_.notify_all();
+void Router::let_go(const std::shared_ptr<Ended>& ended, Link* link) {
+    Lock lock(ended->mutex);
+    if (ended->service == nullptr) return;  // leaks, since its transport is gone
+    ended->links.push_back(link);
+    if (!ended->service->post([ended] { ended->destroy(); })) ended->changed.notify_all();  // our destructor does it
+}
+
+bool Router::Ended::destroy() {
+    std::vector<Link*> taken;
+    {
+        Lock lock(mutex);
+        taken.swap(links);
+    }
+    for (const Link* const link : taken) delete link;
+    Lock lock(mutex);
+    alive -= taken.size();
+    changed.notify_all();
+    return !taken.empty();
 }
 
 Router::~Router() {
     const Deadline patience = Deadline::after(kLinkPatience);
-    for (;;) {
-        std::vector<std::shared_ptr<Link>> ended;
-        {
-            std::unique_lock lock(mutex_);
-            while (ended_.empty() && alive_ > 0 && !patience.passed()) changed_.wait_until(lock, patience.at());
-            ended.swap(ended_);
-        }
-        if (ended.empty()) return;
-    }
+    do {
+        std::unique_lock lock(ended_->mutex);
+        while (ended_->links.empty() && ended_->alive > 0 && !patience.passed()) ended_->changed.wait_until(lock, patience.at());
+    } while (ended_->destroy());
+    Lock lock(ended_->mutex);
+    ended_->service = nullptr;
 }
 
 Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
@@ -113,10 +116,10 @@ Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std:
         if (excluded.contains(name) || !descriptor.endpoints.contains(name) || !reaches(context_, capabilities, descriptor)) continue;
         auto peer = path.transport->connect(descriptor, deadline);
         if (peer) {
-            auto link = std::shared_ptr<Link>(new Link, [this](Link* unused) { let_go(unused); });
+            auto link = std::shared_ptr<Link>(new Link, [ended = ended_](Link* unused) { let_go(ended, unused); });
             {
-                Lock lock(mutex_);
-                ++alive_;
+                Lock lock(ended_->mutex);
+                ++ended_->alive;
             }
             link->transport = path.transport.get();
             link->metrics = &path.metrics;

@@ -49,20 +49,30 @@ private:
         PathMetrics metrics;
     };
 
-    Router(const TransportContext& context, Service& service) : context_(context), service_(service) {}
+    /// Links that nobody holds any more, on their way to the thread that ends them. Shared with that thread's tasks.
+    struct Ended {
+        explicit Ended(Service& s) : service(&s) {}
+        Mutex mutex;
+        std::condition_variable_any changed;
+        Service* service MC_GUARDED_BY(mutex);  // null: the router is gone, and with it what a peer would need to end
+        size_t alive MC_GUARDED_BY(mutex) = 0;  // links not yet destroyed
+        std::vector<Link*> links MC_GUARDED_BY(mutex);
+
+        /// Destroys those that wait. False when there were none.
+        bool destroy();
+    };
+
+    Router(const TransportContext& context, Service& service) : context_(context), ended_(std::make_shared<Ended>(service)) {}
     void add(std::unique_ptr<Transport> transport, metrics::Registry& metrics);
     static bool reaches(const TransportContext& context, const Capabilities& capabilities, const SegmentDescriptor& descriptor);
 
-    /// Where links end: their last holder may be one of the transport's own threads, which could not wait for itself.
-    void let_go(Link* link);
+    /// Where links end: their last holder may be one of the transport's own threads, which could not wait for itself. So it only hands
+    /// the link over, and never has it again, however early the service comes.
+    static void let_go(const std::shared_ptr<Ended>& ended, Link* link);
 
     std::vector<Path> paths_;  // by rank; constant after create()
     const TransportContext& context_;
-    Service& service_;
-    Mutex mutex_;
-    std::condition_variable_any changed_;
-    size_t alive_ MC_GUARDED_BY(mutex_) = 0;                          // links not yet destroyed
-    std::vector<std::shared_ptr<Link>> ended_ MC_GUARDED_BY(mutex_);  // for the destructor, when the service has stopped
+    const std::shared_ptr<Ended> ended_;
 };
 
 }  // namespace mooncake

@@ -223,6 +223,30 @@ TEST(Session, AfterCloseThereIsNoLink) {
     EXPECT_EQ(session.link(Deadline::after(10s)).error().code(), Code::kUnavailable);
 }
 
+TEST(Session, WhoLetsGoOfALinkLastNeverEndsThePeerItself) {
+    // It may be a thread of that peer, which its end would wait for.
+    FakeWorld world;
+    std::atomic<int> by_us{0}, ended{0};
+    world.script.on_peer_end = [&, us = std::this_thread::get_id()] {
+        by_us += std::this_thread::get_id() == us;
+        ++ended;
+    };
+    Session& session = world.session("peer");
+    constexpr int kRounds = 5000;
+    for (int i = 0; i < kRounds; ++i) {
+        auto link = *session.link(Deadline::after(10s));
+        link->peer->close(Error(Code::kUnavailable, "gone"));
+        session.sweep(0s);
+        link.reset();
+    }
+    EXPECT_EQ(by_us, 0);
+    world.service.stop();
+    EXPECT_LE(ended, kRounds);
+    world.sessions.reset();
+    world.router.reset();
+    EXPECT_EQ(ended, kRounds) << "those that the service had no time for";
+}
+
 TEST(SessionTable, GivesTheSameSessionForTheSameName) {
     FakeWorld world;
     Session* const own = *world.sessions->get("own");

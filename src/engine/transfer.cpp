@@ -48,6 +48,11 @@ Error stopped_error(Code code, std::string_view why, Stopped stopped) {
     return Error(code, format_text("{}; {}", why, meaning), code == Code::kTimedOut ? ETIMEDOUT : ECANCELED);
 }
 
+Error unreachable_error(const Error& error, Direction direction, bool tried) {
+    if (!tried || direction == Direction::kRead) return error;
+    return Error(error.code(), format_text("{}; {}", error.message(), kInDoubt), error.system_errno());
+}
+
 Result<> check_blocks(std::span<const Block> blocks) {
     for (size_t i = 0; i < blocks.size(); ++i) {
         const Block& block = blocks[i];
@@ -96,11 +101,7 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction dire
     Error last;
     for (int tries = 1;; ++tries) {
         auto link = session.link(deadline);
-        if (!link) {
-            if (tries == 1 || direction == Direction::kRead) return Unexpected(std::move(link).error());
-            return fail_errno_text(link.error().code(), format_text("{}; {}", link.error().message(), kInDoubt),
-                                   link.error().system_errno());
-        }
+        if (!link) return Unexpected(unreachable_error(link.error(), direction, tries > 1));
         if (failed && !may_go_over(*failed, **link, direction, completion)) return Unexpected(final_error(last, direction, *failed));
         auto moved = attempt(**link, direction, slices, completion, deadline);
         if (moved) return moved;

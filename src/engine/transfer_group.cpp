@@ -18,7 +18,7 @@ void TransferGroup::start(const std::shared_ptr<Batch>& batch) {
         batch_ = batch;
         if (!slices_.empty() && !deadline_.is_never()) {
             timer_ = core_.service->at(deadline_.at(), [this, weak = std::weak_ptr<Batch>(batch)] {
-                if (const auto alive = weak.lock()) stop(Code::kTimedOut, "deadline passed during the transfer");
+                if (const auto alive = weak.lock()) stop(Code::kTimedOut, "deadline passed during the transfer", Deadline::after(kFenceTime));
             });
         }
     }
@@ -44,9 +44,18 @@ std::span<const Slice> TransferGroup::ready_tasks() {
     return first ? slices_ : again_;
 }
 
-void TransferGroup::run_attempt(const std::shared_ptr<Link>& failed, const Error& why) {
+void TransferGroup::run_attempt(const Error& why) {
     auto link = session_.link(deadline_);
-    if (!link) return finish(&link.error());
+    std::shared_ptr<Link> failed;
+    {
+        Lock lock(mutex_);
+        if (state_ != State::kBetween || stopping_) return;
+        failed = link_;
+    }
+    if (!link) {
+        const Error named = unreachable_error(link.error(), direction_, failed != nullptr);
+        return finish(&named);
+    }
     if (failed && !may_go_over(*failed, **link, direction_, attempt_)) {
         const Error named = final_error(why, direction_, *failed);
         return finish(&named);
@@ -55,7 +64,8 @@ void TransferGroup::run_attempt(const std::shared_ptr<Link>& failed, const Error
     std::shared_ptr<Batch> keep;  // the group may become final, and its batch be freed, while submit() still runs
     {
         Lock lock(mutex_);
-        if (state_ != State::kBetween) return;
+        // Who stops us has counted on nothing being under way any more, and ends the group.
+        if (state_ != State::kBetween || stopping_) return;
         state_ = State::kRunning;
         ++tries_;
         link_ = *link;
@@ -101,8 +111,8 @@ void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
     int tries = 0;
     {
         Lock lock(mutex_);
-        if (state_ != State::kBetween) return;
-        link = std::move(link_);
+        if (state_ != State::kBetween || stopping_) return;
+        link = link_;
         tries = tries_;
     }
     link->metrics->of(direction_).failures->add();
@@ -111,16 +121,17 @@ void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
                        !core_.closing.load(std::memory_order_acquire);
     if (again) {
         MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", link->to_string(), error.to_string());
-        return run_attempt(link, error);
+        return run_attempt(error);
     }
     const Error named = final_error(error, direction_, *link);
     finish(&named);
     (void)batch;
 }
 
-void TransferGroup::stop(Code code, std::string_view why) {
-    std::shared_ptr<Link> link;
+void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
+    std::shared_ptr<Link> link;  // of the attempt under way, or of the last one
     std::vector<Completion*> running;
+    bool tried = false;
     {
         Lock lock(mutex_);
         if (state_ == State::kFinal) return;
@@ -128,24 +139,25 @@ void TransferGroup::stop(Code code, std::string_view why) {
             while (state_ != State::kFinal) changed_.wait(mutex_);
             return;
         }
-        stopping_ = true;
+        stopping_ = true;  // no attempt starts any more
+        link = link_;
+        tried = tries_ > 0;
         if (state_ == State::kRunning) {
-            link = link_;
             for (BatchTask& task : tasks_)
                 if (!task.completion.done()) running.push_back(&task.completion);
         }
     }
+    const Error reason(code, std::string(why));
     Stopped stopped = Stopped::kEverywhere;
-    for (Completion* const completion : running) {
-        const Error reason(code, std::string(why));
-        if (link->peer->cancel(*completion, reason, Deadline::after(kFenceTime)) == Stopped::kRemoteInDoubt)
-            stopped = Stopped::kRemoteInDoubt;
-    }
+    for (Completion* const completion : running)
+        if (link->peer->cancel(*completion, reason, fence) == Stopped::kRemoteInDoubt) stopped = Stopped::kRemoteInDoubt;
     {
         Lock lock(mutex_);
         while (state_ == State::kRunning) changed_.wait(mutex_);
     }
-    if (link && !attempt_.failed()) return finish(nullptr);  // it was done before we could stop it
+    if (tried && !attempt_.failed()) return finish(nullptr);  // it was done before we could stop it
+    // An attempt that had failed before we came may have left bytes at the peer, too.
+    if (running.empty() && link && direction_ == Direction::kWrite) stopped = link->peer->cancel(attempt_, reason, fence);
     Error error = stopped_error(code, why, stopped);
     if (link) error = std::move(error).with_context(link->to_string());
     finish(&error);

@@ -25,6 +25,8 @@ struct FakeScript {
     std::vector<Slice> held;
     Direction held_direction = Direction::kRead;
     Stopped on_cancel = Stopped::kEverywhere;
+    std::function<void()> before_cancel;
+    std::function<void()> on_peer_end;
     std::atomic<int> connects{0}, submits{0}, cancels{0}, registrations{0}, revocations{0};
     std::atomic<bool> peers_usable{true};
     std::function<Result<>()> on_revoke;
@@ -55,6 +57,9 @@ inline void FakeScript::release() {
 class FakePeer final : public Peer {
 public:
     explicit FakePeer(FakeScript& script) : script_(script) {}
+    ~FakePeer() override {
+        if (script_.on_peer_end) script_.on_peer_end();
+    }
 
     void submit(Direction direction, std::span<const Slice> slices, Submit) override {
         ++script_.submits;
@@ -71,6 +76,7 @@ public:
     }
     Stopped cancel(Completion& completion, const Error& reason, Deadline) override {
         ++script_.cancels;
+        if (script_.before_cancel) script_.before_cancel();
         fail_held(reason, &completion);
         return script_.on_cancel;
     }

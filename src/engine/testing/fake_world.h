@@ -29,8 +29,8 @@ struct FakeWorld final : DescriptorSource, Notifier {
         core.notifier = this;
     }
     ~FakeWorld() override {
+        service.stop();  // retries may still be connecting
         sessions.reset();
-        service.stop();
     }
 
     Result<Found> fetch(const std::string& name, uint32_t, Deadline) override {
