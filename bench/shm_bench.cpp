@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/shm/shared_memory.h"
+#include "base/shared_memory.h"
 #include "transport/shm/shm.h"
 #include "transport/testing/local_control.h"
 

@@ -9,32 +9,15 @@
 #include <cerrno>
 #include <limits>
 
+#include "base/pages.h"
+
 namespace mooncake {
 
 namespace {
 
 constexpr size_t kPagesAtOnce = 1024;  // IOV_MAX
-constexpr int kPopulateWrite = 23;     // MADV_POPULATE_WRITE, since Linux 5.14
-
-uint64_t page_bytes() noexcept {
-    static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-    return bytes;
-}
 
 bool wraps(uint64_t start, uint64_t length) noexcept { return length - 1 > std::numeric_limits<uint64_t>::max() - start; }
-
-bool populate(uint64_t start, uint64_t length) noexcept {
-    const uint64_t before = start % page_bytes();
-    return ::madvise(reinterpret_cast<void*>(start - before), before + length, kPopulateWrite) == 0;
-}
-
-bool kernel_populates() noexcept {
-    static const bool does = [] {
-        std::byte byte{};
-        return populate(reinterpret_cast<uint64_t>(&byte), 1);
-    }();
-    return does;
-}
 
 }  // namespace
 
@@ -73,10 +56,7 @@ bool is_writable(std::byte* address, uint64_t length) noexcept {
     const auto start = reinterpret_cast<uint64_t>(address);
     if (length == 0) return true;
     if (wraps(start, length)) return false;
-    if (!kernel_populates()) return true;
-    while (!populate(start, length))
-        if (errno != EAGAIN && errno != EINTR) return false;
-    return true;
+    return !kernel_populates_pages() || populate_pages(address, length);
 }
 
 }  // namespace mooncake

@@ -7,6 +7,7 @@
 
 #include "base/gate.h"
 #include "base/options.h"
+#include "base/shared_memory.h"
 #include "coordination/directory.h"
 #include "engine/batch.h"
 #include "engine/control_plane.h"
@@ -21,7 +22,6 @@
 #include "metrics/metrics.h"
 #include "rpc/rpc.h"
 #include "transport/access.h"
-#include "transport/shm/shared_memory.h"
 
 namespace mooncake {
 

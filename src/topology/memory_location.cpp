@@ -11,6 +11,7 @@
 #include <map>
 #include <span>
 
+#include "base/pages.h"
 #include "topology/sysfs.h"
 
 namespace mooncake {
@@ -18,11 +19,6 @@ namespace mooncake {
 namespace {
 
 constexpr size_t kSamples = 16;
-
-uint64_t page_bytes() noexcept {
-    static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-    return bytes;
-}
 
 /// Moves nothing: without target nodes the call only asks.
 int ask_kernel(std::span<void*> pages, std::span<int> nodes) noexcept {

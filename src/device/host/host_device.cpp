@@ -4,12 +4,12 @@
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "base/memory_probe.h"
+#include "base/pages.h"
 #include "base/unique_fd.h"
 
 namespace mooncake {
@@ -96,8 +96,7 @@ Result<std::optional<MemoryInfo>> describe_by_mappings(uint64_t address, uint64_
 }
 
 Result<std::optional<MemoryInfo>> describe_by_probing(uint64_t address, uint64_t length) {
-    const auto page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-    const uint64_t start = address - address % page_bytes;
+    const uint64_t start = address - address % page_bytes();
     // Looks at the mappings and at nothing else: there is nothing to be written back now.
     if (::msync(reinterpret_cast<void*>(start), address - start + length, MS_ASYNC) != 0 && errno == ENOMEM) {
         if (!is_mapped(static_cast<const std::byte*>(as_pointer(address)))) return std::nullopt;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/pages.h"
 
 namespace mooncake::testing {
 
@@ -19,8 +20,7 @@ FakeDevice::~FakeDevice() {
 }
 
 std::byte* FakeDevice::allocate(uint64_t length) {
-    const auto page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-    length = (length + page_bytes - 1) / page_bytes * page_bytes;
+    length = (length + page_bytes() - 1) / page_bytes() * page_bytes();
     const UniqueFd file(::memfd_create("fake-device", MFD_CLOEXEC));
     MC_CHECK(file && ::ftruncate(file.get(), static_cast<off_t>(length)) == 0);
     void* const address = ::mmap(nullptr, length, PROT_NONE, MAP_SHARED, file.get(), 0);

@@ -10,9 +10,8 @@
 #include <string>
 #include <vector>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // since Linux 5.14
-#endif
+#include "base/pages.h"
+
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // since Linux 6.1
 #endif
@@ -23,10 +22,10 @@ namespace {
 
 constexpr uint64_t kHugeStep = 8 * FreshPages::kHugePage;  // between two looks at the clock
 
-bool advise(uintptr_t start, uint64_t length, int advice) {
+bool collapse(uintptr_t start, uint64_t length) {
     int status = 0;
     do {
-        status = ::madvise(reinterpret_cast<void*>(start), length, advice);
+        status = ::madvise(reinterpret_cast<void*>(start), length, MADV_COLLAPSE);
     } while (status != 0 && errno == EINTR);
     return status == 0;
 }
@@ -45,9 +44,8 @@ constexpr uintptr_t round_down(uintptr_t address, uint64_t unit) { return addres
 
 FreshPages::System FreshPages::System::linux_calls() {
     // An allocator has written its headers between the objects, so pages there exist, and huge ones are had only by collapsing what there is.
-    return {.populate = [](uintptr_t start, uint64_t length) { return advise(start, length, MADV_POPULATE_WRITE); },
-            .make_huge = [wanted = huge_pages_wanted()](uintptr_t start,
-                                                        uint64_t length) { return wanted && advise(start, length, MADV_COLLAPSE); },
+    return {.populate = [](uintptr_t start, uint64_t length) { return populate_pages(reinterpret_cast<void*>(start), length); },
+            .make_huge = [wanted = huge_pages_wanted()](uintptr_t start, uint64_t length) { return wanted && collapse(start, length); },
             .now = Clock::now};
 }
 

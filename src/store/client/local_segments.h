@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/shared_memory.h"
 #include "base/thread_annotations.h"
 #include "engine/engine.h"
 #include "store/client/page_warmer.h"
 #include "store/protocol/segments.h"
-#include "transport/shm/shared_memory.h"
 
 namespace mooncake::store {
 

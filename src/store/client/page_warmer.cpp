@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/client/page_warmer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -12,25 +9,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "base/thread.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace mooncake::store {
 
 namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
-
-bool populate_pages(std::byte* at, uint64_t length) {
-    int status = 0;
-    do {
-        status = ::madvise(at, length, MADV_POPULATE_WRITE);
-    } while (status != 0 && errno == EINTR);
-    return status == 0;  // kernels before 5.14 do not know it
-}
 
 /// The first number of a file; "max", or no such file, means no limit.
 uint64_t number_in(const std::string& path) {

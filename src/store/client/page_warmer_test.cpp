@@ -9,8 +9,8 @@
 #include <atomic>
 #include <vector>
 
+#include "base/shared_memory.h"
 #include "base/time.h"
-#include "transport/shm/shared_memory.h"
 
 namespace mooncake::store {
 namespace {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/fabric/fabric_memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "base/pages.h"
 #include "base/thread.h"
 
 namespace mooncake::fabric {
@@ -21,11 +20,7 @@ constexpr uint64_t kPopulateBytes = 256 << 20;
 
 /// Makes the pages of a part of a region exist, without touching what is in them. A hint: old kernels do not know it.
 void populate(const MemoryRegion& region, uint64_t offset) {
-    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, of Linux 5.14
-    constexpr uint64_t kPage = 4096;
-    const auto start = (reinterpret_cast<uint64_t>(region.address) + offset) / kPage * kPage;
-    const uint64_t length = std::min(kPopulateBytes, region.length - offset);
-    (void)::madvise(reinterpret_cast<void*>(start), length, kPopulateWrite);
+    (void)populate_pages(region.address + offset, std::min(kPopulateBytes, region.length - offset));
 }
 
 uint32_t key_bytes_of(const std::vector<Rail*>& rails) {

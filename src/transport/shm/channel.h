@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "base/incarnation.h"
+#include "base/shared_memory.h"
 #include "base/time.h"
 #include "net/socket.h"
 #include "transport/shm/layout.h"
-#include "transport/shm/shared_memory.h"
 
 /// Local connections that carry messages and descriptors. Sockets live in the abstract namespace: they have no name in any file
 /// system and vanish with their process.

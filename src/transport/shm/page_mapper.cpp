@@ -2,7 +2,6 @@
 #include "transport/shm/page_mapper.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,11 +11,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "base/thread.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace mooncake::shm {
 
@@ -31,11 +27,10 @@ constexpr uint64_t kLeastPage = 4096;
 Result<bool> PageMapper::enter(std::byte* at, uint64_t length) {
     std::array<unsigned char, kStepBytes / kLeastPage> pages;
     if (length > kStepBytes) return fail(Code::kInvalidArgument, "{} bytes at one go", length);
-    static const auto page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
     if (::mincore(at, length, pages.data()) != 0) return fail_errno(Code::kNotSupported, errno, "mincore");
-    const auto end = pages.begin() + static_cast<ptrdiff_t>((length + page_bytes - 1) / page_bytes);
+    const auto end = pages.begin() + static_cast<ptrdiff_t>((length + page_bytes() - 1) / page_bytes());
     if (!std::all_of(pages.begin(), end, [](unsigned char page) { return (page & 1) != 0; })) return false;
-    if (::madvise(at, length, MADV_POPULATE_WRITE) != 0 && errno != EINTR) return fail_errno(Code::kNotSupported, errno, "madvise");
+    if (!populate_pages(at, length)) return fail_errno(Code::kNotSupported, errno, "madvise");
     return true;
 }
 

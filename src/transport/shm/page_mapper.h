@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/shared_memory.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
-#include "transport/shm/shared_memory.h"
 
 namespace mooncake::shm {
 

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/incarnation.h"
+#include "base/shared_memory.h"
 #include "base/thread_annotations.h"
 #include "transport/shm/layout.h"
-#include "transport/shm/shared_memory.h"
 
 namespace mooncake::shm {
 

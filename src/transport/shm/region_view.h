@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/shared_memory.h"
 #include "transport/access.h"
 #include "transport/shm/region_table.h"
-#include "transport/shm/shared_memory.h"
 
 namespace mooncake::shm {
 

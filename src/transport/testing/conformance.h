@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/shm/shared_memory.h"
+#include "base/shared_memory.h"
 #include "transport/testing/local_control.h"
 #include "transport/transport.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/shm/shared_memory.h"
+#include "base/shared_memory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "base/fork.h"
+#include "base/pages.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -63,7 +64,7 @@ void MemoryFile::forbid_new_writers() noexcept {
 }
 
 Result<SharedMemory> allocate_shared_memory(uint64_t length, HugePages huge_pages) {
-    const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+    const uint64_t page = page_bytes();
     if (length == 0 || length > static_cast<uint64_t>(INT64_MAX) - page)
         return fail(Code::kInvalidArgument, "cannot allocate {} bytes", length);
     length = (length + page - 1) / page * page;

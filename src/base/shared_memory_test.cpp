@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/shm/shared_memory.h"
+#include "base/shared_memory.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
