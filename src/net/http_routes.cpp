@@ -2,6 +2,9 @@
 #include "net/http_routes.h"
 
 #include <algorithm>
+#include <exception>
+
+#include "base/log.h"
 
 namespace mooncake::net {
 
@@ -43,7 +46,12 @@ HttpResponse HttpRoutes::answer(HttpServerRequest request, std::string_view targ
     if (found == methods.end() && request.method == "HEAD") found = methods.find("GET");
     if (found == methods.end()) found = methods.find("*");
     if (found == methods.end()) return {.status = 405, .body = "method not allowed", .allow = names_of(methods)};
-    return found->second(request);
+    try {
+        return found->second(request);
+    } catch (const std::exception& problem) {  // what one request cannot have must not end the process for all
+        MC_LOG_WARNING_EVERY(1s, "{} {} ended unexpectedly: {}", request.method, request.path, problem.what());
+        return {.status = 500, .body = "internal error"};
+    }
 }
 
 }  // namespace mooncake::net

@@ -129,6 +129,16 @@ TEST(HttpServer, AnswersNonsenseWith400AndCloses) {
     EXPECT_EQ(http_request({.url = url_of(server->port(), "/hello")}, soon())->status, 200);
 }
 
+TEST(HttpServer, AnswersAHandlerThatThrowsWith500AndServesOn) {
+    auto server = make_server();
+    server->handle("GET", "/throws", [](const HttpServerRequest&) -> HttpResponse { throw std::bad_alloc(); });
+    server->start();
+    const auto failed = http_request({.url = url_of(server->port(), "/throws")}, soon());
+    ASSERT_TRUE(failed) << failed.error().to_string();
+    EXPECT_EQ(failed->status, 500);
+    EXPECT_EQ(http_request({.url = url_of(server->port(), "/hello")}, soon())->body, "world");
+}
+
 TEST(HttpServer, TellsWhichMethodsThereAre) {
     auto server = make_server();
     server->handle("PUT", "/hello", [](const HttpServerRequest&) { return HttpResponse{}; });

@@ -15,8 +15,10 @@ public:
     explicit Transaction(MasterState& state, std::vector<Change>* log = nullptr) : state_(state), log_(log) {}
 
     const MasterState& state() const noexcept { return state_; }
+    /// A change is applied as a whole. Whatever an operation throws, it throws before or after; to throw within would leave a state that
+    /// contradicts itself, and ends the process.
     template <typename OneChange>
-    void apply(OneChange change) {
+    void apply(OneChange change) noexcept {
         state_.apply(change);
         if (log_ == nullptr) return;
         if constexpr (requires { change.own(); }) change.own();

@@ -30,6 +30,8 @@ enum class ObjectDataType : uint8_t {
 };
 enum class SoftPinAction : uint8_t { kPreserve, kEnable, kDisable };
 
+constexpr uint32_t kReplicasMax = 1 << 16;  // that may be wished for; there are never more than segment names
+
 struct WriteConfig {
     uint32_t replica_num = 1;
     SoftPinAction soft_pin = SoftPinAction::kPreserve;

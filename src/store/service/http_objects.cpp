@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/options.h"
 #include "store/service/admin_views.h"
+#include "store/service/contain.h"
 #include "store/service/http_admin.h"
 #include "store/service/http_json.h"
 
@@ -65,7 +66,11 @@ net::HttpResponse AdminService::all_keys(const Request& request) const {
     const auto walk = KeyWalk::begin(master_, tenant == nullptr ? std::nullopt : std::optional<std::string_view>(*tenant));
     if (!walk) return error_answer(walk.error());
     Response answer;
-    answer.pieces = [keys = *walk]() mutable { return keys.next_lines(); };
+    answer.pieces = [keys = *walk]() mutable {
+        std::string lines;
+        contain("get_all_keys", [&] { lines = keys.next_lines(); });  // else the answer is cut short
+        return lines;
+    };
     return answer;
 }
 

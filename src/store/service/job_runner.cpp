@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "store/master/jobs/jobs.h"
+#include "store/service/contain.h"
 
 namespace mooncake::store {
 
@@ -37,7 +37,8 @@ void JobRunner::wake_by(Time at) {
 
 void JobRunner::run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-        const Time next = run_once();
+        Time next = Clock::now() + kIdleMax;
+        contain("the jobs", [&] { next = run_once(); });
         wait(stop, look(Clock::now()), next);
     }
 }
@@ -55,6 +56,12 @@ void JobRunner::forgive(Transaction& transaction) const {
         if (clients.alive(number)) transaction.apply(ClientSeen{.client = clients[number].id, .expires = clients[number].expires + lost_});
 }
 
+EvictionRun JobRunner::run_all(Transaction& transaction, Time now) const {
+    EvictionRun result;
+    for (const Job& job : all_jobs_) contain(job.name, [&] { job.run(transaction, now, result); });
+    return result;
+}
+
 Time JobRunner::run_once() {
     {
         Lock lock(mutex_);
@@ -67,7 +74,7 @@ Time JobRunner::run_once() {
         look(now);  // this very time decides who has been silent for too long
         if (lost_ > Duration::zero()) forgive(transaction);
         forgiven = std::exchange(lost_, Duration::zero());
-        const EvictionRun result = run_jobs(transaction, now);
+        const EvictionRun result = run_all(transaction, now);
         hub_.drop_strangers(transaction.state());
         for (const ClientId& client : hub_.take_lost(transaction.state()))
             transaction.apply(ClientFollows{.client = client, .follows = false, .now = now});

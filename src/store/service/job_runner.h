@@ -8,6 +8,7 @@
 
 #include "base/thread_annotations.h"
 #include "base/time.h"
+#include "store/master/jobs/jobs.h"
 #include "store/service/feed_hub.h"
 #include "store/service/locked_master.h"
 #include "store/service/master_metrics.h"
@@ -15,10 +16,12 @@
 namespace mooncake::store {
 
 /// Runs the master's jobs on a thread of its own: soon after something happened, when something is due, and now and then. Time in which this
-/// process did not run is not counted against its clients. Borrows everything. Thread-safe; start() and stop() once.
+/// process did not run is not counted against its clients. A job that throws does not keep the others from running. Borrows everything.
+/// Thread-safe; start() and stop() once.
 class JobRunner {
 public:
-    JobRunner(LockedMaster& master, FeedHub& hub, MasterMetrics& metrics) : master_(master), hub_(hub), metrics_(metrics) {}
+    JobRunner(LockedMaster& master, FeedHub& hub, MasterMetrics& metrics, std::span<const Job> jobs = all_jobs())
+        : master_(master), hub_(hub), metrics_(metrics), all_jobs_(jobs) {}
     ~JobRunner() { stop(); }
 
     void start();
@@ -38,6 +41,7 @@ private:
 
     void wake();
     void run(const std::stop_token& stop);
+    EvictionRun run_all(Transaction& transaction, Time now) const;
     /// Returns when to run again if nothing happens before.
     Time run_once();
     void wait(const std::stop_token& stop, Time ran, Time at);
@@ -50,6 +54,7 @@ private:
     LockedMaster& master_;
     FeedHub& hub_;
     MasterMetrics& metrics_;
+    const std::span<const Job> all_jobs_;
     std::atomic<bool> touched_{false};  // written under mutex_
     Mutex mutex_;
     std::condition_variable_any changed_;

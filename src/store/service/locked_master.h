@@ -24,16 +24,14 @@ public:
     /// `observer` sees every change, under the lock. Both must outlive it; the sink may be null.
     LockedMaster(const MasterOptions& options, StateObserver* observer, FeedSink* sink);
 
-    /// Runs `operation(Transaction&, Time now)` and returns its result once the feeds have been flushed.
+    /// Runs `operation(Transaction&, Time now)` and returns its result once the feeds have been flushed. Should it throw, what it has changed
+    /// until then stays, and is flushed as well: the state agrees with itself after every change.
     template <typename Operation>
     auto run(Operation&& operation) {
-        auto result = [&] {
-            Lock lock(mutex_);
-            Transaction transaction(state_);
-            return operation(transaction, Clock::now());
-        }();
-        if (sink_ != nullptr) sink_->flush();
-        return result;
+        const Flush flush(sink_);  // after the lock is given back
+        Lock lock(mutex_);
+        Transaction transaction(state_);
+        return operation(transaction, Clock::now());
     }
     /// As run(), only looking: `look(const MasterState&, Time now)`.
     template <typename Look>
@@ -43,6 +41,20 @@ public:
     }
 
 private:
+    class Flush {
+    public:
+        explicit Flush(FeedSink* sink) : sink_(sink) {}
+        /// What could not be sent to a node would be missing there for ever: to throw here ends the process, as in any destructor.
+        ~Flush() {
+            if (sink_ != nullptr) sink_->flush();
+        }
+        Flush(const Flush&) = delete;
+        Flush& operator=(const Flush&) = delete;
+
+    private:
+        FeedSink* const sink_;
+    };
+
     mutable Mutex mutex_;
     MasterState state_ MC_GUARDED_BY(mutex_);
     FeedSink* const sink_;

@@ -10,6 +10,7 @@
 #include "base/gate.h"
 #include "rpc/rpc.h"
 #include "store/protocol/messages.h"
+#include "store/service/contain.h"
 #include "store/service/feed_hub.h"
 #include "store/service/job_runner.h"
 #include "store/service/locked_master.h"
@@ -17,6 +18,14 @@
 #include "store/service/worker.h"
 
 namespace mooncake::store {
+
+/// The same handler, but one that throws does not end the process: its caller is told kInternal, by the answer that it drops.
+template <typename Handler>
+rpc::Handler contained(const char* name, Handler handler) {
+    return [name, handler = std::move(handler)](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> answer) {
+        contain(name, [&] { handler(body, std::move(answer)); });
+    };
+}
 
 /// What clients can call over RPC: one function each, run on an I/O thread. Messages are read and made outside the master's lock; long batches
 /// take it several times, so that others get their turn. Borrows everything; must outlive the server it is attached to. Thread-safe.
@@ -72,14 +81,15 @@ private:
 
     /// Decodes and calls; what does not decode is answered with the error.
     template <typename Received>
-    rpc::Handler handler(Result<Received> (*decode)(std::span<const std::byte>), void (MasterCalls::*call)(const Received&, Answer)) {
-        return [this, decode, call](std::span<const std::byte> body, Answer answer) {
+    rpc::Handler handler(const char* name, Result<Received> (*decode)(std::span<const std::byte>),
+                         void (MasterCalls::*call)(const Received&, Answer)) {
+        return contained(name, [this, decode, call](std::span<const std::byte> body, Answer answer) {
             const Gate::Pass pass = gate_.enter();
             if (!pass) return answer->fail(Error(Code::kUnavailable, "the master is being stopped", ESHUTDOWN));
             const Result<Received> received = decode(body);
             if (!received) return answer->fail(received.error());
             (this->*call)(*received, std::move(answer));
-        };
+        });
     }
     /// Runs an operation on the state; something may be left to do for the jobs.
     template <typename Operation>

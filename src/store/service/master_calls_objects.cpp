@@ -73,14 +73,14 @@ void append(GetReply& to, GetReply from) {
 }  // namespace
 
 void MasterCalls::attach_objects(rpc::Server& server) {
-    server.handle(rpc::Method::kStoreExist, handler(decode_keys_request, &MasterCalls::exist));
-    server.handle(rpc::Method::kStoreGetReplicas, handler(decode_keys_request, &MasterCalls::get_replicas));
-    server.handle(rpc::Method::kStorePutStart, handler(decode_put_start_request, &MasterCalls::put_start));
-    server.handle(rpc::Method::kStorePutEnd, handler(decode_put_end_request, &MasterCalls::put_end));
-    server.handle(rpc::Method::kStorePutRevoke, handler(decode_put_revoke_request, &MasterCalls::put_revoke));
-    server.handle(rpc::Method::kStoreRemove, handler(decode_remove_request, &MasterCalls::remove));
-    server.handle(rpc::Method::kStoreRemoveMatching, handler(decode_remove_matching_request, &MasterCalls::remove_matching));
-    server.handle(rpc::Method::kStoreReplicaClear, handler(decode_replica_clear_request, &MasterCalls::replica_clear));
+    server.handle(rpc::Method::kStoreExist, handler("exist", decode_keys_request, &MasterCalls::exist));
+    server.handle(rpc::Method::kStoreGetReplicas, handler("get_replicas", decode_keys_request, &MasterCalls::get_replicas));
+    server.handle(rpc::Method::kStorePutStart, handler("put_start", decode_put_start_request, &MasterCalls::put_start));
+    server.handle(rpc::Method::kStorePutEnd, handler("put_end", decode_put_end_request, &MasterCalls::put_end));
+    server.handle(rpc::Method::kStorePutRevoke, handler("put_revoke", decode_put_revoke_request, &MasterCalls::put_revoke));
+    server.handle(rpc::Method::kStoreRemove, handler("remove", decode_remove_request, &MasterCalls::remove));
+    server.handle(rpc::Method::kStoreRemoveMatching, handler("remove_matching", decode_remove_matching_request, &MasterCalls::remove_matching));
+    server.handle(rpc::Method::kStoreReplicaClear, handler("replica_clear", decode_replica_clear_request, &MasterCalls::replica_clear));
 }
 
 void MasterCalls::exist(const ReceivedKeys& received, Answer answer) {

@@ -28,15 +28,16 @@ void MasterCalls::attach(rpc::Server& server) {
 }
 
 void MasterCalls::attach_segments(rpc::Server& server) {
-    server.handle(rpc::Method::kStoreMount, handler(decode_mount_request, &MasterCalls::mount));
-    server.handle(rpc::Method::kStoreRemount, handler(decode_remount_request, &MasterCalls::remount));
-    server.handle(rpc::Method::kStoreUnmount, handler(decode_unmount_request, &MasterCalls::unmount));
-    server.handle(rpc::Method::kStorePing, handler(decode_client_request, &MasterCalls::ping));
-    server.handle(rpc::Method::kStoreGoodbye, handler(decode_client_request, &MasterCalls::goodbye));
-    server.handle(rpc::Method::kStoreReportFailures, handler(decode_failure_report, &MasterCalls::report_failures));
-    server.handle(rpc::Method::kStoreSegments, [this](std::span<const std::byte>, Answer answer) { segments(std::move(answer)); });
-    server.handle(rpc::Method::kStoreFollow, handler(decode_client_request, &MasterCalls::follow));
-    server.handle(rpc::Method::kStoreAcknowledge, handler(decode_acknowledgement, &MasterCalls::acknowledge));
+    server.handle(rpc::Method::kStoreMount, handler("mount", decode_mount_request, &MasterCalls::mount));
+    server.handle(rpc::Method::kStoreRemount, handler("remount", decode_remount_request, &MasterCalls::remount));
+    server.handle(rpc::Method::kStoreUnmount, handler("unmount", decode_unmount_request, &MasterCalls::unmount));
+    server.handle(rpc::Method::kStorePing, handler("ping", decode_client_request, &MasterCalls::ping));
+    server.handle(rpc::Method::kStoreGoodbye, handler("goodbye", decode_client_request, &MasterCalls::goodbye));
+    server.handle(rpc::Method::kStoreReportFailures, handler("report_failures", decode_failure_report, &MasterCalls::report_failures));
+    server.handle(rpc::Method::kStoreSegments,
+                  contained("segments", [this](std::span<const std::byte>, Answer answer) { segments(std::move(answer)); }));
+    server.handle(rpc::Method::kStoreFollow, handler("follow", decode_client_request, &MasterCalls::follow));
+    server.handle(rpc::Method::kStoreAcknowledge, handler("acknowledge", decode_acknowledgement, &MasterCalls::acknowledge));
     server.handle(rpc::Method::kProbe, [](std::span<const std::byte>, Answer answer) { answer->reply({}); });
 }
 

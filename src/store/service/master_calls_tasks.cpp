@@ -17,9 +17,9 @@ uint64_t wall_ms(Time at, Time now) {
 }  // namespace
 
 void MasterCalls::attach_tasks(rpc::Server& server) {
-    server.handle(rpc::Method::kStoreCreateTask, handler(decode_task_request, &MasterCalls::create_task));
-    server.handle(rpc::Method::kStoreQueryTask, handler(decode_task_query, &MasterCalls::query_task));
-    server.handle(rpc::Method::kStoreEndTask, handler(decode_task_end, &MasterCalls::end_task));
+    server.handle(rpc::Method::kStoreCreateTask, handler("create_task", decode_task_request, &MasterCalls::create_task));
+    server.handle(rpc::Method::kStoreQueryTask, handler("query_task", decode_task_query, &MasterCalls::query_task));
+    server.handle(rpc::Method::kStoreEndTask, handler("end_task", decode_task_end, &MasterCalls::end_task));
 }
 
 void MasterCalls::create_task(const ReceivedTask& received, Answer answer) {

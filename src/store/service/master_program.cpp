@@ -8,6 +8,7 @@
 #include "base/options.h"
 #include "base/thread.h"
 #include "net/address.h"
+#include "store/service/contain.h"
 
 namespace mooncake::store {
 
@@ -131,14 +132,14 @@ Result<> MasterProgram::remove_metadata(const std::string& key) {
 }
 
 std::jthread MasterProgram::repeat(const std::string& name, Duration interval, std::function<void()> body) {
-    return start_thread(name, [this, interval, body = std::move(body)](const std::stop_token& stop) {
+    return start_thread(name, [this, name, interval, body = std::move(body)](const std::stop_token& stop) {
         while (true) {
             {
                 std::unique_lock lock(mutex_);
                 woken_.wait_for(lock, stop, interval, [] { return false; });
             }
             if (stop.stop_requested()) return;
-            body();
+            contain(name, body);
         }
     });
 }

@@ -13,10 +13,11 @@
 
 #include "base/thread.h"
 #include "base/thread_annotations.h"
+#include "store/service/contain.h"
 
 namespace mooncake::store {
 
-/// One thread for what takes too long for an I/O thread, one task after another. Thread-safe; stop() once, by the owner.
+/// One thread for what takes too long for an I/O thread, one task after another; one that throws costs itself alone. Thread-safe; stop() once, by the owner.
 class Worker {
 public:
     using Task = std::function<void(const std::stop_token& stop)>;
@@ -53,7 +54,7 @@ private:
             const Task task = std::move(tasks_.front());
             tasks_.pop_front();
             lock.unlock();
-            task(stop);
+            contain("a long call", [&] { task(stop); });
             lock.lock();
         }
     }

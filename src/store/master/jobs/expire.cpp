@@ -52,16 +52,28 @@ size_t finish_unmounts(Transaction& transaction, Time now) {
     return removed;
 }
 
+std::span<const Job> all_jobs() noexcept {
+    static constexpr Job kJobs[] = {
+        {"advance", [](Transaction& transaction, Time now, EvictionRun&) { transaction.advance(now); }},
+        {"expire_clients", [](Transaction& transaction, Time now, EvictionRun&) { expire_clients(transaction, now); }},
+        {"expire_writes", [](Transaction& transaction, Time now, EvictionRun&) { expire_writes(transaction, now); }},
+        {"finish_unmounts", [](Transaction& transaction, Time now, EvictionRun&) { finish_unmounts(transaction, now); }},
+        {"dispatch_tasks", [](Transaction& transaction, Time now, EvictionRun&) { dispatch_tasks(transaction, now); }},
+        {"run_drains", [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= run_drains(transaction, now); }},
+        {"evict_to_watermark",
+         [](Transaction& transaction, Time now, EvictionRun& result) {
+             const bool more = result.more;
+             result = evict_to_watermark(transaction, now);
+             result.more |= more;
+         }},
+    };
+    return kJobs;
+}
+
 EvictionRun run_jobs(Transaction& transaction, Time now) {
-    transaction.advance(now);
-    expire_clients(transaction, now);
-    expire_writes(transaction, now);
-    finish_unmounts(transaction, now);
-    dispatch_tasks(transaction, now);
-    const bool more = run_drains(transaction, now);
-    EvictionRun run = evict_to_watermark(transaction, now);
-    run.more |= more;
-    return run;
+    EvictionRun result;
+    for (const Job& job : all_jobs()) job.run(transaction, now, result);
+    return result;
 }
 
 }  // namespace mooncake::store

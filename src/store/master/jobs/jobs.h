@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "store/master/transaction.h"
 
@@ -30,7 +31,13 @@ size_t dispatch_tasks(Transaction& transaction, Time now);
 /// Goes on with all drains. Bounded per run: returns whether to call it again soon.
 bool run_drains(Transaction& transaction, Time now);
 
-/// All of them, in a good order; every 10 ms or so.
+/// All of them, in a good order; each may run without the others.
+struct Job {
+    const char* name;
+    void (*run)(Transaction& transaction, Time now, EvictionRun& result);
+};
+std::span<const Job> all_jobs() noexcept;
+/// Every 10 ms or so.
 EvictionRun run_jobs(Transaction& transaction, Time now);
 
 }  // namespace mooncake::store

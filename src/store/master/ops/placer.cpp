@@ -5,28 +5,44 @@
 
 namespace mooncake::store {
 
+namespace {
+
+/// Each name takes one replica; a suspect gets none but the first.
+uint32_t count_names(std::span<const SegmentView> view, std::span<const uint32_t> unreachable) {
+    uint32_t count = 0, last = UINT32_MAX;
+    for (const SegmentView& segment : view) {  // those of one name stand together
+        if (segment.name == last || is_suspect(segment, unreachable)) continue;
+        last = segment.name;
+        ++count;
+    }
+    return count;
+}
+
+}  // namespace
+
 Placer::Placer(Transaction& transaction, const WriteConfig& config, std::span<const uint32_t> unreachable, Time now)
     : transaction_(transaction), config_(config), unreachable_(unreachable), now_(now), evictor_(transaction, now) {
     const SegmentTable& segments = state().segments();
     for (const std::string& name : config.preferred_segments)
         for (const SegmentNumber number : segments.find_name(name))
             if (segments[number].view_position != UINT32_MAX) preferred_.push_back(segments[number].view_position);
+    if (config.replica_num > 1) replicas_max_ = std::clamp<uint32_t>(count_names(segments.view().segments, unreachable), 1, config.replica_num);
     if (config.replica_num == 1 && !config.writer_host.empty()) host_ = segments.host_number(config.writer_host);
 }
 
 uint32_t Placer::affordable(const Wanted& wanted) {
-    if (!state().options().tenants) return config_.replica_num;
+    if (!state().options().tenants) return replicas_max_;
     const Tenant& tenant = state().tenants()[wanted.tenant];
     const uint64_t each = state().rounded(wanted.length);
     const auto room = [&] { return tenant.effective_quota > tenant.charged_bytes ? tenant.effective_quota - tenant.charged_bytes : 0; };
     if (each > tenant.effective_quota) return 0;
-    const uint64_t needed = each * config_.replica_num;
+    const uint64_t needed = each * std::min<uint64_t>(replicas_max_, tenant.effective_quota / each);
     while (room() < needed) {
         const ObjectId unit = evictor_.next(wanted.tenant, room() < each ? Sacrifice::kPromised : Sacrifice::kSoftPinned);
         if (unit == 0) break;
         evictor_.evict(unit);
     }
-    return static_cast<uint32_t>(std::min<uint64_t>(config_.replica_num, room() / each));
+    return static_cast<uint32_t>(std::min<uint64_t>(replicas_max_, room() / each));
 }
 
 /// A suspect is better than a refusal, but one replica less is better than a suspect.

@@ -29,6 +29,8 @@ public:
     Placer(Transaction& transaction, const WriteConfig& config, std::span<const uint32_t> unreachable, Time now);
 
     Placed place(const Wanted& wanted);
+    /// How many replicas of one value can have a place, of those wished for; at least 1.
+    uint32_t replicas_max() const noexcept { return replicas_max_; }
     /// So many of the next one's length are to be placed.
     void expect(size_t values) { evictor_.expect(values); }
     /// After a kNoAvailableHandle: when it may be worth trying again, from now; zero: not by waiting.
@@ -49,6 +51,7 @@ private:
     std::vector<uint32_t> preferred_;     // positions in the view
     std::vector<uint32_t> names_in_use_;  // by the replicas of this value; kept for its memory
     uint32_t host_ = UINT32_MAX;
+    uint32_t replicas_max_ = 1;
 };
 
 }  // namespace mooncake::store

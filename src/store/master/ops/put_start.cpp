@@ -11,7 +11,7 @@ namespace mooncake::store {
 namespace {
 
 StoreCode check_config(const MasterOptions& options, const WriteConfig& config) {
-    if (config.replica_num == 0) return StoreCode::kInvalidParams;
+    if (config.replica_num == 0 || config.replica_num > kReplicasMax) return StoreCode::kInvalidParams;
     if (!config.soft_pin_ttl) return StoreCode::kOk;
     const bool sensible = config.soft_pin == SoftPinAction::kEnable && *config.soft_pin_ttl >= Duration::zero() &&
                           *config.soft_pin_ttl <= options.soft_pin_ttl_max;
@@ -27,7 +27,7 @@ public:
 
     PutStartReply run() {
         reply_.items.resize(request_.items.size());
-        reply_.replicas.reserve(request_.items.size() * request_.config.replica_num);
+        reply_.replicas.reserve(request_.items.size());
         StoreCode refused = admit();
         for (size_t i = 0; i < request_.items.size(); ++i) {
             if (refused == StoreCode::kOk && i % kPrefetch == 0) prefetch(i);
@@ -44,6 +44,7 @@ public:
 
 private:
     static constexpr size_t kPrefetch = 32;
+    static constexpr size_t kReplicasInAnswer = 8 << 20;  // 128 MiB; clients take no more
 
     const MasterState& state() const { return transaction_.state(); }
     /// Not as wanted: neither started nor there, nor on its way by another.
@@ -55,6 +56,7 @@ private:
     StoreCode admit() {
         if (!request_.client) return StoreCode::kInvalidParams;
         if (const StoreCode code = check_config(state().options(), request_.config); code != StoreCode::kOk) return code;
+        if (request_.items.size() * placer_.replicas_max() > kReplicasInAnswer) return StoreCode::kInvalidParams;
         tenant_ = state().tenant(request_.tenant);
         if (tenant_ == 0 || (state().options().tenants && !state().tenants()[tenant_].requested_quota))
             return StoreCode::kTenantNotRegistered;

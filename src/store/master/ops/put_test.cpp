@@ -212,6 +212,27 @@ TEST_F(Put, PlacesReplicasOnDifferentNodesAsFarAsThereAre) {
     EXPECT_EQ(start({{.key = "nine", .length = 100}}, {.replica_num = 9}).items[0].replica_count, 3u) << "best effort";
 }
 
+TEST_F(Put, WithAbsurdlyManyReplicasTakesNoMoreThanThereAre) {
+    std::vector<std::string> keys;
+    for (int i = 0; i < 1000; ++i) keys.push_back(std::to_string(i));
+    std::vector<PutItem> items;
+    for (const std::string& key : keys) items.push_back({.key = key, .length = 1, .group = {}});
+    const PutStartReply reply = start(items, {.replica_num = kReplicasMax});
+    EXPECT_EQ(reply.items[0].code, StoreCode::kOk);
+    EXPECT_EQ(reply.items[0].replica_count, 1u);
+    EXPECT_LE(reply.replicas.capacity(), 2 * items.size()) << "nothing is made ready for replicas that can have no place";
+    EXPECT_EQ(start("k", 1, {.replica_num = kReplicasMax + 1}).code, StoreCode::kInvalidParams);
+}
+
+TEST_F(Put, OfMoreReplicasThanAnAnswerCanNameIsRefused) {
+    for (uint64_t number = 2; number <= 100; ++number) add_node(number);
+    const std::vector<PutItem> items(100'000, PutItem{.key = "k", .length = 1, .group = {}});
+    const PutStartReply reply = start(items, {.replica_num = 100});
+    EXPECT_EQ(reply.items[0].code, StoreCode::kInvalidParams);
+    EXPECT_EQ(reply.items.back().code, StoreCode::kInvalidParams);
+    EXPECT_EQ(state().objects().size(), 0u);
+}
+
 TEST_F(Put, GoesToThePreferredSegment) {
     for (uint64_t n = 2; n < 10; ++n) add_node(n);
     for (int i = 0; i < 8; ++i) {

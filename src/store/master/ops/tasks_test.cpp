@@ -232,6 +232,27 @@ TEST_F(Quotas, EvictTheirOwnTenantsMemoryAndRefuseWhatCannotFit) {
     EXPECT_TRUE(holds("other"));
 }
 
+TEST_F(Quotas, EvictNothingForReplicasThatCanHaveNoPlace) {
+    quota("a", 8 * kKiB);
+    tenant_ = "a";
+    for (int i = 0; i < 4; ++i) put(std::to_string(i));
+    EXPECT_EQ(put("n", kKiB, {.replica_num = 60'000}), StoreCode::kOk);
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(holds(std::to_string(i))) << i;
+    EXPECT_EQ(object("n").replicas.size(), 1u);
+}
+
+TEST_F(Quotas, EvictNothingForReplicasThatTheyCanNeverPay) {
+    for (uint64_t number = 2; number <= 8; ++number) add_node(number);
+    quota("a", 4 * kKiB);
+    tenant_ = "a";
+    put("0");
+    put("1");
+    EXPECT_EQ(put("n", 2 * kKiB, {.replica_num = 8}), StoreCode::kOk);
+    EXPECT_EQ(object("n").replicas.size(), 2u) << "all that the quota pays for, with what it has given up for them";
+    EXPECT_EQ(put("m", 3 * kKiB, {.replica_num = 8}), StoreCode::kOk);
+    EXPECT_EQ(object("m").replicas.size(), 1u);
+}
+
 TEST_F(Quotas, ShrinkInProportionToWhatIsMounted) {
     quota("a", 3 * kPool);
     quota("b", kPool);

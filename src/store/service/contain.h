@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string_view>
+#include <utility>
+
+namespace mooncake::store {
+
+/// Tells the log that an operation threw; now and then where there are many.
+void log_contained(std::string_view operation, std::string_view what) noexcept;
+
+/// Runs what somebody asked for. Errors are values: what throws all the same (memory that is not there, a mistake of ours) costs this one operation,
+/// not the process. The state allows that: operations throw while they decide, never while a change is applied (Transaction::apply). Returns whether
+/// it came to its end.
+template <typename Work>
+bool contain(std::string_view operation, Work&& work) {
+    try {
+        std::forward<Work>(work)();
+        return true;
+    } catch (const std::exception& problem) {
+        log_contained(operation, problem.what());
+        return false;
+    }
+}
+
+}  // namespace mooncake::store
