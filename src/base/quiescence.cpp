@@ -1,42 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/quiescence.h"
 
+#include "base/thread_number.h"
+
 namespace mooncake {
 
+bool Quiescence::take_free(Slot& slot) noexcept {
+    uint32_t state = slot.state.load(std::memory_order_relaxed);
+    return (state & kOpenMask) == 0 && slot.state.compare_exchange_strong(state, state + 1, std::memory_order_seq_cst);
+}
+
+bool Quiescence::join(Slot& slot) noexcept {
+    // Not where a revoker waits: Sections that overlap without end would keep its generation from ending.
+    if (slot.waiters.load(std::memory_order_relaxed) != 0) return false;
+    uint32_t state = slot.state.load(std::memory_order_relaxed);
+    return (state & kOpenMask) != kOpenMask && slot.state.compare_exchange_strong(state, state + 1, std::memory_order_seq_cst);
+}
+
 uint32_t Quiescence::take_slot() noexcept {
-    // Threads start at different slots, so that in the common case each has one to itself.
-    static constinit std::atomic<uint32_t> next_thread{0};
-    static thread_local const uint32_t home = next_thread.fetch_add(1, std::memory_order_relaxed) % kSlots;
-    SpinPause pause;
-    for (uint32_t i = home;; i = (i + 1) % kSlots) {
-        uint32_t sequence = slots_[i].sequence.load(std::memory_order_relaxed);
-        if (sequence % 2 == 0 && slots_[i].sequence.compare_exchange_strong(sequence, sequence + 1, std::memory_order_seq_cst)) return i;
-        if ((i + 1) % kSlots == home) pause();
+    const uint32_t home = thread_number() % kSlots;
+    for (SpinPause pause;; pause()) {
+        for (uint32_t i = 0; i < kSlots; ++i)
+            if (const uint32_t slot = (home + i) % kSlots; take_free(slots_[slot])) return slot;
+        // All are taken, perhaps by Sections that last: waiting for one to end could take for ever. A revoker waits at one slot at
+        // a time, so there is one to share.
+        for (uint32_t i = 0; i < kSlots; ++i)
+            if (const uint32_t slot = (home + i) % kSlots; join(slots_[slot])) return slot;
     }
 }
 
-bool Quiescence::wait_for(Slot& slot, Deadline deadline, FutexScope scope) noexcept {
-    const uint32_t seen = slot.sequence.load(std::memory_order_seq_cst);
-    if (seen % 2 == 0) return true;
+bool Quiescence::wait_for(Slot& slot, Deadline deadline) noexcept {
+    const uint32_t seen = slot.state.load(std::memory_order_seq_cst);
+    if ((seen & kOpenMask) == 0) return true;
     slot.waiters.fetch_add(1, std::memory_order_seq_cst);
-    bool over = slot.sequence.load(std::memory_order_seq_cst) != seen;
-    while (!over && !deadline.passed()) {
-        futex_wait(slot.sequence, seen, deadline, scope);
-        over = slot.sequence.load(std::memory_order_seq_cst) != seen;
+    const auto over = [seen](uint32_t state) { return (state & ~kOpenMask) != (seen & ~kOpenMask); };
+    uint32_t now = slot.state.load(std::memory_order_seq_cst);
+    while (!over(now) && !deadline.passed()) {
+        futex_wait(slot.state, now, deadline);
+        now = slot.state.load(std::memory_order_seq_cst);
     }
     slot.waiters.fetch_sub(1, std::memory_order_seq_cst);
-    return over;
+    return over(now);
 }
 
-bool Quiescence::quiesce(Deadline deadline, FutexScope scope) noexcept {
+bool Quiescence::quiesce(Deadline deadline) noexcept {
     bool all = true;
-    for (Slot& slot : slots_) all = wait_for(slot, deadline, scope) && all;
+    for (Slot& slot : slots_) all = wait_for(slot, deadline) && all;
     return all;
-}
-
-void Quiescence::abandon(FutexScope scope) noexcept {
-    for (uint32_t i = 0; i < kSlots; ++i)
-        if (slots_[i].sequence.load(std::memory_order_seq_cst) % 2 != 0) leave(i, scope);
 }
 
 }  // namespace mooncake

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <type_traits>
 
 #include "base/futex.h"
 
@@ -15,47 +14,51 @@ namespace mooncake {
 /// every Section that may have seen the old permission is over. Permission and question must be ordered by a mutex or by
 /// seq_cst accesses to one variable.
 ///
-/// Thread-safe; at most kSlots Sections are open at once, further ones spin. Plain atomics without pointers, so it may lie in
-/// memory shared between processes (then with FutexScope::kShared everywhere).
+/// Thread-safe. Any number of Sections may be open at once, also several of one thread. Up to kSlots threads have a cache line
+/// each; further ones share.
 class Quiescence {
 public:
     static constexpr uint32_t kSlots = 64;
 
     class Section {
     public:
-        Section(Quiescence& owner, uint32_t slot, FutexScope scope) noexcept : owner_(owner), slot_(slot), scope_(scope) {}
-        ~Section() { owner_.leave(slot_, scope_); }
+        Section(Quiescence& owner, uint32_t slot) noexcept : owner_(owner), slot_(slot) {}
+        ~Section() { owner_.leave(slot_); }
         Section(const Section&) = delete;
         Section& operator=(const Section&) = delete;
 
     private:
         Quiescence& owner_;
         const uint32_t slot_;
-        const FutexScope scope_;
     };
 
-    Section enter(FutexScope scope = FutexScope::kProcess) noexcept { return Section(*this, take_slot(), scope); }
+    Section enter() noexcept { return Section(*this, take_slot()); }
 
     /// Waits for the end of the Sections open now. False at the deadline: then some of them still run. Not inside a Section.
-    bool quiesce(Deadline deadline, FutexScope scope = FutexScope::kProcess) noexcept;
-    /// Ends the Sections of a process that shared this with us and died inside them.
-    void abandon(FutexScope scope) noexcept;
+    bool quiesce(Deadline deadline) noexcept;
 
 private:
+    /// `state` is generation << 8 | open Sections. The generation moves when the last of them ends: then all that were open when a
+    /// revoker looked are over, whoever has entered since.
     struct alignas(64) Slot {
-        std::atomic<uint32_t> sequence{0};  // odd: a Section is open
+        std::atomic<uint32_t> state{0};
         std::atomic<uint32_t> waiters{0};
     };
+    static constexpr uint32_t kOpenMask = 0xff, kGeneration = 0x100;
 
     uint32_t take_slot() noexcept;
-    void leave(uint32_t slot, FutexScope scope) noexcept {
-        slots_[slot].sequence.fetch_add(1, std::memory_order_seq_cst);
-        if (slots_[slot].waiters.load(std::memory_order_seq_cst) != 0) futex_wake_all(&slots_[slot].sequence, scope);
+    static bool take_free(Slot& slot) noexcept;
+    static bool join(Slot& slot) noexcept;
+    void leave(uint32_t slot) noexcept {
+        std::atomic<uint32_t>& state = slots_[slot].state;
+        uint32_t before = state.load(std::memory_order_relaxed), after = 0;
+        do after = (before & kOpenMask) == 1 ? before - 1 + kGeneration : before - 1;
+        while (!state.compare_exchange_weak(before, after, std::memory_order_seq_cst, std::memory_order_relaxed));
+        if ((after & kOpenMask) == 0 && slots_[slot].waiters.load(std::memory_order_seq_cst) != 0) futex_wake_all(&state);
     }
-    static bool wait_for(Slot& slot, Deadline deadline, FutexScope scope) noexcept;
+    static bool wait_for(Slot& slot, Deadline deadline) noexcept;
 
     std::array<Slot, kSlots> slots_;
 };
-static_assert(std::is_standard_layout_v<Quiescence> && sizeof(Quiescence) == 4096);
 
 }  // namespace mooncake

@@ -2,12 +2,9 @@
 #include "base/quiescence.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <latch>
 #include <memory>
-#include <new>
 #include <thread>
 #include <vector>
 
@@ -116,31 +113,35 @@ TEST(Quiescence, MoreThreadsThanSlotsStillGetIn) {
     EXPECT_TRUE(quiescence.quiesce(Deadline::after(0s)));
 }
 
-TEST(Quiescence, WorksInMemorySharedBetweenProcesses) {
-    void* const memory = ::mmap(nullptr, sizeof(Quiescence) + 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(memory, MAP_FAILED);
-    auto* const quiescence = new (memory) Quiescence;
-    auto* const step = new (static_cast<char*>(memory) + sizeof(Quiescence)) std::atomic<uint32_t>(0);
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-        {
-            const auto section = quiescence->enter(FutexScope::kShared);
-            step->store(1);
-            futex_wake_all(step, FutexScope::kShared);
-            while (step->load() != 2) futex_wait(*step, 1, Deadline::after(60s), FutexScope::kShared);
-        }
-        ::_exit(0);
-    }
-    while (step->load() != 1) futex_wait(*step, 0, Deadline::after(60s), FutexScope::kShared);
-    EXPECT_FALSE(quiescence->quiesce(Deadline::after(1ms), FutexScope::kShared));
-    step->store(2);
-    futex_wake_all(step, FutexScope::kShared);
-    EXPECT_TRUE(quiescence->quiesce(Deadline::after(60s), FutexScope::kShared));
-    int status = 0;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    ::munmap(memory, sizeof(Quiescence) + 64);
+TEST(Quiescence, SectionsOfAThreadMayBeOpenedWhileAllSlotsAreTaken) {
+    // Whoever holds a Section may need another, or wait for who does: so none may wait for a free slot.
+    Quiescence quiescence;
+    std::latch all_inside(Quiescence::kSlots + 16);
+    std::vector<std::jthread> threads;
+    for (uint32_t t = 0; t < Quiescence::kSlots + 16; ++t)
+        threads.emplace_back([&] {
+            const auto outer = quiescence.enter();
+            all_inside.arrive_and_wait();
+            const auto inner = quiescence.enter();
+        });
+    threads.clear();
+    EXPECT_TRUE(quiescence.quiesce(Deadline::after(0s)));
+}
+
+TEST(Quiescence, ARevokerIsNotKeptWaitingByThreadsThatShareASlot) {
+    // More threads than slots, so that in every slot one enters before another has left.
+    Quiescence quiescence;
+    std::atomic<bool> stop{false};
+    std::vector<std::jthread> threads;
+    for (uint32_t t = 0; t < 2 * Quiescence::kSlots; ++t)
+        threads.emplace_back([&] {
+            while (!stop) {
+                const auto section = quiescence.enter();
+                std::this_thread::yield();
+            }
+        });
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(quiescence.quiesce(Deadline::after(60s)));
+    stop = true;
 }
 
 }  // namespace

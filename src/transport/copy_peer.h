@@ -30,8 +30,8 @@ struct CopyChunk {
 using CopyFailures = std::vector<std::pair<size_t, Error>>;
 
 /// Whether the local side may be touched directly. Everything else is left to the kernel, which reports a bad address.
-inline bool is_mapped_host_memory(const Slice& slice) noexcept {
-    return slice.region != nullptr && slice.region->kind == MemoryKind::kHost;
+inline bool may_touch_local(Direction direction, const Slice& slice) noexcept {
+    return slice.region != nullptr && slice.region->kind == MemoryKind::kHost && (direction == Direction::kWrite || slice.region->writable);
 }
 
 /// The common half of the peers whose transfers are copies done by our CPU (self, shm): cuts the submitted slices into chunks,

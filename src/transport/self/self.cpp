@@ -23,7 +23,7 @@ bool overlapping(const Slice& slice) noexcept {
     return local < slice.remote ? slice.remote - local < slice.length : local - slice.remote < slice.length;
 }
 
-/// Our own memory. Every piece is checked and copied within one section of the access table.
+/// Our own memory. Every piece is checked and copied within one section of the access table; no section is opened inside another.
 class SelfPeer final : public CopyPeer {
 public:
     SelfPeer(CopyPool& pool, AccessTable& access) : CopyPeer(pool), access_(access) {}
@@ -53,7 +53,7 @@ Error unmapped(const Slice& slice, const CrossResult& result) {
 Result<> copy_piece(Direction direction, const Slice& slice, uint64_t offset, uint64_t length) {
     std::byte* const local = slice.local + offset;
     auto* const remote = reinterpret_cast<std::byte*>(slice.remote + offset);
-    if (is_mapped_host_memory(slice)) {
+    if (may_touch_local(direction, slice)) {
         if (direction == Direction::kRead) slice.copy(local, remote, length);
         else slice.copy(remote, local, length);
         return {};
@@ -68,19 +68,21 @@ Result<> copy_piece(Direction direction, const Slice& slice, uint64_t offset, ui
 Result<> move_piece(Direction direction, const Slice& slice, uint64_t offset, std::span<std::byte> bounce) {
     std::byte* const local = slice.local + offset;
     auto* const remote = reinterpret_cast<std::byte*>(slice.remote + offset);
-    if (is_mapped_host_memory(slice)) {
-        if (direction == Direction::kRead) std::memmove(local, remote, bounce.size());
-        else std::memmove(remote, local, bounce.size());
+    std::byte* const from = direction == Direction::kRead ? remote : local;
+    std::byte* const to = direction == Direction::kRead ? local : remote;
+    if (may_touch_local(direction, slice)) {
+        std::memmove(to, from, bounce.size());
         return {};
     }
-    const Slice by_bounce{.local = slice.local + offset, .remote = reinterpret_cast<uint64_t>(bounce.data()), .length = bounce.size()};
-    if (direction == Direction::kRead) {
-        std::memcpy(bounce.data(), remote, bounce.size());
-        return copy_piece(Direction::kRead, by_bounce, 0, bounce.size());
-    }
-    MC_RETURN_IF_ERROR(copy_piece(Direction::kWrite, by_bounce, 0, bounce.size()));
-    std::memcpy(remote, bounce.data(), bounce.size());
-    return {};
+    const auto by_kernel = [&](Direction way, std::byte* there) -> Result<> {
+        const CrossPiece piece{.local = bounce.data(), .remote = address_of(there), .length = bounce.size()};
+        CrossResult result = cross_copy(::getpid(), way, std::span(&piece, 1));
+        if (result.fault == CrossResult::Fault::kNone) return {};
+        if (result.fault != CrossResult::Fault::kSystem) result.fault = there == local ? CrossResult::Fault::kLocal : CrossResult::Fault::kRemote;
+        return Unexpected(unmapped(slice, result));
+    };
+    MC_RETURN_IF_ERROR(by_kernel(Direction::kRead, from));
+    return by_kernel(Direction::kWrite, to);
 }
 
 Result<> SelfPeer::check(Direction direction, const Slice& slice) const {
@@ -117,16 +119,18 @@ Result<> SelfPeer::copy_checked(const CopyChunk& chunk, const Slice& slice) {
 }
 
 void SelfPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
-    if (chunk.slices.size() == 1 && overlapping(chunk.slices.front())) {
-        // It may be long, so it must not lie in one section.
-        if (auto done = copy_overlapping(chunk.direction, chunk.slices.front()); !done) failures.emplace_back(0, std::move(done).error());
-        return;
-    }
-    const auto section = access_.section();
-    for (size_t i = 0; i < chunk.slices.size(); ++i) {
-        const Slice& slice = chunk.slices[i];
-        auto done = overlapping(slice) ? copy_overlapping(chunk.direction, slice) : copy_checked(chunk, slice);
+    const auto note = [&failures](size_t i, Result<> done) {
         if (!done) failures.emplace_back(i, std::move(done).error());
+    };
+    for (size_t i = 0; i < chunk.slices.size();) {
+        if (overlapping(chunk.slices[i])) {
+            // It may be long, so it opens one section after the other by itself.
+            note(i, copy_overlapping(chunk.direction, chunk.slices[i]));
+            ++i;
+            continue;
+        }
+        const auto section = access_.section();
+        for (; i < chunk.slices.size() && !overlapping(chunk.slices[i]); ++i) note(i, copy_checked(chunk, chunk.slices[i]));
     }
 }
 

@@ -2,9 +2,12 @@
 #include "transport/self/self.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
+#include <latch>
+#include <thread>
 
 #include "transport/testing/conformance.h"
 
@@ -72,6 +75,50 @@ TEST_F(SelfTransport, MovesOverlappingRangesAmongOthers) {
                       {.local = area.data() + 20'000, .remote = area.address() + 5000, .length = 1000, .region = region}};
     ASSERT_TRUE(transfer(*peer, Direction::kWrite, slices));
     EXPECT_EQ(std::memcmp(expected.data(), area.data(), expected.size()), 0);
+}
+
+TEST_F(SelfTransport, MovesOverlappingRangesInMoreThreadsThanSectionsHaveSlots) {
+    constexpr uint64_t kThreads = Quiescence::kSlots + 16, kStep = 4096;
+    /// Keeps everybody in the section of the first slice until all are there.
+    struct Gathering final : Copier {
+        void begin() noexcept override {}
+        void copy(std::byte*, const std::byte*, uint64_t) noexcept override { all_inside.arrive_and_wait(); }
+        void passed(const std::byte*, uint64_t) noexcept override {}
+        std::latch all_inside{kThreads};
+    } gathering;
+    std::vector<std::jthread> threads;
+    for (uint64_t t = 0; t < kThreads; ++t)
+        threads.emplace_back([&, t] {
+            std::byte* const mine = area.data() + t * kStep;
+            const uint64_t remote = area.address() + t * kStep;
+            Slice slices[] = {{.local = mine, .remote = remote + 64, .length = 64, .region = region, .copier = &gathering},
+                              {.local = mine + 128, .remote = remote + 152, .length = 64, .region = region}};
+            EXPECT_TRUE(transfer(*peer, Direction::kWrite, slices));
+        });
+}
+
+TEST_F(SelfTransport, ReportsMemoryThatCannotBeWritten) {
+    const TestMemory sealed(64 << 10);
+    MemoryRegion read_only = sealed.region(0, sealed.length());
+    read_only.writable = false;
+    const MemoryRegion* const sealed_region = pair.target().add(read_only);
+    ASSERT_EQ(::mprotect(sealed.data(), sealed.length(), PROT_READ), 0);
+    const Slice from_it{.local = sealed.data(), .remote = area.address(), .length = 1000, .region = sealed_region};
+    EXPECT_TRUE(transfer(*peer, Direction::kWrite, from_it));
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, from_it)), Code::kNotRegistered);
+    const Slice to_it{.local = area.data(), .remote = sealed.address(), .length = 1000, .region = region};
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, to_it)), Code::kNotRegistered);
+    const Slice within{.local = sealed.data(), .remote = sealed.address() + 10, .length = 1000, .region = sealed_region};
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, within)), Code::kNotRegistered);
+}
+
+TEST_F(SelfTransport, ReportsAnOverlapThatIsNoLongerMapped) {
+    const TestMemory gone(64 << 10);
+    pair.target().add(gone);
+    ASSERT_EQ(::mprotect(gone.data(), gone.length(), PROT_NONE), 0);
+    for (const Direction direction : {Direction::kRead, Direction::kWrite})
+        EXPECT_EQ(code_of(transfer(*peer, direction, {.local = gone.data(), .remote = gone.address() + 10, .length = 1000})),
+                  Code::kNotRegistered);
 }
 
 TEST_F(SelfTransport, RefusesAnOverlapThatIsNotRegistered) {

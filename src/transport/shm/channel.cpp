@@ -13,7 +13,7 @@ namespace mooncake::shm {
 
 namespace {
 
-constexpr std::string_view kEndpointPrefix = "1 ";
+constexpr std::string_view kEndpointPrefix = "2 ";
 constexpr size_t kNameMax = 64;
 
 struct Address {

@@ -33,7 +33,7 @@ struct Received {
     std::array<MemoryFile, kFilesMax> files;
 };
 
-/// What Transport::endpoint() publishes: "1 NAME".
+/// What Transport::endpoint() publishes: "2 NAME".
 std::string encode_endpoint(std::string_view socket_name);
 /// The socket name. kNotSupported for another version or anything that makes no sense.
 Result<std::string> decode_endpoint(std::string_view text);

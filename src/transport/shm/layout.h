@@ -10,7 +10,7 @@
 /// byte order of the host. A change of meaning or size needs a new kVersion.
 namespace mooncake::shm {
 
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 
 // ---- the region table: one file per engine, written by its owner, mapped read-only by its peers
 
@@ -25,6 +25,7 @@ struct alignas(64) TableEntry {
     std::atomic<uint64_t> length;
     std::atomic<uint64_t> memory;  // shared memory that holds it, to be asked for; 0: none
     std::atomic<uint64_t> offset;  // where it begins there
+    std::atomic<uint64_t> rights;  // 0: to be read only; 1: to be written, too
 };
 
 struct alignas(4096) TableHeader {
@@ -53,7 +54,7 @@ enum class MessageKind : uint16_t {
     kMemoryGone = 6,  // target: some memory it handed out is no longer in the table
 };
 
-enum class Refusal : uint64_t { kOtherVersion = 1, kOtherIncarnation = 2, kFull = 3 };
+enum class Refusal : uint64_t { kOtherVersion = 1, kOtherIncarnation = 2, kFull = 3, kStopped = 4 };
 
 struct Message {
     uint32_t magic = kMessageMagic;

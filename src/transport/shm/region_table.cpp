@@ -30,6 +30,7 @@ Result<std::unique_ptr<RegionTable>> RegionTable::create(Incarnation incarnation
 
 Result<uint32_t> RegionTable::publish(const Region& region) {
     Lock lock(mutex_);
+    if (closed_) return fail(Code::kUnavailable, "memory is not lent any more");
     uint32_t number = used_;
     if (!free_.empty()) {
         number = free_.back();
@@ -45,6 +46,7 @@ Result<uint32_t> RegionTable::publish(const Region& region) {
     found.length.store(region.length, std::memory_order_relaxed);
     found.memory.store(region.memory, std::memory_order_relaxed);
     found.offset.store(region.offset, std::memory_order_relaxed);
+    found.rights.store(region.writable ? 1 : 0, std::memory_order_relaxed);
     found.state.store((generation + 1) << 1 | 1, std::memory_order_seq_cst);  // publishes the fields: RemoteTable::read()
     header().changes.fetch_add(1, std::memory_order_seq_cst);
     return number;
@@ -59,6 +61,13 @@ void RegionTable::withdraw(uint32_t number) {
 void RegionTable::release(uint32_t number) {
     Lock lock(mutex_);
     free_.push_back(number);
+}
+
+void RegionTable::close() {
+    Lock lock(mutex_);
+    closed_ = true;
+    for (uint32_t number = 0; number < used_; ++number) entry(number).state.fetch_and(~uint64_t{1}, std::memory_order_seq_cst);
+    header().changes.fetch_add(1, std::memory_order_seq_cst);
 }
 
 Result<RemoteTable> RemoteTable::open(const MemoryFile& file, Incarnation expected) {
@@ -82,7 +91,8 @@ std::vector<RemoteTable::Found> RemoteTable::read() const {
         const RegionTable::Region region{.address = from.address.load(std::memory_order_acquire),
                                          .length = from.length.load(std::memory_order_acquire),
                                          .memory = from.memory.load(std::memory_order_acquire),
-                                         .offset = from.offset.load(std::memory_order_acquire)};
+                                         .offset = from.offset.load(std::memory_order_acquire),
+                                         .writable = from.rights.load(std::memory_order_acquire) == 1};
         // Acquire above: the fields are read before this. If it did not change they belong together.
         if (from.state.load(std::memory_order_relaxed) != state) continue;
         if (region.length == 0 || region.address + region.length < region.address) continue;

@@ -23,16 +23,19 @@ public:
         uint64_t length = 0;
         uint64_t memory = 0;  // as in TableEntry
         uint64_t offset = 0;
+        bool writable = true;
     };
 
     static Result<std::unique_ptr<RegionTable>> create(Incarnation incarnation);
 
-    /// The entry's number. kNoSpace when all are in use.
+    /// The entry's number. kNoSpace when all are in use, kUnavailable once closed.
     Result<uint32_t> publish(const Region& region);
     /// No peer that looks from now on finds it; who looked before is waited for elsewhere.
     void withdraw(uint32_t entry);
     /// Gives a withdrawn entry's number back.
     void release(uint32_t entry);
+    /// Withdraws all entries, for good.
+    void close();
 
     int fd() const noexcept { return file_.fd(); }
 
@@ -48,6 +51,7 @@ private:
     Mutex mutex_;
     std::vector<uint32_t> free_ MC_GUARDED_BY(mutex_);
     uint32_t used_ MC_GUARDED_BY(mutex_) = 0;
+    bool closed_ MC_GUARDED_BY(mutex_) = false;
 };
 
 /// The table of a peer, mapped read-only. Thread-safe. Nothing in it is trusted: whatever it holds, reading it is safe.
@@ -58,7 +62,7 @@ public:
     static Result<RemoteTable> open(const MemoryFile& file, Incarnation expected);
 
     uint64_t changes() const noexcept { return header().changes.load(std::memory_order_seq_cst); }
-    /// Pairs with RegionTable::withdraw(): asked inside a Section of the claims page, it says whether the region may be touched.
+    /// Pairs with RegionTable::withdraw(): asked inside a Section that claims the entry, it says whether the region may be touched.
     bool still(uint32_t number, uint64_t state) const noexcept { return entry(number).state.load(std::memory_order_seq_cst) == state; }
 
     struct Found {

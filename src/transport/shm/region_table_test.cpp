@@ -22,15 +22,17 @@ MemoryFile duplicate(int fd) { return MemoryFile(::fcntl(fd, F_DUPFD_CLOEXEC, 0)
 class RegionTableTest : public ::testing::Test {
 protected:
     RegionView view() { return {remote, memories}; }
-    bool covers(const RegionView& seen, uint64_t address, uint64_t length) {
+    bool covers(const RegionView& seen, uint64_t address, uint64_t length, Access access = Access::kWrite) {
         size_t hint = random() % 10;
-        return seen.find(remote, {address, length}, hint) != nullptr;
+        Claims::Section section(claims);
+        return seen.find(remote, section, {address, length}, access, hint) != nullptr;
     }
 
     const Incarnation incarnation = Incarnation::random();
     const std::unique_ptr<RegionTable> table = RegionTable::create(incarnation).value();
     const RemoteTable remote = RemoteTable::open(duplicate(table->fd()), incarnation).value();
     RemoteMemories memories;
+    Claims claims;
     std::mt19937_64 random{1};
 };
 
@@ -75,6 +77,42 @@ TEST_F(RegionTableTest, AnOldViewNeverTakesANewRegionForTheOldOne) {
     EXPECT_FALSE(covers(old, 1000, 50));
     EXPECT_NE(old.changes(), remote.changes());
     EXPECT_TRUE(covers(view(), 1000, 50));
+}
+
+TEST_F(RegionTableTest, TellsWhatMayOnlyBeRead) {
+    ASSERT_TRUE(table->publish({.address = 1000, .length = 100}));
+    ASSERT_TRUE(table->publish({.address = 1100, .length = 100, .writable = false}));
+    const RegionView seen = view();
+    EXPECT_TRUE(covers(seen, 1000, 200, Access::kRead));
+    EXPECT_FALSE(covers(seen, 1000, 200, Access::kWrite));
+    EXPECT_FALSE(covers(seen, 1150, 1, Access::kWrite));
+    EXPECT_TRUE(covers(seen, 1000, 100, Access::kWrite));
+}
+
+TEST_F(RegionTableTest, ClaimsEveryRegionOfARangeBeforeItIsUsed) {
+    std::vector<uint32_t> entries;
+    for (uint64_t i = 0; i < 4; ++i) entries.push_back(table->publish({.address = 1000 + i * 100, .length = 100}).value());
+    const RegionView seen = view();
+    Claims::Section section(claims);
+    size_t hint = 0;
+    ASSERT_NE(seen.find(remote, section, {1150, 100}, Access::kWrite, hint), nullptr);
+    EXPECT_TRUE(claims.wait_for(entries[0], Deadline::after(0s)));
+    EXPECT_FALSE(claims.wait_for(entries[1], Deadline::after(0s)));
+    EXPECT_FALSE(claims.wait_for(entries[2], Deadline::after(0s)));
+    EXPECT_TRUE(claims.wait_for(entries[3], Deadline::after(0s)));
+}
+
+TEST_F(RegionTableTest, HasNothingForAnybodyOnceClosed) {
+    const uint32_t entry = table->publish({.address = 1000, .length = 100}).value();
+    const RegionView old = view();
+    table->close();
+    EXPECT_FALSE(covers(old, 1000, 1));
+    EXPECT_NE(old.changes(), remote.changes());
+    EXPECT_TRUE(view().regions().empty());
+    EXPECT_EQ(code_of(table->publish({.address = 1000, .length = 100})), Code::kUnavailable);
+    table->withdraw(entry);
+    table->release(entry);
+    EXPECT_TRUE(view().regions().empty());
 }
 
 TEST_F(RegionTableTest, TakesAHundredThousandRegionsInNoTime) {

@@ -35,7 +35,8 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
                             .length = one.region.length,
                             .state = one.state,
                             .mapped = mapped_address(one.region, memories),
-                            .number = one.number});
+                            .number = one.number,
+                            .writable = one.region.writable});
     std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.address < b.address; });
     // An entry that changed hands while we read may appear to overlap another. Only one of them is live, and find() asks.
     size_t kept = 0;
@@ -44,7 +45,8 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
     regions_.resize(kept);
 }
 
-const RegionView::Region* RegionView::find(const RemoteTable& table, AddressRange range, size_t& hint) const noexcept {
+const RegionView::Region* RegionView::find(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access,
+                                           size_t& hint) const noexcept {
     if (range.length == 0 || range.address + range.length < range.address) return nullptr;
     const auto holds = [&](const Region& region) { return range.address >= region.address && range.address < region.end(); };
     if (hint >= regions_.size() || !holds(regions_[hint])) {
@@ -56,8 +58,11 @@ const RegionView::Region* RegionView::find(const RemoteTable& table, AddressRang
     const uint64_t end = range.address + range.length;
     for (size_t i = hint;; ++i) {
         if (i == regions_.size() || (i > hint && regions_[i].address != regions_[i - 1].end())) return nullptr;
-        if (!table.still(regions_[i].number, regions_[i].state)) return nullptr;
-        if (regions_[i].end() >= end) return &regions_[hint];
+        const Region& region = regions_[i];
+        if (access == Access::kWrite && !region.writable) return nullptr;
+        section.claim(region.number);  // before the question: who withdraws it afterwards waits for us
+        if (!table.still(region.number, region.state)) return nullptr;
+        if (region.end() >= end) return &regions_[hint];
     }
 }
 

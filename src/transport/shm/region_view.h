@@ -9,6 +9,7 @@
 
 #include "base/shared_memory.h"
 #include "transport/access.h"
+#include "transport/shm/claims.h"
 #include "transport/shm/region_table.h"
 
 namespace mooncake::shm {
@@ -30,6 +31,7 @@ public:
         uint64_t state = 0;
         std::byte* mapped = nullptr;  // where we mapped it; null: only reachable through the kernel
         uint32_t number = 0;
+        bool writable = true;
 
         uint64_t end() const noexcept { return address + length; }
     };
@@ -38,9 +40,10 @@ public:
     /// Reads the table. Afterwards `memories` has exactly those the table names.
     RegionView(const RemoteTable& table, RemoteMemories& memories);
 
-    /// The first region of a range that lies in live, adjacent regions only; null if it does not. `hint` is any number, best the
-    /// place in regions() of the last one found; set to that of the result.
-    const Region* find(const RemoteTable& table, AddressRange range, size_t& hint) const noexcept;
+    /// The first region of a range that lies in live, adjacent regions only that allow the access; null if it does not. They are claimed
+    /// in the section, and stay until it ends. `hint` is any number, best the place in regions() of the last one found; set to that of
+    /// the result.
+    const Region* find(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access, size_t& hint) const noexcept;
 
     const std::vector<Region>& regions() const noexcept { return regions_; }
     /// RemoteTable::changes() from before it was read.

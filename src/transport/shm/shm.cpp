@@ -29,6 +29,7 @@ public:
         MC_ASSIGN_OR_RETURN(const std::string name, shm::decode_endpoint(endpoint->second));
         return shm::ShmPeer::connect(name, incarnation_, descriptor.incarnation, pool_, *loop_, deadline);
     }
+    Result<> stop_serving(Deadline deadline) override { return target_->stop(deadline); }
 
 private:
     const Incarnation incarnation_;

@@ -23,6 +23,7 @@ Error refusal(const Message& answer) {
             return error(Code::kRefused, "the peer speaks version {} of the shared-memory protocol, we speak {}", answer.version, kVersion);
         case Refusal::kOtherIncarnation: return Error(Code::kStale, "another incarnation answered");
         case Refusal::kFull: return Error(Code::kRefused, "the peer has too many same-host connections");
+        case Refusal::kStopped: return Error(Code::kUnavailable, "the peer is closed");
     }
     return Error(Code::kRefused, "the peer refused the shared-memory connection");
 }
@@ -59,7 +60,7 @@ Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, 
     if (answer.incarnation != expected.value) return fail(Code::kStale, "another incarnation answered");
 
     MC_ASSIGN_OR_RETURN(link.table, RemoteTable::open(received.files[0], expected));
-    MC_ASSIGN_OR_RETURN(link.claims, received.files[1].map(true, sizeof(Quiescence)));
+    MC_ASSIGN_OR_RETURN(link.claims, received.files[1].map(true, sizeof(Claims)));
     ::madvise(link.claims.address(), link.claims.length(), MADV_DONTFORK);
     link.process = net::Socket(static_cast<int>(::syscall(SYS_pidfd_open, link.pid, 0)));
     MC_RETURN_IF_ERROR(probe(link.pid, answer));
@@ -109,7 +110,7 @@ bool ShmPeer::process_ended() const noexcept {
 
 Error ShmPeer::lost(int system_errno) {
     const bool gone = system_errno == 0 || system_errno == ESRCH;
-    Error reason = gone ? error(Code::kUnavailable, "process {} is gone", link_.pid)
+    Error reason = gone ? error(Code::kUnavailable, "process {} is gone or has closed its engine", link_.pid)
                         : Error(system_errno == EPERM ? Code::kRefused : Code::kUnavailable,
                                 format_text("cannot access the memory of process {} any more", link_.pid), system_errno);
     mark_broken(reason);
@@ -196,7 +197,7 @@ void ShmPeer::drop_memories() {
 class ShmPeer::Pass {
 public:
     Pass(ShmPeer& peer, const CopyChunk& chunk, const RegionView& view, CopyFailures& failures)
-        : peer_(peer), chunk_(chunk), view_(view), failures_(failures), section_(peer.claims().enter(FutexScope::kShared)) {}
+        : peer_(peer), chunk_(chunk), view_(view), failures_(failures), section_(peer.claims()) {}
 
     /// False: not in live regions, as far as the view knows.
     bool add(size_t index);
@@ -211,7 +212,7 @@ private:
     const CopyChunk& chunk_;
     const RegionView& view_;
     CopyFailures& failures_;
-    const Quiescence::Section section_;
+    Claims::Section section_;
     size_t hint_ = 0;
     size_t count_ = 0;
     std::array<CrossPiece, kCrossPiecesMax> pieces_;  // only the first count_ are set
@@ -221,9 +222,10 @@ private:
 bool ShmPeer::Pass::add(size_t index) {
     const Slice& slice = chunk_.slices[index];
     // Also a part needs its whole slice to be allowed, so that of a slice that is refused nothing at all is copied.
-    const RegionView::Region* region = view_.find(peer_.link_.table, {slice.remote, slice.length}, hint_);
+    const Access access = chunk_.direction == Direction::kRead ? Access::kRead : Access::kWrite;
+    const RegionView::Region* region = view_.find(peer_.link_.table, section_, {slice.remote, slice.length}, access, hint_);
     if (region == nullptr) return false;
-    const bool direct = is_mapped_host_memory(slice);
+    const bool direct = may_touch_local(chunk_.direction, slice);
     uint64_t at = slice.remote + chunk_.offset;
     const uint64_t end = chunk_.part() ? at + chunk_.length : at + slice.length;
     while (at < end) {
@@ -293,8 +295,8 @@ void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
     for (const size_t i : refused) {
         const Slice& slice = chunk.slices[i];
         if (!pass.add(i))
-            failures.emplace_back(
-                i, error(Code::kNotRegistered, "remote range {:#x}+{} is not registered at the peer", slice.remote, slice.length));
+            failures.emplace_back(i, error(Code::kNotRegistered, "remote range {:#x}+{} is not registered for this at the peer",
+                                           slice.remote, slice.length));
     }
     pass.flush();
 }

@@ -16,6 +16,7 @@
 #include "transport/copy_peer.h"
 #include "transport/cross_memory.h"
 #include "transport/shm/channel.h"
+#include "transport/shm/claims.h"
 #include "transport/shm/loop.h"
 #include "transport/shm/page_mapper.h"
 #include "transport/shm/region_table.h"
@@ -26,8 +27,8 @@ namespace mooncake::shm {
 /// The side that copies: a connection to another process of this host. Copies run on our threads only; the target learns from the
 /// claims page when it must wait for us. Memory the target shares is mapped and copied directly, all other through the kernel.
 ///
-/// A chunk is copied within one Section of the claims page, in which every region used is seen live first. Regions are found in a
-/// RegionView; when one is missing or dead there, a fresh view decides.
+/// A chunk is copied within one Section of the claims page, in which every region used is claimed and seen live first. Regions are
+/// found in a RegionView; when one is missing or dead there, a fresh view decides.
 class ShmPeer final : public CopyPeer, private Loop::Handler {
 public:
     static Result<std::unique_ptr<Peer>> connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool,
@@ -59,7 +60,7 @@ private:
     bool process_ended() const noexcept;
     void unwatch();
     Error lost(int system_errno);
-    Quiescence& claims() const noexcept { return *reinterpret_cast<Quiescence*>(link_.claims.address()); }
+    Claims& claims() const noexcept { return *reinterpret_cast<Claims*>(link_.claims.address()); }
 
     std::shared_ptr<const RegionView> view();
     /// A view newer than `old`, or `old` itself if the table has not changed.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two real processes, one of which is stopped or dies at any moment.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -11,7 +12,9 @@
 #include <sstream>
 #include <thread>
 
+#include "transport/shm/channel.h"
 #include "transport/shm/shm.h"
+#include "transport/shm/target.h"
 #include "transport/testing/child_process.h"
 #include "transport/testing/conformance.h"
 
@@ -244,6 +247,27 @@ TEST(ShmProcess, DoesNotWaitLongForATargetThatIsStopped) {
     EXPECT_EQ(refused.error().code(), Code::kUnavailable);
     child.signal(SIGCONT);
     EXPECT_TRUE(host.transport().connect(offer.descriptor, patience()));
+}
+
+TEST(ShmProcess, WelcomesACrowdThatGreetedWhileItWasStopped) {
+    ChildProcess child("ShmChild.DISABLED_LendsMemory");
+    const Offer offer(child.read_line("offer ", patience()).value());
+    const std::string name = shm::decode_endpoint(offer.descriptor.endpoints.at("shm")).value();
+    child.signal(SIGSTOP);
+    std::vector<net::Socket> peers;
+    for (size_t i = 0; i < shm::Target::kStrangersMax + 64; ++i) {
+        peers.push_back(shm::connect_local(name, patience()).value());
+        ASSERT_TRUE(shm::send_message(
+            peers.back().fd(),
+            {.kind = shm::MessageKind::kHello, .incarnation = i + 1, .expected = offer.descriptor.incarnation.value}));
+    }
+    child.signal(SIGCONT);
+    for (const net::Socket& one : peers) {
+        ASSERT_TRUE(net::wait_ready(one.fd(), POLLIN, patience()));
+        const auto received = shm::receive_message(one.fd());
+        ASSERT_TRUE(received) << received.error().to_string();
+        ASSERT_EQ(received->message.kind, shm::MessageKind::kWelcome);
+    }
 }
 
 TEST(ShmProcess, ReportsATargetThatHasDied) {

@@ -17,6 +17,8 @@
 
 #include "base/log.h"
 #include "transport/shm/channel.h"
+#include "transport/shm/claims.h"
+#include "transport/shm/region_table.h"
 #include "transport/shm/target.h"
 #include "transport/testing/conformance.h"
 
@@ -42,6 +44,26 @@ protected:
     TransportPair pair{TransportCase{.name = "shm", .make = make_shm_transport}};
     const TestMemory local{1 << 20};
     const MemoryRegion* const region = pair.initiator().add(local);
+};
+
+/// What a peer that was welcomed shares with the target.
+class RawClaims {
+public:
+    explicit RawClaims(const shm::Received& welcome)
+        : table_(shm::RemoteTable::open(welcome.files[0], {welcome.message.incarnation}).value()),
+          page_(welcome.files[1].map(true, sizeof(shm::Claims)).value()) {}
+
+    shm::Claims& claims() const { return *reinterpret_cast<shm::Claims*>(page_.address()); }
+    uint32_t entry_of(const TestMemory& memory) const {
+        for (const auto& found : table_.read())
+            if (found.region.address == memory.address()) return found.number;
+        ADD_FAILURE() << "not in the table";
+        return 0;
+    }
+
+private:
+    const shm::RemoteTable table_;
+    const Mapping page_;
 };
 
 size_t mappings_of(const std::string& name) {
@@ -182,10 +204,10 @@ TEST_F(ShmTransport, KeepsWaitingForAPeerItHungUpOn) {
     ASSERT_TRUE(shm::send_message(socket.fd(), hello()));
     const auto welcome = answer(socket);
     ASSERT_TRUE(welcome);
-    const Mapping page = welcome->files[1].map(true, sizeof(Quiescence)).value();
-    auto& claims = *reinterpret_cast<Quiescence*>(page.address());
+    const RawClaims raw(*welcome);
     {
-        const auto section = claims.enter(FutexScope::kShared);
+        shm::Claims::Section section(raw.claims());
+        section.claim(raw.entry_of(lent));
         ASSERT_TRUE(shm::send_message(socket.fd(), hello()));  // a second hello is against the rules
         EXPECT_EQ(code_of(answer(socket)), Code::kUnavailable);
         const auto removed = pair.target().remove(lent_region, Deadline::after(20ms));
@@ -202,17 +224,109 @@ TEST_F(ShmTransport, DoesNotWaitForAPeerThatIsGone) {
     net::Socket socket = raw_connection();
     ASSERT_TRUE(shm::send_message(socket.fd(), hello()));
     const auto welcome = answer(socket);
-    const Mapping page = welcome->files[1].map(true, sizeof(Quiescence)).value();
+    const RawClaims raw(*welcome);
     // A process that died inside a copy leaves its claim behind.
-    alignas(Quiescence::Section) std::array<std::byte, sizeof(Quiescence::Section)> never_left;
-    new (never_left.data()) Quiescence::Section(reinterpret_cast<Quiescence*>(page.address())->enter(FutexScope::kShared));
+    alignas(shm::Claims::Section) std::array<std::byte, sizeof(shm::Claims::Section)> never_left;
+    (new (never_left.data()) shm::Claims::Section(raw.claims()))->claim(raw.entry_of(lent));
     std::jthread dies([&] { socket.reset(); });
     EXPECT_TRUE(pair.target().remove(lent_region));
 }
 
+TEST_F(ShmTransport, WaitsOnlyForPeersThatTouchTheMemory) {
+    const TestMemory touched(4096), untouched(4096);
+    const MemoryRegion *const busy = pair.target().add(touched), *const idle = pair.target().add(untouched);
+    net::Socket socket = raw_connection();
+    ASSERT_TRUE(shm::send_message(socket.fd(), hello()));
+    const auto welcome = answer(socket);
+    ASSERT_TRUE(welcome);
+    const RawClaims raw(*welcome);
+    {
+        shm::Claims::Section section(raw.claims());  // as of a process that was stopped inside a copy
+        section.claim(raw.entry_of(touched));
+        EXPECT_TRUE(pair.target().remove(idle, Deadline::after(20ms)));
+        EXPECT_EQ(code_of(pair.target().remove(busy, Deadline::after(20ms))), Code::kBusy);
+    }
+    EXPECT_TRUE(pair.target().remove(busy));
+}
+
+TEST_F(ShmTransport, GivesNothingAwayOnceItHasStoppedServing) {
+    const TestMemory shared(1 << 20, MemorySource::kShared);
+    pair.target().add(shared);
+    const auto peer = pair.connect();
+    const Slice one{.local = local.data(), .remote = shared.address(), .length = shared.length(), .region = region};
+    ASSERT_TRUE(transfer(*peer, Direction::kWrite, one));
+    const SegmentDescriptor descriptor = pair.target().describe();
+    net::Socket silent = raw_connection();  // here before, but not greeted yet
+
+    ASSERT_TRUE(pair.target().transport().stop_serving(patience()));
+
+    shared.fill(std::byte{9});
+    local.fill(std::byte{5});
+    const Code refused = code_of(transfer(*peer, Direction::kWrite, one));
+    EXPECT_TRUE(refused == Code::kNotRegistered || refused == Code::kUnavailable) << code_name(refused);
+    EXPECT_TRUE(shared.all(std::byte{9}));
+    EXPECT_TRUE(soon([&] { return !peer->usable(); })) << "it is told";
+    EXPECT_EQ(connect_code(descriptor), Code::kUnavailable);
+    (void)shm::send_message(silent.fd(), hello());
+    const auto late = answer(silent);
+    EXPECT_TRUE(!late || late->message.kind == shm::MessageKind::kRefusal);
+    EXPECT_FALSE(pair.target().transport().register_memory(shared.region(0, 4096)));
+    EXPECT_TRUE(pair.target().transport().stop_serving(patience())) << "again";
+}
+
+TEST_F(ShmTransport, SaysWhenItStopsServingWhileAPeerStillCopies) {
+    const TestMemory lent(4096);
+    pair.target().add(lent);
+    net::Socket socket = raw_connection();
+    ASSERT_TRUE(shm::send_message(socket.fd(), hello()));
+    const auto welcome = answer(socket);
+    ASSERT_TRUE(welcome);
+    const RawClaims raw(*welcome);
+    {
+        shm::Claims::Section section(raw.claims());
+        section.claim(raw.entry_of(lent));
+        EXPECT_EQ(code_of(pair.target().transport().stop_serving(Deadline::after(20ms))), Code::kBusy);
+    }
+    EXPECT_TRUE(pair.target().transport().stop_serving(patience()));
+}
+
+TEST_F(ShmTransport, RefusesToWriteMemoryThatMayOnlyBeRead) {
+    for (const MemorySource source : {MemorySource::kPrivate, MemorySource::kShared}) {
+        const TestMemory lent(1 << 20, source);
+        lent.fill(std::byte{7});
+        MemoryRegion read_only = lent.region(0, lent.length());
+        read_only.writable = false;
+        const MemoryRegion* const added = pair.target().add(read_only);
+        const auto peer = pair.connect();
+        const Slice one{.local = local.data(), .remote = lent.address(), .length = lent.length(), .region = region};
+        EXPECT_TRUE(transfer(*peer, Direction::kRead, one));
+        local.fill(std::byte{8});
+        EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, one)), Code::kNotRegistered);
+        EXPECT_TRUE(lent.all(std::byte{7}));
+        EXPECT_TRUE(pair.target().remove(added));
+    }
+}
+
+TEST_F(ShmTransport, ReportsLocalMemoryThatCannotBeWritten) {
+    const TestMemory shared(1 << 20, MemorySource::kShared);
+    pair.target().add(shared);
+    const auto peer = pair.connect();
+    const Slice one{.local = local.data(), .remote = shared.address(), .length = 4096, .region = region};
+    ASSERT_TRUE(transfer(*peer, Direction::kRead, one));
+    ASSERT_TRUE(soon([&] { return mappings_of("mooncake") == 2; })) << "copied without the kernel";
+    const TestMemory sealed(4096);
+    ASSERT_EQ(::mprotect(sealed.data(), sealed.length(), PROT_READ), 0);
+    MemoryRegion read_only = sealed.region(0, 4096);
+    read_only.writable = false;
+    const MemoryRegion* const sealed_region = pair.initiator().add(read_only);
+    const Slice into{.local = sealed.data(), .remote = shared.address(), .length = 4096, .region = sealed_region};
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, into)), Code::kNotRegistered);
+    EXPECT_TRUE(transfer(*peer, Direction::kWrite, into));
+}
+
 TEST_F(ShmTransport, IsNotBlockedByStrangersThatSayNothing) {
     std::vector<net::Socket> strangers;
-    for (size_t i = 0; i < 3 * shm::Target::kStrangersMax; ++i) strangers.push_back(raw_connection());
+    for (size_t i = 0; i < shm::Target::kStrangersMax + 16; ++i) strangers.push_back(raw_connection());
     EXPECT_TRUE(pair.connect()->usable());
     EXPECT_EQ(code_of(answer(strangers.front())), Code::kUnavailable) << "the oldest had to make room";
 }

@@ -30,7 +30,7 @@ public:
     int fd() const noexcept { return socket_.fd(); }
     void on_ready() noexcept override;
 
-    std::shared_ptr<const Claims> claims;  // null: has not said hello. Guarded by the target's mutex
+    std::shared_ptr<const ClaimsPage> claims;  // null: has not said hello. Guarded by the target's mutex
     std::set<uint64_t> handed_out;         // memories it may have mapped. Guarded by the target's mutex
 
 private:
@@ -54,7 +54,7 @@ public:
 
     Result<> revoke(Deadline deadline) override {
         withdraw();
-        return target_.fence(deadline);
+        return target_.fence(number_, deadline);
     }
 
 private:
@@ -80,14 +80,34 @@ Result<std::unique_ptr<Target>> Target::create(Incarnation incarnation, Loop& lo
 }
 
 Target::~Target() {
-    if (!listener_) return;
-    loop_.unwatch(listener_.fd());
+    stop_listening();
     std::vector<int> open;
     {
         Lock lock(mutex_);
         for (const auto& [fd, connection] : connections_) open.push_back(fd);
     }
     for (const int fd : open) loop_.unwatch(fd);
+}
+
+void Target::stop_listening() {
+    Lock lock(stop_mutex_);
+    if (!listener_) return;
+    loop_.unwatch(listener_.fd());
+    listener_.reset();
+}
+
+Result<> Target::stop(Deadline deadline) {
+    {
+        Lock lock(mutex_);
+        stopped_ = true;  // whoever is welcome has shown its claims page by now
+    }
+    stop_listening();
+    table_->close();
+    auto quiet = fence(std::nullopt, deadline);
+    // They forget what they have mapped. Who still copies is waited for, if asked again, until it has closed its end, too.
+    Lock lock(mutex_);
+    for (const auto& [fd, connection] : connections_) ::shutdown(fd, SHUT_WR);
+    return quiet;
 }
 
 // ---- connections
@@ -106,25 +126,41 @@ net::Socket Target::accept_one() {
 void Target::accept_all() {
     while (net::Socket socket = accept_one()) {
         const auto who = credentials_of(socket.fd());
-        if (!who || who->uid != ::geteuid()) continue;
-        const int fd = socket.fd();
-        auto connection = std::make_unique<Connection>(*this, std::move(socket), who->pid);
-        Connection& watched = *connection;
-        std::unique_ptr<Connection> displaced;
-        {
-            Lock lock(mutex_);
-            if (strangers_.size() >= kStrangersMax) {
-                const auto oldest = connections_.find(strangers_.front());
-                displaced = std::move(oldest->second);
-                connections_.erase(oldest);
-                strangers_.erase(strangers_.begin());
-            }
-            strangers_.push_back(fd);
-            connections_[fd] = std::move(connection);
-        }
-        if (displaced) loop_.unwatch(displaced->fd());
-        if (!loop_.watch(fd, watched)) forget(watched);
+        if (who && who->uid == ::geteuid()) add_stranger(std::move(socket), who->pid);
     }
+}
+
+void Target::add_stranger(net::Socket socket, pid_t pid) {
+    const int fd = socket.fd();
+    auto connection = std::make_unique<Connection>(*this, std::move(socket), pid);
+    Connection& watched = *connection;
+    std::unique_ptr<Connection> displaced;
+    hear_strangers();
+    {
+        Lock lock(mutex_);
+        if (strangers_.size() >= kStrangersMax) {
+            const auto oldest = connections_.find(strangers_.front());
+            displaced = std::move(oldest->second);
+            connections_.erase(oldest);
+            strangers_.erase(strangers_.begin());
+        }
+        strangers_.push_back(fd);
+        connections_[fd] = std::move(connection);
+    }
+    if (displaced) loop_.unwatch(displaced->fd());
+    if (!loop_.watch(fd, watched)) return forget(watched);
+    watched.on_ready();  // mostly its hello is there already
+}
+
+void Target::hear_strangers() {
+    std::vector<Connection*> all;
+    {
+        Lock lock(mutex_);
+        if (strangers_.size() < kStrangersMax) return;
+        for (const int fd : strangers_) all.push_back(connections_.at(fd).get());
+    }
+    // Who has said hello is none any more, and need not make room. They come and go on this thread only.
+    for (Connection* const one : all) one->on_ready();
 }
 
 void Target::on_ready() noexcept { accept_all(); }
@@ -140,7 +176,7 @@ void Target::forget(Connection& connection) {
         std::erase(strangers_, gone->fd());
     }
     // The other end is closed, so no thread of the peer is inside a Section any more, whatever the page says.
-    if (gone->claims) gone->claims->quiescence().abandon(FutexScope::kShared);
+    if (gone->claims) gone->claims->claims().abandon();
 }
 
 void Target::Connection::on_ready() noexcept {
@@ -170,7 +206,7 @@ bool Target::Connection::handle(const Received& received) {
     return true;
 }
 
-std::shared_ptr<const Target::Claims> Target::welcome(int fd, pid_t pid, const Message& hello) {
+std::shared_ptr<const Target::ClaimsPage> Target::welcome(int fd, pid_t pid, const Message& hello) {
     Message answer{.kind = MessageKind::kRefusal, .incarnation = incarnation_.value};
     const auto refuse = [&](Refusal why) {
         answer.value = static_cast<uint64_t>(why);
@@ -179,15 +215,16 @@ std::shared_ptr<const Target::Claims> Target::welcome(int fd, pid_t pid, const M
     };
     if (hello.version != kVersion) return refuse(Refusal::kOtherVersion);
     if (hello.expected != incarnation_.value) return refuse(Refusal::kOtherIncarnation);
-    auto file = MemoryFile::create("mooncake-claims", sizeof(Quiescence));
-    auto page = file ? file->map(true, sizeof(Quiescence)) : Result<Mapping>(Unexpected(file.error()));
+    auto file = MemoryFile::create("mooncake-claims", sizeof(Claims));
+    auto page = file ? file->map(true, sizeof(Claims)) : Result<Mapping>(Unexpected(file.error()));
     if (!page) return refuse(Refusal::kFull);
     ::madvise(page->address(), page->length(), MADV_DONTFORK);
-    new (page->address()) Quiescence;
-    auto claims = std::make_shared<const Claims>(Claims{.page = std::move(*page), .pid = pid});
+    new (page->address()) Claims;
+    auto claims = std::make_shared<const ClaimsPage>(ClaimsPage{.page = std::move(*page), .pid = pid});
     {
         // Before the peer can use them: whoever fences from now on looks at them.
         Lock lock(mutex_);
+        if (stopped_) return refuse(Refusal::kStopped);
         if (connections_.size() > kConnectionsMax) return refuse(Refusal::kFull);
         connections_.at(fd)->claims = claims;
         std::erase(strangers_, fd);
@@ -254,7 +291,8 @@ Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
     if (!region.remote_accessible || region.kind != MemoryKind::kHost) return nullptr;
     const uint64_t memory = hold_memory(region);
     auto number = table_->publish(
-        {.address = address_of(region.address), .length = region.length, .memory = memory, .offset = region.shared_offset});
+        {.address = address_of(region.address), .length = region.length, .memory = memory, .offset = region.shared_offset,
+         .writable = region.writable});
     if (!number) {
         if (memory != 0) drop_memory(memory);
         return Unexpected(std::move(number).error());
@@ -262,16 +300,17 @@ Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
     return std::make_unique<Entry>(*this, *number, memory);
 }
 
-Result<> Target::fence(Deadline deadline) {
-    std::vector<std::shared_ptr<const Claims>> claims;
+Result<> Target::fence(std::optional<uint32_t> entry, Deadline deadline) {
+    std::vector<std::shared_ptr<const ClaimsPage>> pages;
     {
         Lock lock(mutex_);
         for (const auto& [fd, connection] : connections_)
-            if (connection->claims) claims.push_back(connection->claims);
+            if (connection->claims) pages.push_back(connection->claims);
     }
-    for (const auto& one : claims)
-        if (!one->quiescence().quiesce(deadline, FutexScope::kShared))
-            return fail(Code::kBusy, "process {} still accesses our memory", one->pid);
+    for (const auto& one : pages) {
+        const bool quiet = entry ? one->claims().wait_for(*entry, deadline) : one->claims().wait_for_all(deadline);
+        if (!quiet) return fail(Code::kBusy, "process {} still accesses our memory", one->pid);
+    }
     return {};
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -14,11 +15,11 @@
 
 #include "base/error.h"
 #include "base/incarnation.h"
-#include "base/quiescence.h"
 #include "base/thread_annotations.h"
 #include "net/socket.h"
 #include "transport/memory.h"
 #include "transport/shm/channel.h"
+#include "transport/shm/claims.h"
 #include "transport/shm/loop.h"
 #include "transport/shm/region_table.h"
 
@@ -32,10 +33,13 @@ public:
     ~Target();
 
     const std::string& socket_name() const noexcept { return socket_name_; }
+    /// Only memory that peers may use is published; for all other there is no registration (null). kUnavailable once stopped.
     Result<std::unique_ptr<Registration>> add(const MemoryRegion& region);
+    /// Withdraws everything, turns away who comes and hangs up on who is there, for good. kBusy: a peer was still copying at the deadline.
+    Result<> stop(Deadline deadline);
 
     static constexpr size_t kConnectionsMax = 4096;
-    static constexpr size_t kStrangersMax = 64;  // connections that have not said hello yet
+    static constexpr size_t kStrangersMax = 256;  // connections that have not said hello yet
 
 private:
     class Connection;
@@ -44,10 +48,10 @@ private:
     friend class Entry;
 
     /// A page through which one peer shows what it is doing. Outlives the connection while somebody waits for the peer.
-    struct Claims {
+    struct ClaimsPage {
         Mapping page;
         pid_t pid = 0;
-        Quiescence& quiescence() const noexcept { return *reinterpret_cast<Quiescence*>(page.address()); }
+        Claims& claims() const noexcept { return *reinterpret_cast<Claims*>(page.address()); }
     };
     using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
     /// A file that holds some of our regions.
@@ -61,25 +65,31 @@ private:
 
     void on_ready() noexcept override;
     void accept_all();
+    void add_stranger(net::Socket socket, pid_t pid);
+    void hear_strangers();
+    void stop_listening();
     net::Socket accept_one();
     void forget(Connection& connection);
     /// Answers a hello. Null when the peer was turned away.
-    std::shared_ptr<const Claims> welcome(int fd, pid_t pid, const Message& hello);
+    std::shared_ptr<const ClaimsPage> welcome(int fd, pid_t pid, const Message& hello);
     void hand_out(Connection& connection, uint64_t memory);
 
     uint64_t hold_memory(const MemoryRegion& region);
     void drop_memory(uint64_t number);
-    Result<> fence(Deadline deadline);
+    /// Waits for the copies that may have seen what is no longer in the table: an entry, or (no number) everything.
+    Result<> fence(std::optional<uint32_t> entry, Deadline deadline);
 
     const Incarnation incarnation_;
     Loop& loop_;
     const std::string socket_name_ = "mooncake-" + incarnation_.to_string();
     const uint64_t probe_word_ = random_u64();  // peers read it, to see whether they may read our memory
     std::unique_ptr<RegionTable> table_;
-    net::Socket listener_;
+    Mutex stop_mutex_;
+    net::Socket listener_;  // used by the loop's thread while it is watched, then by who holds stop_mutex_
     UniqueFd spare_;  // given up for a moment to turn a peer away when we are out of descriptors
 
     Mutex mutex_;
+    bool stopped_ MC_GUARDED_BY(mutex_) = false;
     std::unordered_map<int, std::unique_ptr<Connection>> connections_ MC_GUARDED_BY(mutex_);
     std::vector<int> strangers_ MC_GUARDED_BY(mutex_);  // oldest first
     std::map<uint64_t, Memory> memories_ MC_GUARDED_BY(mutex_);
