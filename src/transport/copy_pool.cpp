@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/thread.h"
 
 namespace mooncake {
+
+thread_local CopyPool::Step* CopyPool::current_step = nullptr;
 
 CopyPool::CopyPool(std::string thread_name, unsigned threads_max) : thread_name_(std::move(thread_name)), threads_max_(threads_max) {}
 
@@ -63,6 +66,8 @@ void CopyPool::unqueue(CopyQueue& queue, CopyJob& job) {
 }
 
 void CopyPool::withdraw(CopyQueue& queue) {
+    // A step of this queue that we are inside of would never end while we wait for it.
+    Step* const mine = current_step != nullptr && current_step->queue == &queue ? current_step : nullptr;
     std::vector<CopyJob*> unstarted;
     mutex_.lock();
     while (!queue.jobs_.empty()) {
@@ -73,39 +78,44 @@ void CopyPool::withdraw(CopyQueue& queue) {
     mutex_.unlock();
     for (CopyJob* job : unstarted) job->release();
     mutex_.lock();
-    while (queue.running_ != 0) step_over_.wait(mutex_);
+    while (queue.running_ != (mine != nullptr ? 1 : 0)) step_over_.wait(mutex_);
     mutex_.unlock();
+    if (mine == nullptr) return;
+    std::exchange(mine->job, nullptr)->release();
 }
 
-bool CopyPool::take(std::stop_token& stop, CopyQueue*& queue, CopyJob*& job) {
+bool CopyPool::take(std::stop_token& stop, Step& step) {
     if (!work_.wait(mutex_, stop, [this]() MC_REQUIRES(mutex_) { return !ring_.empty(); })) return false;
-    queue = ring_.front();
+    step.queue = ring_.front();
     ring_.pop_front();
-    ring_.push_back(queue);
-    job = queue->jobs_.front();
+    ring_.push_back(step.queue);
+    step.job = step.queue->jobs_.front();
     return true;
 }
 
-void CopyPool::run(std::stop_token stop) {
-    CopyQueue* queue = nullptr;
-    CopyJob* job = nullptr;
+void CopyPool::run(Step& step) {
+    ++step.queue->running_;
+    ++step.job->running_;
+    mutex_.unlock();
+    current_step = &step;
+    const bool more = step.job->step();
+    current_step = nullptr;
     mutex_.lock();
-    while (take(stop, queue, job)) {
-        ++queue->running_;
-        ++job->running_;
+    if (step.job == nullptr) return;
+    if (!more) unqueue(*step.queue, *step.job);
+    if (--step.job->running_ == 0 && !step.job->queued_) {
+        // release() may destroy the queue's owner's last reason to wait, so the queue is left only after it.
         mutex_.unlock();
-        const bool more = job->step();
+        step.job->release();
         mutex_.lock();
-        if (!more) unqueue(*queue, *job);
-        const bool over = --job->running_ == 0 && !job->queued_;
-        if (over) {
-            // release() may destroy the queue's owner's last reason to wait, so the queue is left only after it.
-            mutex_.unlock();
-            job->release();
-            mutex_.lock();
-        }
-        if (--queue->running_ == 0) step_over_.notify_all();
     }
+    if (--step.queue->running_ <= 1) step_over_.notify_all();
+}
+
+void CopyPool::run(std::stop_token stop) {
+    Step step;
+    mutex_.lock();
+    while (take(stop, step)) run(step);
     mutex_.unlock();
 }
 

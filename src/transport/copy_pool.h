@@ -15,7 +15,8 @@ namespace mooncake {
 class CopyJob {
 public:
     virtual ~CopyJob() = default;
-    /// Does one short piece of work. False when there was none left to begin. Several threads may be inside at once.
+    /// Does one short piece of work. False when there was none left to begin. Several threads may be inside at once. It may end by telling
+    /// somebody who, on this thread, withdraws the queue and destroys job and queue; then it returns without touching either.
     virtual bool step() noexcept = 0;
     /// Called once, by the pool: it does not touch the job any more.
     virtual void release() noexcept = 0;
@@ -48,14 +49,23 @@ public:
 
     /// `threads`: how many of ours may be woken for it. False, and the job not taken, when no thread could be started.
     bool add(CopyQueue& queue, CopyJob& job, unsigned threads);
-    /// Takes all jobs of the queue away from the pool; no step of them runs when it returns. Nothing may be added meanwhile.
+    /// Takes all jobs of the queue away from the pool; no step of them runs when it returns, except one that called this itself: the
+    /// pool does not touch its job and queue any more. Nothing may be added meanwhile.
     void withdraw(CopyQueue& queue);
 
     static constexpr unsigned kThreadsMax = 2;
 
 private:
+    /// The step that a thread of a pool is in.
+    struct Step {
+        CopyQueue* queue = nullptr;
+        CopyJob* job = nullptr;  // null: withdrawn from within
+    };
+    static thread_local Step* current_step;
+
     void run(std::stop_token stop);
-    bool take(std::stop_token& stop, CopyQueue*& queue, CopyJob*& job) MC_REQUIRES(mutex_);
+    void run(Step& step) MC_REQUIRES(mutex_);
+    bool take(std::stop_token& stop, Step& step) MC_REQUIRES(mutex_);
     void unqueue(CopyQueue& queue, CopyJob& job) MC_REQUIRES(mutex_);
     bool start_threads() MC_REQUIRES(mutex_);
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <semaphore>
 
@@ -108,9 +110,103 @@ TEST(CopyPool, WithdrawReleasesWhatHasNotBegunAndWaitsForWhatHas) {
     EXPECT_EQ(waiting.steps, 0);
 }
 
-TEST(CopyPool, StartsNoThreadBeforeTheFirstJob) {
+/// A queue with a job whose end destroys both, on the thread that ran it.
+struct Doomed {
+    class Job final : public CopyJob {
+    public:
+        explicit Job(std::function<void()> end) : end_(std::move(end)) {}
+        bool step() noexcept override {
+            const auto end = end_;  // outlives the job
+            end();
+            return true;
+        }
+        void release() noexcept override { ++released; }
+        int released = 0;
+
+    private:
+        const std::function<void()> end_;
+    };
+
+    CopyQueue queue;
+    std::unique_ptr<Job> job;
+};
+
+TEST(CopyPool, AQueueMayBeWithdrawnByOneOfItsOwnSteps) {
+    CopyPool pool("test-copy", 1);
+    Completion over;
+    over.add(1);
+    auto doomed = std::make_unique<Doomed>();
+    CountedJob waiting(10, 0, nullptr, nullptr);
+    std::atomic<int> released{0};
+    doomed->job = std::make_unique<Doomed::Job>([&] {
+        pool.withdraw(doomed->queue);
+        released = doomed->job->released;
+        doomed.reset();
+        over.succeed(0);
+    });
+    HeldJob gate;  // until both are in the queue
+    CopyQueue first;
+    ASSERT_TRUE(pool.add(first, gate, 1));
+    gate.entered.acquire();
+    ASSERT_TRUE(pool.add(doomed->queue, *doomed->job, 1));
+    ASSERT_TRUE(pool.add(doomed->queue, waiting, 1));
+    gate.go_on.release();
+    ASSERT_TRUE(over.wait(Deadline::after(60s))) << "it waits for itself";
+    EXPECT_EQ(released, 1);
+    EXPECT_TRUE(waiting.done.done());
+    EXPECT_EQ(waiting.steps, 0);
+    CountedJob later(10, 0, nullptr, nullptr);
+    ASSERT_TRUE(pool.add(first, later, 1));
+    EXPECT_TRUE(later.done.wait(kPatience)) << "the thread goes on with others";
+    pool.withdraw(first);
+}
+
+TEST(CopyPool, AQueueWithdrawnByItsOwnStepWaitsForTheOtherSteps) {
+    /// Holds the first thread that comes; the next finds nothing to do.
+    class OneStep final : public CopyJob {
+    public:
+        bool step() noexcept override {
+            if (taken_.exchange(true)) return false;
+            entered.release();
+            go_on.acquire();
+            over = true;
+            return false;
+        }
+        void release() noexcept override {}
+        std::binary_semaphore entered{0}, go_on{0};
+        std::atomic<bool> over{false};
+
+    private:
+        std::atomic<bool> taken_{false};
+    } other;
+    CopyPool pool("test-copy", 2);
+    Completion over;
+    over.add(1);
+    auto doomed = std::make_unique<Doomed>();
+    doomed->job = std::make_unique<Doomed::Job>([&] {
+        std::jthread helper([&] { other.go_on.release(); });
+        pool.withdraw(doomed->queue);
+        EXPECT_TRUE(other.over);
+        doomed.reset();
+        over.succeed(0);
+    });
+    ASSERT_TRUE(pool.add(doomed->queue, other, 2));
+    other.entered.acquire();
+    ASSERT_TRUE(pool.add(doomed->queue, *doomed->job, 1));
+    ASSERT_TRUE(over.wait(Deadline::after(60s)));
+}
+
+TEST(CopyPool, NeedsNoThreadWithoutAJob) {
+    const auto threads = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); };
+    const auto before = threads();
     CopyPool pool("test-copy");
     CopyQueue queue;
+    pool.withdraw(queue);
+    EXPECT_EQ(threads(), before);
+    CountedJob job(1, 0, nullptr, nullptr);
+    ASSERT_TRUE(pool.add(queue, job, 1));
+    ASSERT_TRUE(job.done.wait(kPatience));
+    EXPECT_EQ(threads(), before + 1);
     pool.withdraw(queue);
 }
 
