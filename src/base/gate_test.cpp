@@ -61,6 +61,17 @@ TEST(Gate, CloseWaitsForTheWorkInside) {
     EXPECT_TRUE(finished);
 }
 
+TEST(Gate, APassMayEndInAnotherThreadThanItBegan) {
+    Gate gate;
+    std::vector<Gate::Pass> passes;
+    for (uint32_t t = 0; t < 2 * Gate::kSlots; ++t) std::jthread([&] { passes.push_back(gate.enter()); });
+    EXPECT_FALSE(gate.close(Deadline::after(0s)));
+    passes.clear();
+    EXPECT_TRUE(gate.close(Deadline::after(0s)));
+    gate.reopen();
+    EXPECT_TRUE(gate.enter());
+}
+
 TEST(Gate, NoWorkRunsAfterCloseReturnedAndTheGateMayGo) {
     for (int round = 0; round < 300; ++round) {
         auto gate = std::make_unique<Gate>();

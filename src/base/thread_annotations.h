@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <pthread.h>
-
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <mutex>
+
+#include "base/format.h"
 
 // Clang's thread-safety analysis; nothing under other compilers.
 #if defined(__clang__)
@@ -32,22 +35,32 @@ private:
     std::mutex mutex_;
 };
 
-/// A reader-writer lock with annotations. A waiting writer goes before new readers, unlike in std::shared_mutex, where readers
-/// that overlap without end would keep it out for ever. Not recursive.
-class MC_THREAD_ATTRIBUTE(capability("mutex")) SharedMutex {
+/// A reader-writer lock with annotations, for what many threads read and few change. Readers count themselves in cache lines of their own, so
+/// that they do not slow each other down; a writer looks at all of them. A waiting writer goes before new readers, unlike in
+/// std::shared_mutex, where readers that overlap without end would keep it out for ever. Not recursive; unlocked by the thread that locked it.
+class MC_EXPORT MC_THREAD_ATTRIBUTE(capability("mutex")) SharedMutex {
 public:
     SharedMutex() = default;
-    ~SharedMutex() { pthread_rwlock_destroy(&lock_); }
     SharedMutex(const SharedMutex&) = delete;
     SharedMutex& operator=(const SharedMutex&) = delete;
 
-    void lock() MC_THREAD_ATTRIBUTE(acquire_capability()) { pthread_rwlock_wrlock(&lock_); }
-    void unlock() MC_THREAD_ATTRIBUTE(release_capability()) { pthread_rwlock_unlock(&lock_); }
-    void lock_shared() MC_THREAD_ATTRIBUTE(acquire_shared_capability()) { pthread_rwlock_rdlock(&lock_); }
-    void unlock_shared() MC_THREAD_ATTRIBUTE(release_shared_capability()) { pthread_rwlock_unlock(&lock_); }
+    void lock() MC_THREAD_ATTRIBUTE(acquire_capability());
+    void unlock() MC_THREAD_ATTRIBUTE(release_capability());
+    void lock_shared() noexcept MC_THREAD_ATTRIBUTE(acquire_shared_capability());
+    void unlock_shared() noexcept MC_THREAD_ATTRIBUTE(release_shared_capability());
 
 private:
-    pthread_rwlock_t lock_ = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+    static constexpr uint32_t kSlots = 32;
+    struct alignas(64) Slot {
+        std::atomic<uint32_t> readers{0};  // inside, or about to find a writer there
+    };
+
+    void leave(std::atomic<uint32_t>& readers) noexcept;
+
+    std::array<Slot, kSlots> slots_;
+    std::atomic<uint32_t> writing_{0};   // 1: a writer is inside or waits for the readers; new ones sleep here
+    std::atomic<uint32_t> sleeping_{0};  // readers that do
+    std::mutex writers_;
 };
 
 class MC_THREAD_ATTRIBUTE(scoped_lockable) Lock {

@@ -6,11 +6,13 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <latch>
 #include <mutex>
 #include <vector>
 
 #include "base/futex.h"
 #include "base/thread_annotations.h"
+#include "base/thread_number.h"
 #include "base/unique_fd.h"
 
 namespace mooncake {
@@ -93,6 +95,47 @@ TEST(SharedMutex, AWriterGetsInThoughReadersOverlapWithoutEnd) {
         });
     for (int i = 0; i < 20; ++i) WriteLock lock(mutex);
     stop = true;
+}
+
+TEST(SharedMutex, TakesMoreReadersThanItHasPlacesForAtOnce) {
+    SharedMutex mutex;
+    constexpr int kReaders = 100;
+    std::latch all_inside(kReaders + 1);
+    std::vector<std::jthread> readers;
+    for (int t = 0; t < kReaders; ++t)
+        readers.emplace_back([&] {
+            ReadLock lock(mutex);
+            all_inside.arrive_and_wait();
+        });
+    all_inside.arrive_and_wait();
+    WriteLock lock(mutex);
+    readers.clear();
+}
+
+TEST(SharedMutex, ReadersThatWaitForAWriterComeInAfterIt) {
+    for (int round = 0; round < 200; ++round) {
+        SharedMutex mutex;
+        std::atomic<int> waiting{0};
+        int value = 0;
+        std::vector<std::jthread> readers;
+        {
+            WriteLock lock(mutex);
+            for (int t = 0; t < 4; ++t)
+                readers.emplace_back([&] {
+                    ++waiting;
+                    ReadLock inside(mutex);
+                    EXPECT_EQ(value, 1);
+                });
+            while (waiting < 4) std::this_thread::yield();
+            value = 1;
+        }
+    }
+}
+
+TEST(ThreadNumber, StaysTheSameInAThreadAndDiffersBetweenThem) {
+    const uint32_t mine = thread_number();
+    EXPECT_EQ(thread_number(), mine);
+    std::jthread([mine] { EXPECT_NE(thread_number(), mine); });
 }
 
 TEST(Futex, ReturnsAtOnceWhenTheWordIsAnother) {
