@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/quiescence.h"
 
+#include <algorithm>
+
 #include "base/thread_number.h"
 
 namespace mooncake {
@@ -33,14 +35,27 @@ bool Quiescence::wait_for(Slot& slot, Deadline deadline) noexcept {
     const uint32_t seen = slot.state.load(std::memory_order_seq_cst);
     if ((seen & kOpenMask) == 0) return true;
     slot.waiters.fetch_add(1, std::memory_order_seq_cst);
-    const auto over = [seen](uint32_t state) { return (state & ~kOpenMask) != (seen & ~kOpenMask); };
     uint32_t now = slot.state.load(std::memory_order_seq_cst);
-    while (!over(now) && !deadline.passed()) {
+    while (same_generation(now, seen) && !deadline.passed()) {
         futex_wait(slot.state, now, deadline);
         now = slot.state.load(std::memory_order_seq_cst);
     }
     slot.waiters.fetch_sub(1, std::memory_order_seq_cst);
-    return over(now);
+    return !same_generation(now, seen);
+}
+
+Quiescence::Open Quiescence::open_now() const {
+    Open sections;
+    for (uint32_t slot = 0; slot < kSlots; ++slot)
+        if (const uint32_t state = slots_[slot].state.load(std::memory_order_seq_cst); (state & kOpenMask) != 0)
+            sections.emplace_back(slot, state);
+    return sections;
+}
+
+bool Quiescence::over(const Open& sections) const noexcept {
+    return std::none_of(sections.begin(), sections.end(), [this](const auto& section) {
+        return same_generation(slots_[section.first].state.load(std::memory_order_seq_cst), section.second);
+    });
 }
 
 bool Quiescence::quiesce(Deadline deadline) noexcept {

@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "base/futex.h"
 
@@ -37,6 +39,12 @@ public:
     /// Waits for the end of the Sections open now. False at the deadline: then some of them still run. Not inside a Section.
     bool quiesce(Deadline deadline) noexcept;
 
+    /// Some Sections, to be asked after later.
+    using Open = std::vector<std::pair<uint32_t, uint32_t>>;  // slot and state
+    Open open_now() const;
+    /// Whether all of them are over.
+    bool over(const Open& sections) const noexcept;
+
 private:
     /// `state` is generation << 8 | open Sections. The generation moves when the last of them ends: then all that were open when a
     /// revoker looked are over, whoever has entered since.
@@ -45,6 +53,8 @@ private:
         std::atomic<uint32_t> waiters{0};
     };
     static constexpr uint32_t kOpenMask = 0xff, kGeneration = 0x100;
+
+    static bool same_generation(uint32_t state, uint32_t other) noexcept { return ((state ^ other) & ~kOpenMask) == 0; }
 
     uint32_t take_slot() noexcept;
     static bool take_free(Slot& slot) noexcept;

@@ -30,12 +30,6 @@ uint64_t highest_value_in(size_t bucket) noexcept {
 
 }  // namespace
 
-size_t Counter::shard() noexcept {
-    static constinit std::atomic<size_t> next_thread{0};
-    static thread_local const size_t mine = next_thread.fetch_add(1, std::memory_order_relaxed) % kShards;
-    return mine;
-}
-
 uint64_t Counter::value() const noexcept {
     uint64_t total = 0;
     for (const Shard& shard : shards_) total += shard.value.load(std::memory_order_relaxed);
@@ -43,19 +37,21 @@ uint64_t Counter::value() const noexcept {
 }
 
 void Histogram::observe(uint64_t value) noexcept {
-    counts_[bucket_of(value)].fetch_add(1, std::memory_order_relaxed);
-    sum_.fetch_add(value, std::memory_order_relaxed);
+    Shard& shard = shards_[thread_number() % kShards];
+    shard.counts[bucket_of(value)].fetch_add(1, std::memory_order_relaxed);
+    shard.sum.fetch_add(value, std::memory_order_relaxed);
 }
 
 Histogram::Snapshot Histogram::snapshot() const {
     Snapshot snapshot;
     for (size_t i = 0; i < kBuckets; ++i) {
-        const uint64_t count = counts_[i].load(std::memory_order_relaxed);
+        uint64_t count = 0;
+        for (const Shard& shard : shards_) count += shard.counts[i].load(std::memory_order_relaxed);
         if (count == 0) continue;
         snapshot.count += count;
         snapshot.buckets.emplace_back(highest_value_in(i), count);
     }
-    snapshot.sum = sum_.load(std::memory_order_relaxed);
+    for (const Shard& shard : shards_) snapshot.sum += shard.sum.load(std::memory_order_relaxed);
     return snapshot;
 }
 

@@ -63,6 +63,8 @@ protected:
     virtual void copy(const CopyChunk& chunk, CopyFailures& failures) = 0;
     /// Whether parts of the slice may be copied in any order, and at the same time.
     virtual bool divisible(Direction, const Slice&) const noexcept { return true; }
+    /// A Section of this is open around every copy().
+    Quiescence& copying() noexcept { return copying_; }
 
 private:
     class Batch;
@@ -75,7 +77,7 @@ private:
 
     CopyPool& pool_;
     CopyQueue queue_;
-    Quiescence copying_;               // a Section around every copy(): close() waits for them
+    Quiescence copying_;               // close() waits for the copies
     std::atomic<bool> broken_{false};  // seq_cst: asked inside a Section
     Mutex mutex_;
     Error broken_reason_ MC_GUARDED_BY(mutex_);

@@ -129,33 +129,38 @@ void ShmPeer::on_ready() noexcept {
         }
         if (received->message.kind == MessageKind::kMemory) take_memory(*received);
         if (received->message.kind == MessageKind::kMemoryGone) {
-            Lock lock(refresh_mutex_);
-            rebuild();
+            {
+                Lock lock(refresh_mutex_);
+                rebuild();
+            }
+            drop_old_views();
         }
     }
 }
 
 // ---- the peer's regions
 
-std::shared_ptr<const RegionView> ShmPeer::view() {
-    Lock lock(view_mutex_);
-    return view_;
-}
-
 void ShmPeer::rebuild() {
-    auto fresh = std::make_shared<const RegionView>(link_.table, memories_);
+    auto fresh = std::make_unique<const RegionView>(link_.table, memories_);
     ask_for_memories();
-    Lock lock(view_mutex_);
-    view_.swap(fresh);
+    view_.replace(std::move(fresh));
 }
 
-std::shared_ptr<const RegionView> ShmPeer::refresh(const std::shared_ptr<const RegionView>& old) {
-    if (link_.table.changes() == old->changes()) return old;
+void ShmPeer::drop_old_views() {
+    // A copy is short. One that was held up keeps its view, until the next change or the end of the peer.
+    constexpr Duration kPatience = 100ms;
+    copying().quiesce(Deadline::after(kPatience));
+    Lock lock(refresh_mutex_);
+    view_.clean();
+}
+
+const RegionView& ShmPeer::refresh(const RegionView& old) {
+    if (link_.table.changes() == old.changes()) return old;
     Lock lock(refresh_mutex_);
     // Another thread may have been faster.
-    if (auto current = view(); current != old && current->changes() == link_.table.changes()) return current;
+    if (const RegionView& current = view_.get(); &current != &old && current.changes() == link_.table.changes()) return current;
     rebuild();
-    return view();
+    return view_.get();
 }
 
 void ShmPeer::ask_for_memories() {
@@ -184,11 +189,12 @@ void ShmPeer::take_memory(const Received& received) {
 }
 
 void ShmPeer::drop_memories() {
-    auto empty = std::make_shared<const RegionView>();
-    Lock lock(refresh_mutex_);
-    memories_.clear();
-    Lock inner(view_mutex_);
-    view_.swap(empty);
+    {
+        Lock lock(refresh_mutex_);
+        memories_.clear();
+        view_.replace(std::make_unique<const RegionView>());
+    }
+    drop_old_views();
 }
 
 // ---- copying
@@ -280,18 +286,18 @@ void ShmPeer::Pass::flush() {
 }
 
 void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
-    const auto known = view();
+    const RegionView& known = view_.get();  // until the end of the copy
     std::vector<size_t> refused;
     {
-        Pass pass(*this, chunk, *known, failures);
+        Pass pass(*this, chunk, known, failures);
         for (size_t i = 0; i < chunk.slices.size(); ++i)
             if (!pass.add(i)) refused.push_back(i);
         pass.flush();
     }
     if (refused.empty()) return;
     // The table may have changed since we looked.
-    const auto fresh = refresh(known);
-    Pass pass(*this, chunk, *fresh, failures);
+    const RegionView& fresh = refresh(known);
+    Pass pass(*this, chunk, fresh, failures);
     for (const size_t i : refused) {
         const Slice& slice = chunk.slices[i];
         if (!pass.add(i))

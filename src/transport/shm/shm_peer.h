@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/incarnation.h"
+#include "base/snapshot.h"
 #include "base/thread_annotations.h"
 #include "base/unique_fd.h"
 #include "net/socket.h"
@@ -62,19 +63,19 @@ private:
     Error lost(int system_errno);
     Claims& claims() const noexcept { return *reinterpret_cast<Claims*>(link_.claims.address()); }
 
-    std::shared_ptr<const RegionView> view();
-    /// A view newer than `old`, or `old` itself if the table has not changed.
-    std::shared_ptr<const RegionView> refresh(const std::shared_ptr<const RegionView>& old);
+    /// A view newer than `old`, or `old` itself if the table has not changed. Inside a copy.
+    const RegionView& refresh(const RegionView& old);
     void rebuild() MC_REQUIRES(refresh_mutex_);
+    /// On the loop's thread: unmaps what is not used any more.
+    void drop_old_views() MC_EXCLUDES(refresh_mutex_);
     void ask_for_memories() MC_REQUIRES(refresh_mutex_);
     void take_memory(const Received& received);
     void drop_memories();
 
     const Link link_;
     Loop& loop_;
-    Mutex view_mutex_;
-    std::shared_ptr<const RegionView> view_ MC_GUARDED_BY(view_mutex_);
-    Mutex refresh_mutex_;  // taken before view_mutex_
+    Snapshot<RegionView> view_{copying(), std::make_unique<const RegionView>()};  // replaced under refresh_mutex_
+    Mutex refresh_mutex_;
     RemoteMemories memories_ MC_GUARDED_BY(refresh_mutex_);
     size_t answers_due_ MC_GUARDED_BY(refresh_mutex_) = 0;
     PageMapper pages_;
