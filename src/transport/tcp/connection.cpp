@@ -99,33 +99,31 @@ bool Connection::may_receive() const { return answers_owed_ < kAnswersMax && rep
 
 bool Connection::work() {
     for (size_t done = 0; done < kConnectionStepBytes;) {
-        size_t received = 0, sent = 0;
+        IoResult received;
+        size_t sent = 0;
         if (may_receive() && !receive(received)) return false;
         if (!flush(sent)) return false;
         // Answers that left make room for requests that are here already: perhaps nothing more will come in to remind us of them.
         if (sent > 0 && phase_ == Phase::kOpen && !inbox_.bytes().empty() && !handle_inbox()) return false;
-        if (received + sent == 0) break;
-        done += received + sent;
+        if (received.bytes + sent == 0) break;
+        done += received.bytes + sent;
+        // All that came was one question, and it is answered. Asking whether there is more would cost as much as being told.
+        if (received.drained && !writing_ && inbox_.bytes().empty() && reply_count_ == 0) break;
     }
     return true;
 }
 
 // ---- receiving
 
-bool Connection::receive(size_t& moved) {
-    if (writing_) {
-        if (!receive_payload(moved)) return false;
-    } else {
-        const IoResult result = inbox_.receive(socket_.fd(), kAheadBytes);
-        if (result.error != 0) return false;
-        moved = result.bytes;
-    }
-    if (moved > 0) received_at_ = Clock::now();
+bool Connection::receive(IoResult& result) {
+    result = writing_ ? receive_payload() : inbox_.receive(socket_.fd(), kAheadBytes);
+    if (result.error != 0) return false;
+    if (result.bytes > 0) received_at_ = Clock::now();
     if (phase_ == Phase::kParting) {
         inbox_.drop(inbox_.bytes().size());
         return true;
     }
-    return moved == 0 || handle_inbox();
+    return result.bytes == 0 || handle_inbox();
 }
 
 bool Connection::receive_hello(std::optional<Hello>& hello) {
@@ -210,19 +208,10 @@ void Connection::recheck_write() {
     checked_version_ = version;
 }
 
-bool Connection::receive_payload(size_t& moved) {
+IoResult Connection::receive_payload() {
     const auto section = server_.access().section();
     recheck_write();
-    const IoResult result = incoming_.receive(socket_.fd(), inbox_, kAheadBytes);
-    if (result.error == EFAULT && !incoming_.discarding()) {
-        refusal_ = Status::kNotRegistered;
-        refusal_text_ = "registered memory is not writable (unmapped?)";
-        incoming_.discard();
-        moved = 1;
-        return true;
-    }
-    moved = result.bytes;
-    return result.error == 0;
+    return incoming_.receive(socket_.fd(), inbox_, kAheadBytes);
 }
 
 void Connection::take_payload() {
@@ -233,6 +222,7 @@ void Connection::take_payload() {
 
 void Connection::end_write() {
     writing_ = false;
+    if (incoming_.faulted()) return answer_error(write_id_, Status::kNotRegistered, "registered memory is not writable (unmapped?)");
     if (refusal_ != Status::kOk) return answer_error(write_id_, refusal_, refusal_text_);
     if (!incoming_.intact()) return answer_error(write_id_, Status::kCorrupt, "the checksum of what was written is wrong");
     append_head({.kind = Kind::kWritten, .id = write_id_}, {}, checked_, head_for_answer(write_id_));
@@ -322,7 +312,7 @@ bool Connection::flush(size_t& moved) {
     for (size_t left = result.bytes; left > 0;) {
         Outgoing& out = reply(0).out;
         const size_t before = out.payload().rest().size();
-        left = out.consume(left);
+        left = out.consume(left, list);
         reply_descriptors_ -= before - out.payload().rest().size();
         if (!out.done()) break;
         answers_owed_ -= reply(0).answers;

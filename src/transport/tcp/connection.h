@@ -48,7 +48,7 @@ private:
     bool work() MC_REQUIRES(mutex_);
     bool receive_hello(std::optional<Hello>& hello) MC_REQUIRES(mutex_);
     bool welcome(const HelloReply& answer) MC_REQUIRES(mutex_);
-    bool receive(size_t& moved) MC_REQUIRES(mutex_);
+    bool receive(IoResult& result) MC_REQUIRES(mutex_);
     bool handle_inbox() MC_REQUIRES(mutex_);
     bool handle_head(bool& complete) MC_REQUIRES(mutex_);
     std::span<const AddressRange> moved_ranges(const Header& header) const MC_REQUIRES(mutex_) {
@@ -56,7 +56,7 @@ private:
     }
     void begin_write(const Header& header) MC_REQUIRES(mutex_);
     void begin_read(const Header& header) MC_REQUIRES(mutex_);
-    bool receive_payload(size_t& moved) MC_REQUIRES(mutex_);
+    IoResult receive_payload() MC_REQUIRES(mutex_);
     void take_payload() MC_REQUIRES(mutex_);
     void recheck_write() MC_REQUIRES(mutex_);
     void end_write() MC_REQUIRES(mutex_);

@@ -14,8 +14,18 @@ Unexpected connection_error(const char* stage, int error) {
     return fail_errno(Code::kUnavailable, error, "{}: the connection failed", stage);
 }
 
-/// Sent in place of memory that is not there.
-std::array<std::byte, 64 << 10> kNothing{};
+/// False when memory is not there at all, or ends too early: it is looked at where its pieces begin and end. What is missing in between
+/// is found while it is sent.
+bool seems_readable(std::span<const iovec> pieces) {
+    std::vector<iovec> ends;
+    for (const iovec& piece : pieces) {
+        ends.push_back({.iov_base = piece.iov_base, .iov_len = 1});
+        ends.push_back({.iov_base = static_cast<std::byte*>(piece.iov_base) + piece.iov_len - 1, .iov_len = 1});
+    }
+    return Scratch().load(ends, ends.size()) == ends.size();
+}
+
+Error no_local_memory() { return error(Code::kNotRegistered, "tcp: local memory is not accessible"); }
 
 }  // namespace
 
@@ -24,18 +34,21 @@ short Lane::wants() const noexcept {
     return static_cast<short>(sent_ < count_ ? POLLIN | POLLOUT : POLLIN);
 }
 
-void Lane::pull(WorkQueue& queue) {
+void Lane::pull(WorkQueue& queue, FinishedList& finished) {
     while (count_ < kFlightsMax && bytes_ < kWindowBytes && unsent_bytes_ < kUnsentBytes) {
         Flight& next = flight(count_);
         if (!queue.pull(next, checked_)) return;
-        next.id = next_id_++;
         const bool write = next.direction == Direction::kWrite;
+        if (write && !next.mapped && !seems_readable(next.out.payload().rest())) {
+            finished.fail(next.completion, next.operations, no_local_memory());
+            continue;
+        }
+        next.id = next_id_++;
         append_head({.kind = write ? Kind::kWrite : Kind::kRead, .payload_bytes = next.bytes, .id = next.id, .part = next.part},
                     next.remote, checked_, next.out.head());
         ++count_;
         bytes_ += next.bytes;
         unsent_bytes_ += next.out.left();
-        if (!write && !next.mapped) ++unmapped_;
     }
 }
 
@@ -46,39 +59,26 @@ Result<size_t> Lane::send() {
         if (!flight(i).out.gather(list)) break;
     const IoResult result = list.send(fd());
     if (result.error == EFAULT) {
-        // The target expects the rest, so it gets some, for a write that fails in the end.
-        flight(sent_).faulted = true;
-        flight(sent_).out.replace_payload(kNothing);
-        return 1;
+        // The target expects the rest, and would apply whatever we sent instead.
+        culprit_ = flight(sent_).completion;
+        return Unexpected(no_local_memory());
     }
     if (result.error != 0) return connection_error("send", result.error);
     unsent_bytes_ -= result.bytes;
     for (size_t left = result.bytes; left > 0;) {
         Outgoing& out = flight(sent_).out;
-        left = out.consume(left);
+        left = out.consume(left, list);
         if (!out.done()) break;
         // It is in the cache, and the target has enough to do meanwhile.
-        if (flight(sent_).direction == Direction::kWrite && !flight(sent_).faulted) flight(sent_).show();
+        if (flight(sent_).direction == Direction::kWrite) flight(sent_).show();
         ++sent_;
     }
     return result.bytes;
 }
 
-size_t Lane::ahead() const noexcept {
-    // What we read ahead we copy out ourselves later; into memory that may not be there only the kernel may write.
-    if (unmapped_ == 0) return kAheadBytes;
-    const size_t have = inbox_.bytes().size();
-    return have < kHeaderBytes ? kHeaderBytes - have : 0;
-}
-
 Result<size_t> Lane::receive(FinishedList& finished) {
     if (count_ == 0) return 0;
-    const IoResult result = answering_ ? incoming_.receive(fd(), inbox_, ahead()) : inbox_.receive(fd(), ahead());
-    if (result.error == EFAULT && answering_ && !incoming_.discarding()) {
-        flight(0).faulted = true;
-        incoming_.discard();
-        return 1;
-    }
+    const IoResult result = answering_ ? incoming_.receive(fd(), inbox_, kAheadBytes) : inbox_.receive(fd(), kAheadBytes);
     if (result.error != 0) return connection_error("receive", result.error);
     if (result.bytes > 0) MC_RETURN_IF_ERROR(handle_inbox(finished));
     return result.bytes;
@@ -118,8 +118,8 @@ Result<> Lane::begin_answer(const Header& header) {
 
 void Lane::end_answer(FinishedList& finished) {
     Flight& front = flight(0);
-    if (front.faulted) {
-        finished.fail(front.completion, front.operations, error(Code::kNotRegistered, "tcp: local memory is not accessible"));
+    if (incoming_.faulted()) {
+        finished.fail(front.completion, front.operations, no_local_memory());
     } else if (answer_ != Status::kOk) {
         const std::string_view text(reinterpret_cast<const char*>(text_.data()), text_.size());
         finished.fail(front.completion, front.operations,
@@ -131,7 +131,6 @@ void Lane::end_answer(FinishedList& finished) {
         finished.succeed(front.completion, front.operations, front.bytes);
     }
     if (answer_ != Status::kOk) text_.fill(std::byte{0});
-    if (front.direction == Direction::kRead && !front.mapped) --unmapped_;
     bytes_ -= front.bytes;
     first_ = (first_ + 1) % kFlightsMax;
     --count_;
@@ -142,14 +141,14 @@ void Lane::end_answer(FinishedList& finished) {
 Result<size_t> Lane::progress(WorkQueue& queue, FinishedList& finished, size_t budget) {
     size_t moved = 0;
     while (moved < budget) {
-        pull(queue);
+        pull(queue, finished);
         MC_ASSIGN_OR_RETURN(const size_t sent, send());
         MC_ASSIGN_OR_RETURN(const size_t received, receive(finished));
         if (sent + received == 0) return moved;
         moved += sent + received;
     }
     // The queue must not be left alone with idle lanes: what we take now is what wants() will speak of.
-    pull(queue);
+    pull(queue, finished);
     return moved;
 }
 

@@ -20,6 +20,8 @@ public:
     /// Pulls, sends and receives without blocking until nothing moves or about `budget` bytes have moved; returns how many. An
     /// error means that the connection is of no use any more: abandon() it.
     Result<size_t> progress(WorkQueue& queue, FinishedList& finished, size_t budget);
+    /// Whose fault the error of progress() is, when it is somebody's: he named local memory that is not there, in the middle of a message.
+    const Completion* culprit() const noexcept { return culprit_; }
     /// The poll() events that would let it move on; 0 when nothing is outstanding.
     short wants() const noexcept;
 
@@ -36,17 +38,17 @@ private:
     Flight& flight(size_t index) noexcept { return flights_[(first_ + index) % kFlightsMax]; }
     const Flight& flight(size_t index) const noexcept { return flights_[(first_ + index) % kFlightsMax]; }
 
-    void pull(WorkQueue& queue);
+    void pull(WorkQueue& queue, FinishedList& finished);
     Result<size_t> send();
     Result<size_t> receive(FinishedList& finished);
     Result<> handle_inbox(FinishedList& finished);
     Result<> begin_answer(const Header& header);
     void end_answer(FinishedList& finished);
-    size_t ahead() const noexcept;
 
     net::Socket socket_;
     const bool checked_;
     uint64_t next_id_ = 1;
+    const Completion* culprit_ = nullptr;
 
     std::array<Flight, kFlightsMax> flights_;  // a ring: those awaiting their answer, then those not yet sent
     size_t first_ = 0;
@@ -54,7 +56,6 @@ private:
     size_t sent_ = 0;            // of count_
     uint64_t bytes_ = 0;         // payload of all of them
     uint64_t unsent_bytes_ = 0;  // to be handed to the kernel
-    size_t unmapped_ = 0;        // reads among them into memory we must not touch ourselves
 
     Inbox inbox_;
     Incoming incoming_;       // the payload of the answer to flight(0)

@@ -121,7 +121,12 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
             failed = true;
             const Error error = std::move(result).error().with_context(target_.to_string());
             // A stream that makes no sense is as lost as one that broke: others may be retried on a new connection.
-            verdict.error = Error(Code::kUnavailable, error.message(), error.system_errno());
+            verdict = {.error = Error(Code::kUnavailable, error.message(), error.system_errno()),
+                       .special = slot.lane.culprit(),
+                       .reason = error};
+            if (verdict.special != nullptr)
+                verdict.error = Error(Code::kUnavailable, format_text("{}: another transfer named local memory that is not there",
+                                                                      target_.to_string()));
         }
     }
     slot.mutex.unlock();

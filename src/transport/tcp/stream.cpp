@@ -111,6 +111,14 @@ bool IovList::add(std::span<const iovec> pieces) noexcept {
     return fitting == pieces.size();
 }
 
+void IovList::add_copy(std::span<const iovec> pieces, uint64_t bytes) noexcept {
+    scratch_.emplace();
+    const auto wanted = static_cast<size_t>(std::min<uint64_t>(bytes, Scratch::kBytes));
+    // Where not even one byte is readable the piece itself is added, for the kernel to say so when it is its turn.
+    if (const size_t loaded = scratch_->load(pieces, wanted); loaded > 0) add(scratch_->data(), loaded);
+    else add(pieces.front().iov_base, 1);
+}
+
 IoResult IovList::send(int fd) noexcept {
     const IoResult result = result_of(send_pieces(fd, pieces_, count_));
     // A fault anywhere in the list may hide how far the kernel could have come: go on in the smallest steps.
@@ -118,8 +126,10 @@ IoResult IovList::send(int fd) noexcept {
 }
 
 IoResult IovList::receive(int fd) noexcept {
-    const IoResult result = result_of(receive_pieces(fd, pieces_, count_));
-    return result.error == EFAULT && count_ > 1 ? result_of(receive_pieces(fd, pieces_, 1)) : result;
+    IoResult result = result_of(receive_pieces(fd, pieces_, count_));
+    if (result.error == EFAULT && count_ > 1) return result_of(receive_pieces(fd, pieces_, 1));
+    result.drained = result.bytes < bytes_;
+    return result;
 }
 
 void Checksum::Free::operator()(XXH3_state_s* state) const noexcept { XXH3_freeState(state); }
@@ -156,12 +166,11 @@ void Pieces::append(std::byte* at, size_t length) {
     pieces_.push_back({.iov_base = at, .iov_len = length});
 }
 
-void Pieces::consume(size_t bytes, Checksum& checksum) noexcept {
+void Pieces::consume(size_t bytes) noexcept {
     left_ -= bytes;
     while (bytes > 0) {
         iovec& piece = pieces_[next_];
         const size_t taken = std::min(bytes, piece.iov_len);
-        checksum.update(piece.iov_base, taken);
         bytes -= taken;
         piece.iov_base = static_cast<std::byte*>(piece.iov_base) + taken;
         piece.iov_len -= taken;
@@ -177,19 +186,13 @@ void Outgoing::start(bool trailer) {
     trailer_left_ = trailer ? kTrailerBytes : 0;
 }
 
-void Outgoing::replace_payload(std::span<std::byte> filler) {
-    uint64_t left = payload_.left();
-    payload_.clear();
-    for (; left > 0; left -= std::min<uint64_t>(left, filler.size()))
-        payload_.append(filler.data(), static_cast<size_t>(std::min<uint64_t>(left, filler.size())));
-}
-
 bool Outgoing::gather(IovList& list) noexcept {
     if (list.full()) return false;
     if (head_sent_ < head_.size()) list.add(head_.data() + head_sent_, head_.size() - head_sent_);
     if (payload_.left() > 0) {
-        if (!list.add(payload_.rest())) return false;
-        return trailer_left_ == 0;
+        if (trailer_left_ == 0) return list.add(payload_.rest());
+        if (!list.full()) list.add_copy(payload_.rest(), payload_.left());
+        return false;
     }
     if (trailer_left_ > 0) {
         if (list.full()) return false;
@@ -198,13 +201,14 @@ bool Outgoing::gather(IovList& list) noexcept {
     return true;
 }
 
-size_t Outgoing::consume(size_t bytes) noexcept {
+size_t Outgoing::consume(size_t bytes, IovList& list) noexcept {
     const size_t head = std::min(bytes, head_.size() - head_sent_);
     head_sent_ += head;
     bytes -= head;
     if (payload_.left() > 0) {
         const size_t payload = static_cast<size_t>(std::min<uint64_t>(bytes, payload_.left()));
-        payload_.consume(payload, checksum_);
+        if (checksum_.on() && payload > 0) checksum_.update(list.copied(), payload);
+        payload_.consume(payload);
         bytes -= payload;
         if (payload_.left() == 0 && checksum_.on()) {
             const uint64_t value = checksum_.value();
@@ -234,7 +238,8 @@ std::span<std::byte> Inbox::room() noexcept {
 IoResult Inbox::receive(int fd, size_t ahead) noexcept {
     const auto space = room();
     iovec piece{.iov_base = space.data(), .iov_len = std::min(space.size(), ahead)};
-    const IoResult result = result_of(receive_pieces(fd, &piece, 1));
+    IoResult result = result_of(receive_pieces(fd, &piece, 1));
+    result.drained = result.bytes < piece.iov_len;
     end_ += result.bytes;
     return result;
 }
@@ -245,6 +250,7 @@ void Incoming::start(uint64_t bytes, bool trailer) {
     left_ = bytes;
     trailer_left_ = trailer ? kTrailerBytes : 0;
     discarding_ = false;
+    faulted_ = false;
     intact_ = true;
 }
 
@@ -253,21 +259,33 @@ void Incoming::discard() noexcept {
     into_.clear();
 }
 
+void Incoming::fault() noexcept {
+    faulted_ = true;
+    discard();
+}
+
 void Incoming::arrived(size_t bytes) noexcept {
     left_ -= bytes;
-    if (!discarding_) into_.consume(bytes, checksum_);
+    if (!discarding_) into_.consume(bytes);
+}
+
+void Incoming::store(Scratch& scratch, size_t bytes) noexcept {
+    checksum_.update(scratch.data(), bytes);
+    if (scratch.store(into_.rest(), bytes) < bytes) fault();
+    arrived(bytes);
 }
 
 void Incoming::take(Inbox& inbox) noexcept {
     while (left_ > 0 && !inbox.bytes().empty()) {
         const auto bytes = inbox.bytes();
-        size_t taken = static_cast<size_t>(std::min<uint64_t>(left_, bytes.size()));
-        if (!discarding_) {
-            const iovec& piece = into_.rest().front();
-            taken = std::min(taken, piece.iov_len);
-            std::memcpy(piece.iov_base, bytes.data(), taken);
+        const size_t taken = static_cast<size_t>(std::min<uint64_t>({left_, bytes.size(), Scratch::kBytes}));
+        if (discarding_) {
+            arrived(taken);
+        } else {
+            Scratch scratch;
+            std::memcpy(scratch.data(), bytes.data(), taken);
+            store(scratch, taken);
         }
-        arrived(taken);
         inbox.drop(taken);
     }
     if (left_ > 0 || trailer_left_ == 0 || inbox.bytes().size() < kTrailerBytes) return;
@@ -279,12 +297,20 @@ void Incoming::take(Inbox& inbox) noexcept {
 }
 
 IoResult Incoming::receive(int fd, Inbox& inbox, size_t ahead) noexcept {
-    std::array<std::byte, 16384> nowhere;
+    const IoResult result = receive_once(fd, inbox, ahead);
+    if (result.error != EFAULT || discarding_) return result;
+    fault();
+    return receive_once(fd, inbox, ahead);
+}
+
+IoResult Incoming::receive_once(int fd, Inbox& inbox, size_t ahead) noexcept {
+    std::optional<Scratch> scratch;
     IovList list;
     bool whole = true;
-    if (left_ > 0 && discarding_) {
-        const size_t length = static_cast<size_t>(std::min<uint64_t>(left_, nowhere.size()));
-        list.add(nowhere.data(), length);
+    if (left_ > 0 && (discarding_ || checksum_.on())) {
+        scratch.emplace();
+        const auto length = static_cast<size_t>(std::min<uint64_t>(left_, Scratch::kBytes));
+        list.add(scratch->data(), length);
         whole = length == left_;
     } else if (left_ > 0) {
         whole = list.add(into_.rest());
@@ -295,7 +321,8 @@ IoResult Incoming::receive(int fd, Inbox& inbox, size_t ahead) noexcept {
     if (whole && wanted > 0 && !list.full()) list.add(space.data(), wanted);
     const IoResult result = list.receive(fd);
     const size_t payload = static_cast<size_t>(std::min<uint64_t>(result.bytes, left_));
-    if (payload > 0) arrived(payload);
+    if (payload > 0 && scratch && !discarding_) store(*scratch, payload);
+    else if (payload > 0) arrived(payload);
     inbox.filled(result.bytes - payload);
     return result;
 }

@@ -7,15 +7,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "transport/tcp/scratch.h"
 #include "transport/tcp/wire.h"
 
 struct XXH3_state_s;
 
 // How messages enter and leave a non-blocking socket: payload goes straight between the kernel and the memory it belongs to,
-// many pieces per system call. Nothing here is thread-safe.
+// many pieces per system call. Memory of a payload is touched by the kernel only, which survives its not being there. What has a checksum
+// goes through a copy: others may change the memory meanwhile, and the checksum is of what was sent or came in. Nothing here is
+// thread-safe.
 namespace mooncake::tcp {
 
 /// What one system call did: moved bytes, or would have blocked (neither bytes nor error), or failed. The end of the stream is
@@ -24,6 +28,7 @@ struct IoResult {
     static constexpr int kStreamEnd = -1;
     size_t bytes = 0;
     int error = 0;
+    bool drained = false;  // received less than there was room for: probably there is no more for now
 };
 
 /// Tells ThreadSanitizer that something will be sent, or was received, by other means than the classes here.
@@ -41,6 +46,10 @@ public:
     void add(const void* at, size_t length) noexcept;
     /// As many as fit; false when some did not.
     bool add(std::span<const iovec> pieces) noexcept;
+    /// A copy of the first of so many bytes; once per list.
+    void add_copy(std::span<const iovec> pieces, uint64_t bytes) noexcept;
+    /// What add_copy() added.
+    const std::byte* copied() noexcept { return scratch_->data(); }
 
     IoResult send(int fd) noexcept;
     IoResult receive(int fd) noexcept;
@@ -49,6 +58,7 @@ private:
     iovec pieces_[kMax];
     size_t count_ = 0;
     size_t bytes_ = 0;
+    std::optional<Scratch> scratch_;
 };
 
 /// A running XXH3; costs nothing until switched on.
@@ -75,8 +85,8 @@ public:
     void append(std::byte* at, size_t length);
     uint64_t left() const noexcept { return left_; }
     std::span<const iovec> rest() const noexcept { return std::span(pieces_).subspan(next_); }
-    /// Uses up the first `bytes` bytes, hashing them if the checksum is on.
-    void consume(size_t bytes, Checksum& checksum) noexcept;
+    /// Uses up the first `bytes` bytes.
+    void consume(size_t bytes) noexcept;
 
 private:
     std::vector<iovec> pieces_;
@@ -93,9 +103,6 @@ public:
     Pieces& payload() noexcept { return payload_; }
     const Pieces& payload() const noexcept { return payload_; }
 
-    /// Goes on with these bytes, again and again, instead of the rest of the payload.
-    void replace_payload(std::span<std::byte> filler);
-
     bool started() const noexcept { return head_sent_ > 0; }
     /// Nothing but a head, so another message without payload may follow in it.
     bool head_only() const noexcept { return payload_.rest().empty() && trailer_left_ == 0; }
@@ -103,8 +110,8 @@ public:
     uint64_t left() const noexcept { return head_.size() - head_sent_ + payload_.left() + trailer_left_; }
     /// Adds what is left. False when not all of it could be: the list is full, or the trailer is not known yet.
     bool gather(IovList& list) noexcept;
-    /// Notes that bytes of what gather() added were sent; returns those that belong to the next message.
-    size_t consume(size_t bytes) noexcept;
+    /// Notes that bytes of what gather() added to the list were sent; returns those that belong to the next message.
+    size_t consume(size_t bytes, IovList& list) noexcept;
 
 private:
     std::vector<std::byte> head_;
@@ -144,6 +151,8 @@ public:
     /// From here on the payload goes nowhere.
     void discard() noexcept;
     bool discarding() const noexcept { return discarding_; }
+    /// Memory of into() turned out not to be writable. The rest of the payload is discarded.
+    bool faulted() const noexcept { return faulted_; }
 
     bool done() const noexcept { return left_ == 0 && trailer_left_ == 0; }
     uint64_t left() const noexcept { return left_; }
@@ -156,12 +165,16 @@ public:
 
 private:
     void arrived(size_t bytes) noexcept;
+    void store(Scratch& scratch, size_t bytes) noexcept;
+    void fault() noexcept;
+    IoResult receive_once(int fd, Inbox& inbox, size_t ahead) noexcept;
 
     Pieces into_;
     Checksum checksum_;
     uint64_t left_ = 0;
     size_t trailer_left_ = 0;
     bool discarding_ = false;
+    bool faulted_ = false;
     bool intact_ = true;
 };
 

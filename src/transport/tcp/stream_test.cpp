@@ -52,7 +52,7 @@ struct Journey {
                 out.gather(list);
                 const IoResult sent = list.send(ends.one.get());
                 if (sent.error != 0) return false;
-                out.consume(sent.bytes);
+                out.consume(sent.bytes, list);
             }
             const IoResult got = incoming.receive(ends.other.get(), inbox, ahead);
             if (got.error != 0) return false;

@@ -218,6 +218,145 @@ TEST(TcpTransfer, FailsWithoutCrashingWhenLocalMemoryIsNotThere) {
     move_and_verify(here, there, *peer, Direction::kWrite, {{.local = 0, .remote = 0, .length = 1 << 20}}, Submit::kWait);
 }
 
+/// Memory whose middle, and maybe more, is not there.
+class Holed {
+public:
+    explicit Holed(size_t bytes) : bytes_(bytes), memory_(static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                                                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+        MC_CHECK(memory_ != MAP_FAILED);
+        std::memset(memory_, 0x11, bytes);
+    }
+    ~Holed() { ::munmap(memory_, bytes_); }
+    std::byte* data() const { return memory_; }
+    uint64_t address() const { return reinterpret_cast<uint64_t>(memory_); }
+    void protect(size_t from, size_t length, int protection) { MC_CHECK(::mprotect(memory_ + from, length, protection) == 0); }
+
+private:
+    const size_t bytes_;
+    std::byte* const memory_;
+};
+
+TEST(TcpTransfer, AWriteFromLocalMemoryThatIsNotThereLeavesThePeersAsItWas) {
+    constexpr size_t kBytes = 4 << 20;
+    for (const bool checksum : {false, true}) {
+        EngineOptions options;
+        options.tcp_checksum = checksum;
+        Side here(4096, options), there(kBytes, options);
+        auto peer = here.connect(there);
+        for (const bool registered : {false, true}) {
+            for (const size_t length : {size_t{64}, size_t{4096}, size_t{100'000}, kBytes}) {
+                Holed hole(kBytes);
+                hole.protect(0, kBytes, PROT_NONE);
+                const MemoryRegion region{.address = hole.data(), .length = kBytes};
+                fill(there.memory, 8);
+                const auto before = there.memory;
+                if (!peer->usable()) peer = here.connect(there);
+                Completion completion;
+                const Slice slice{.local = hole.data(), .remote = there.address(), .length = length, .completion = &completion,
+                                  .region = registered ? &region : nullptr};
+                const auto result = run(*peer, Direction::kWrite, {&slice, 1}, completion);
+                ASSERT_FALSE(result);
+                EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();
+                EXPECT_TRUE(peer->usable() || registered) << "nobody else pays for a wrong address";
+                peer.reset();  // fences what is under way
+                EXPECT_TRUE(there.memory == before) << length;
+                peer = here.connect(there);
+            }
+        }
+    }
+}
+
+TEST(TcpTransfer, AWriteFromMemoryWithAHoleIsAppliedAtMostUpToTheHole) {
+    constexpr size_t kBytes = 1 << 20, kHole = 512 << 10;
+    for (const bool checksum : {false, true}) {
+        EngineOptions options;
+        options.tcp_checksum = checksum;
+        Side here(4096, options), there(kBytes, options);
+        auto peer = here.connect(there);
+        Holed source(kBytes);
+        source.protect(kHole, 4096, PROT_NONE);
+        std::memset(there.memory.data(), 0x77, kBytes);
+        Completion completion;
+        const Slice slice{.local = source.data(), .remote = there.address(), .length = kBytes, .completion = &completion};
+        const auto result = run(*peer, Direction::kWrite, {&slice, 1}, completion);
+        ASSERT_FALSE(result);
+        EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();
+        peer.reset();
+        EXPECT_EQ(std::count(there.memory.begin() + kHole, there.memory.end(), std::byte{0x77}), static_cast<ptrdiff_t>(kBytes - kHole));
+        EXPECT_EQ(std::count(there.memory.begin(), there.memory.end(), std::byte{0}), 0);
+    }
+}
+
+TEST(TcpTransfer, RegisteredMemoryThatWentAwayCostsThePeerAnErrorAndNotTheProcess) {
+    constexpr size_t kBytes = 1 << 20;
+    for (const bool checksum : {false, true}) {
+        EngineOptions options;
+        options.tcp_checksum = checksum;
+        Side here(kBytes, options), there(4096, options);
+        auto peer = here.connect(there);
+        for (const int protection : {PROT_NONE, PROT_READ}) {
+            Holed target(kBytes);
+            there.access.allow({.address = target.address(), .length = kBytes});
+            target.protect(0, kBytes, protection);
+            for (const size_t length : {size_t{1}, size_t{64}, size_t{4096}, size_t{100'000}, kBytes}) {
+                for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+                    if (!peer->usable()) peer = here.connect(there);
+                    Completion completion;
+                    const Slice slice = here.slice(0, target.address(), length, completion);
+                    const auto result = run(*peer, direction, {&slice, 1}, completion);
+                    EXPECT_EQ(result.has_value(), direction == Direction::kRead && protection == PROT_READ);
+                    if (direction == Direction::kRead) continue;
+                    EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();
+                    EXPECT_TRUE(peer->usable()) << "the write was refused, the connection goes on";
+                }
+            }
+            ASSERT_TRUE(there.access.revoke(target.address(), Deadline::after(20s)));
+        }
+    }
+}
+
+TEST(TcpTransfer, ReadsIntoRegisteredMemoryThatWentAwayFailAlone) {
+    for (const bool checksum : {false, true}) {
+        EngineOptions options;
+        options.tcp_checksum = checksum;
+        Side here(4096, options), there(1 << 20, options);
+        const auto peer = here.connect(there);
+        Holed into(1 << 20);
+        into.protect(0, 1 << 20, PROT_READ);
+        const MemoryRegion region{.address = into.data(), .length = 1 << 20};
+        for (const size_t length : {size_t{1}, size_t{4096}, size_t{1} << 20}) {
+            Completion completion;
+            const Slice slice{.local = into.data(), .remote = there.address(), .length = length, .completion = &completion, .region = &region};
+            EXPECT_EQ(run(*peer, Direction::kRead, {&slice, 1}, completion).error().code(), Code::kNotRegistered);
+            EXPECT_TRUE(peer->usable());
+        }
+    }
+}
+
+TEST(TcpTransfer, AChecksumIsOfWhatWasSentAlthoughOthersChangeTheMemoryMeanwhile) {
+    constexpr size_t kBytes = 1 << 20;
+    EngineOptions options;
+    options.tcp_checksum = true;
+    options.tcp_io_threads = 2;
+    Side here(4 * kBytes, options), there(kBytes, options), other(0, options);
+    const auto one = here.connect(there);
+    const auto two = other.connect(there);
+    // Two write one range and two read it, over different connections.
+    std::atomic<int> failed{0};
+    std::vector<std::jthread> threads;
+    for (size_t t = 0; t < 4; ++t) {
+        threads.emplace_back([&, t] {
+            for (int i = 0; i < 60; ++i) {
+                Completion completion;
+                const Slice slice = here.slice(t * kBytes, there.address(), kBytes, completion);
+                if (!run(t % 2 ? *one : *two, t < 2 ? Direction::kWrite : Direction::kRead, {&slice, 1}, completion)) ++failed;
+            }
+        });
+    }
+    threads.clear();
+    EXPECT_EQ(failed, 0);
+}
+
 TEST(TcpTransfer, ReadsIntoUnregisteredMemoryAreRight) {
     Side here(1 << 20), there(1 << 20);
     const auto peer = here.connect(there);

@@ -96,7 +96,6 @@ bool WorkQueue::pull(Flight& flight, bool checked) {
     flight.completion = entry.slices.front().completion;
     flight.bytes = 0;
     flight.mapped = true;
-    flight.faulted = false;
     flight.part = false;
     flight.local.clear();
     flight.remote.clear();

@@ -51,8 +51,7 @@ struct Flight {
     Completion* completion = nullptr;
     uint32_t operations = 0;
     uint32_t bytes = 0;
-    bool mapped = false;               // every piece of local memory is registered: we may touch it ourselves
-    bool faulted = false;              // local memory turned out not to be there
+    bool mapped = false;               // every piece of local memory is registered, hence there, as far as we know
     bool part = false;                 // of one slice; then `remote` is the slice, and the part
     Outgoing out;                      // the request
     Pieces local;                      // kRead: where the answer goes
