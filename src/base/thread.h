@@ -5,8 +5,11 @@
 #include <signal.h>
 
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/error.h"
 
 namespace mooncake {
 
@@ -37,6 +40,16 @@ std::jthread start_thread(const std::string& name, Body&& body) {
     }
     pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
     return thread;
+}
+
+/// start_thread() where the system may have none left to give (kUnavailable).
+template <typename Body>
+Result<std::jthread> try_start_thread(const std::string& name, Body&& body) {
+    try {
+        return start_thread(name, std::forward<Body>(body));
+    } catch (const std::system_error& refused) {
+        return fail_errno(Code::kUnavailable, refused.code().value(), "cannot start the thread {}", name);
+    }
 }
 
 }  // namespace mooncake

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/thread_annotations.h"
+#include "base/time.h"
+
+namespace mooncake {
+
+/// Runs tasks at their time, on one thread that does nothing else and starts with the first of them. A task must not block, as it would
+/// delay all others: what may, it hands to a ThreadPool. Thread-safe. In a forked child every call does nothing.
+class MC_EXPORT TimerQueue {
+public:
+    using Task = std::function<void()>;
+    using TimerId = uint64_t;
+
+    explicit TimerQueue(std::string thread_name) : name_(std::move(thread_name)) {}
+    ~TimerQueue() { stop(); }
+    TimerQueue(const TimerQueue&) = delete;
+    TimerQueue& operator=(const TimerQueue&) = delete;
+
+    /// Starts the thread now, so that no at() fails for want of one. kUnavailable when there is none to be had.
+    Result<> start();
+    /// Runs the task once at (not before) a time. Zero when it never will: stopped, or no thread can be started.
+    TimerId at(Time time, Task task);
+    /// True when the task had not started and never will.
+    bool cancel(TimerId timer);
+    /// Drops what waits, waits for the task that runs. Idempotent. Not from its own thread.
+    void stop();
+
+private:
+    Result<> ensure_thread() MC_REQUIRES(mutex_);
+    void run();
+    /// Waits for one that is due; empty when stopped.
+    Task next();
+    bool forked() const noexcept { return fork_generation() != born_; }
+
+    const std::string name_;
+    const uint32_t born_ = fork_generation();
+    Mutex mutex_;
+    std::condition_variable_any wake_;
+    std::map<std::pair<Time, TimerId>, Task> timers_ MC_GUARDED_BY(mutex_);
+    std::map<TimerId, Time> times_ MC_GUARDED_BY(mutex_);
+    TimerId next_timer_ MC_GUARDED_BY(mutex_) = 1;
+    bool stopped_ MC_GUARDED_BY(mutex_) = false;
+    std::jthread thread_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mooncake
