@@ -99,6 +99,11 @@ uint16_t SocketAddress::port() const noexcept {
     return 0;
 }
 
+void SocketAddress::set_port(uint16_t port) noexcept {
+    if (family() == AF_INET) reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
+    else if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
+}
+
 std::string SocketAddress::to_string() const {
     char host[NI_MAXHOST];
     if (::getnameinfo(get(), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) return "?";

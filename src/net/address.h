@@ -38,6 +38,7 @@ struct SocketAddress {
     const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
     int family() const noexcept { return storage.ss_family; }
     uint16_t port() const noexcept;
+    void set_port(uint16_t port) noexcept;
     std::string to_string() const;
 };
 

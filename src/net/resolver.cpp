@@ -5,85 +5,28 @@
 #include <netdb.h>
 
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/fork.h"
-#include "base/thread.h"
-#include "base/thread_annotations.h"
+#include "net/lookups.h"
 
 namespace mooncake::net {
 
 namespace {
 
-constexpr size_t kThreadsMax = 8;
-constexpr size_t kQueueMax = 4096;
-
-struct Question {
-    std::string host;
-    uint16_t port = 0;
-    Resolved done;
-};
-
-class Resolver {
-public:
-    explicit Resolver(uint32_t generation) : fork_generation(generation) {}
-
-    bool ask(Question question) {
-        Lock lock(mutex_);
-        if (queue_.size() >= kQueueMax) return false;
-        queue_.push_back(std::move(question));
-        if (idle_ < queue_.size() && threads_.size() < kThreadsMax) {
-            try {
-                threads_.push_back(start_thread("mc-resolve", [this] { run(); }));
-            } catch (const std::system_error&) {
-                if (threads_.empty()) {
-                    queue_.pop_back();
-                    return false;
-                }
-            }
-        }
-        wake_.notify_one();
-        return true;
-    }
-
-    const uint32_t fork_generation;
-
-private:
-    [[noreturn]] void run() {
-        for (;;) {
-            Question question = next();
-            question.done(resolve(question.host, question.port));
-        }
-    }
-
-    Question next() {
-        Lock lock(mutex_);
-        ++idle_;
-        while (queue_.empty()) wake_.wait(mutex_);
-        --idle_;
-        Question question = std::move(queue_.front());
-        queue_.pop_front();
-        return question;
-    }
-
-    Mutex mutex_;
-    std::condition_variable_any wake_;
-    std::deque<Question> queue_ MC_GUARDED_BY(mutex_);
-    size_t idle_ MC_GUARDED_BY(mutex_) = 0;
-    std::vector<std::jthread> threads_ MC_GUARDED_BY(mutex_);
-};
-
 Mutex instance_mutex;
-Resolver* instance MC_GUARDED_BY(instance_mutex) = nullptr;
+Lookups* instance MC_GUARDED_BY(instance_mutex) = nullptr;
+uint32_t instance_generation MC_GUARDED_BY(instance_mutex) = 0;
 
 /// Never deleted: a thread may be deep inside the system's resolver when the process ends.
-Resolver& resolver() {
+Lookups& lookups() {
     Lock lock(instance_mutex);
-    if (instance == nullptr || instance->fork_generation != fork_generation()) instance = new Resolver(fork_generation());
+    if (instance == nullptr || instance_generation != fork_generation()) {
+        instance = new Lookups([](const std::string& host) { return resolve(host, 0); });
+        instance_generation = fork_generation();
+    }
     return *instance;
 }
 
@@ -95,8 +38,11 @@ bool is_numeric_host(const std::string& host) {
 }
 
 void resolve_in_background(const std::string& host, uint16_t port, const Resolved& done) {
-    if (!resolver().ask({.host = host, .port = port, .done = done}))
-        done(fail_errno(Code::kUnavailable, EAI_AGAIN, "cannot resolve '{}': too many names are being asked for", host));
+    lookups().ask(host, [port, done](Result<std::vector<SocketAddress>> addresses) {
+        if (addresses)
+            for (SocketAddress& address : *addresses) address.set_port(port);
+        done(std::move(addresses));
+    });
 }
 
 Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t port, Deadline deadline) {

@@ -20,8 +20,8 @@ bool is_numeric_host(const std::string& host);
 /// resolve() on a thread of its own, since the system's resolver may block for long and cannot be interrupted. The callback
 /// runs on that thread, once, and must not block. Thread-safe.
 ///
-/// The threads belong to the process, not to a caller: nobody who stops has to wait for a name server that is silent. There are
-/// at most a few, so while they all wait for silent servers, further names wait as well; literal addresses never do.
+/// The threads belong to the process, not to a caller: nobody who stops has to wait for a name server that is silent. Names that
+/// got no answer before leave most of the threads to the others (see Lookups).
 void resolve_in_background(const std::string& host, uint16_t port, const Resolved& done);
 
 /// resolve() that returns at the deadline (kTimedOut), whatever the name servers do.
