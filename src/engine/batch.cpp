@@ -10,14 +10,14 @@ namespace mooncake {
 
 Result<> Batch::submit(std::span<const Request> requests, const Notification* notification,
                        const std::function<Deadline(uint64_t)>& deadline) {
-    std::map<std::pair<SegmentId, Direction>, Session*> ways;
+    std::map<std::pair<SegmentId, Direction>, std::shared_ptr<Session>> ways;
     uint64_t bytes = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request& request = requests[i];
         const Block block{.local = request.local, .remote = request.remote, .length = request.length};
         if (auto checked = check_blocks({&block, 1}); !checked)
             return fail(Code::kInvalidArgument, "request {}: {}", i, checked.error().message());
-        Session*& session = ways[{request.segment, request.direction}];
+        std::shared_ptr<Session>& session = ways[{request.segment, request.direction}];
         if (session == nullptr) {
             MC_ASSIGN_OR_RETURN(session, core_.sessions->get(request.segment));
         }
@@ -33,7 +33,7 @@ Result<> Batch::submit(std::span<const Request> requests, const Notification* no
             const auto way = std::pair(request.segment, request.direction);
             TransferGroup*& group = groups[way];
             if (group == nullptr) {
-                group = &groups_.emplace_back(core_, *ways[way], request.direction, deadline(bytes));
+                group = &groups_.emplace_back(core_, ways[way], Incarnation{}, request.direction, deadline(bytes));
                 started.push_back(group);
             }
             const Block block{.local = request.local, .remote = request.remote, .length = request.length};
@@ -48,16 +48,16 @@ Result<> Batch::submit(std::span<const Request> requests, const Notification* no
     return {};
 }
 
-Result<> Batch::submit(Session& session, Direction direction, std::span<const Block> blocks, const Notification* notification,
-                       Deadline deadline) {
+Result<> Batch::submit(const std::shared_ptr<Session>& session, Incarnation life, Direction direction, std::span<const Block> blocks,
+                       const Notification* notification, Deadline deadline) {
     MC_RETURN_IF_ERROR(check_blocks(blocks));
     TransferGroup* group = nullptr;
     {
         Lock lock(mutex_);
         if (places_.size() + 1 > capacity_) return fail(Code::kNoSpace, "the batch is full");
-        group = &groups_.emplace_back(core_, session, direction, deadline);
+        group = &groups_.emplace_back(core_, session, life, direction, deadline);
         places_.push_back({.group = group, .index = group->add_task(blocks)});
-        if (notification != nullptr) notifications_.push_back({.session = &session, .notification = *notification});
+        if (notification != nullptr) notifications_.push_back({.session = session, .notification = *notification});
         ++active_;
         running_.add(1);
     }
@@ -82,11 +82,12 @@ void Batch::group_finished() {
         }
     }
     if (!notifications.empty() && status().state == TransferState::kCompleted) {
-        for (PendingNotification& pending : notifications) {
-            core_.service->post([core = &core_, pending = std::move(pending)] {
+        for (const PendingNotification& pending : notifications) {
+            const auto notify = [core = &core_, pending] {
                 auto sent = core->notifier->notify(*pending.session, pending.notification, Deadline::after(5s));
                 if (!sent) MC_LOG_WARNING("notification to {} is lost: {}", pending.session->name(), sent.error().to_string());
-            });
+            };
+            core_.service->post(notify, pending.session->key());
         }
     }
     running_.succeed(0);
@@ -148,10 +149,17 @@ void Batch::cancel() {
     std::vector<TransferGroup*> groups;
     {
         Lock lock(mutex_);
-        for (TransferGroup& group : groups_) groups.push_back(&group);
+        for (TransferGroup& group : groups_)
+            if (!group.over()) groups.push_back(&group);
     }
+    // All at once, as each may wait for its peer. We stop those that no thread has come to yet, and wait for the others.
     const Deadline fence = Deadline::after(kFenceTime);
-    for (TransferGroup* const group : groups) group->stop(Code::kCancelled, "cancelled", fence);
+    const auto stop = [fence](TransferGroup& group) { group.stop(Code::kCancelled, "cancelled", fence); };
+    if (groups.size() > 1) {
+        for (TransferGroup* const group : groups)
+            core_.service->post_stop([group, stop, self = shared_from_this()] { stop(*group); }, group->key());
+    }
+    for (TransferGroup* const group : groups) stop(*group);
 }
 
 void Batch::on_done(std::function<void()> callback) {

@@ -29,18 +29,21 @@ struct BatchTask {
 /// Owned by its Batch. Thread-safe after start().
 class TransferGroup final : public CompletionHook {
 public:
-    TransferGroup(EngineCore& core, Session& session, Direction direction, Deadline deadline)
-        : core_(core), session_(session), direction_(direction), deadline_(deadline), attempt_(nullptr, this) {}
+    /// `life` as for Session::link_to().
+    TransferGroup(EngineCore& core, std::shared_ptr<Session> session, Incarnation life, Direction direction, Deadline deadline)
+        : core_(core), session_(std::move(session)), direction_(direction), deadline_(deadline), life_(life), attempt_(nullptr, this) {}
 
     /// Only before start(). Returns the task's index.
     size_t add_task(std::span<const Block> blocks);
-    /// Connects if need be (that may block) and submits. `batch` is kept alive until the group is final.
+    /// Submits; where there is no link yet, the service's threads connect first. `batch` is kept alive until the group is final.
     void start(const std::shared_ptr<Batch>& batch);
     /// Ends the group as cancelled or timed out; when it returns the group is final and nothing of it moves. Waits until `fence` for the
     /// peer to confirm that, however many tasks there are.
     void stop(Code code, std::string_view why, Deadline fence);
 
     TransferStatus status(size_t task);
+    Service::Key key() const noexcept { return session_->key(); }
+    bool over();
     /// Lets the calling thread do the transport's work for the attempt under way, if there is one, until that is over.
     void help(Deadline deadline);
 
@@ -49,16 +52,19 @@ private:
 
     void on_done(Completion&) noexcept override;
     /// `why`: how the attempt before failed.
-    void run_attempt(const Error& why = {});
+    void start_attempt(const Error& why);
+    void run_attempt(Result<std::shared_ptr<Link>> link, const Error& why);
     /// Readies the tasks that are not done yet, and the slices to submit for them.
     std::span<const Slice> ready_tasks() MC_REQUIRES(mutex_);
-    void after_failed_attempt(const std::shared_ptr<Batch>& batch);
+    void after_failed_attempt();
     void finish(const Error* error);
 
     EngineCore& core_;
-    Session& session_;
+    const std::shared_ptr<Session> session_;
     const Direction direction_;
     const Deadline deadline_;
+    Incarnation life_;  // of the peer; this and the next belong to who runs attempts
+    Unfit unfit_;
     std::vector<Slice> slices_;  // of all tasks; constant after start()
     std::vector<Slice> again_;   // what a later attempt moves
     Completion attempt_;         // parent of the tasks in the present attempt
@@ -68,8 +74,8 @@ private:
     std::deque<BatchTask> tasks_ MC_GUARDED_BY(mutex_);  // address-stable
     State state_ MC_GUARDED_BY(mutex_) = State::kBetween;
     int tries_ MC_GUARDED_BY(mutex_) = 0;
-    bool stopping_ MC_GUARDED_BY(mutex_) = false;          // no attempt starts any more; stop() makes it final
-    std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);     // of the present or the last attempt
+    bool stopping_ MC_GUARDED_BY(mutex_) = false;         // no attempt starts any more; stop() makes it final
+    std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);    // of the present or the last attempt
     std::shared_ptr<Batch> batch_ MC_GUARDED_BY(mutex_);  // our owner, until final
     Service::TimerId timer_ MC_GUARDED_BY(mutex_) = 0;
     Time started_ MC_GUARDED_BY(mutex_){};
@@ -84,9 +90,9 @@ public:
     /// One task per request. All or none: kNoSpace, kInvalidArgument, kNotFound (segment).
     Result<> submit(std::span<const Request> requests, const Notification* notification,
                     const std::function<Deadline(uint64_t bytes)>& deadline);
-    /// One task for all blocks.
-    Result<> submit(Session& session, Direction direction, std::span<const Block> blocks, const Notification* notification,
-                    Deadline deadline);
+    /// One task for all blocks. `life` as for Session::link_to().
+    Result<> submit(const std::shared_ptr<Session>& session, Incarnation life, Direction direction, std::span<const Block> blocks,
+                    const Notification* notification, Deadline deadline);
 
     Result<TransferStatus> task_status(size_t task);
     TransferStatus status();
@@ -103,7 +109,7 @@ private:
         size_t index = 0;
     };
     struct PendingNotification {
-        Session* session = nullptr;
+        std::shared_ptr<Session> session;
         Notification notification;
     };
 

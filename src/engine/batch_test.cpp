@@ -18,7 +18,7 @@ protected:
     Request request(size_t offset, uint64_t length = 64, const char* segment = "peer", Direction direction = Direction::kWrite) {
         return {.direction = direction,
                 .local = local.data() + offset,
-                .segment = world.session(segment).id(),
+                .segment = world.id(segment),
                 .remote = reinterpret_cast<uint64_t>(remote.data() + offset),
                 .length = length};
     }
@@ -195,13 +195,13 @@ TEST_F(BatchTest, AnAttemptThatIsAboutToStartWhenItIsStoppedDoesNot) {
 
 TEST_F(BatchTest, AWriteStoppedBetweenAttemptsSaysWhetherItIsInDoubt) {
     for (const Stopped stopped : {Stopped::kEverywhere, Stopped::kRemoteInDoubt}) {
-        FakeWorld other;
         std::latch connecting(1), go(1);
+        FakeWorld other;
         break_first_attempt(other, connecting, go);
         other.script.on_cancel = stopped;
         auto written = std::make_shared<Batch>(other.core, 1);
         const Block block{.local = local.data(), .remote = reinterpret_cast<uint64_t>(remote.data()), .length = 64};
-        ASSERT_TRUE(written->submit(other.session("peer"), Direction::kWrite, {&block, 1}, nullptr, Deadline::after(10s)));
+        ASSERT_TRUE(written->submit(*other.sessions->get("peer"), {}, Direction::kWrite, {&block, 1}, nullptr, Deadline::after(10s)));
         connecting.wait();
         written->cancel();
         const std::string text = written->status().error.to_string();
@@ -216,13 +216,95 @@ TEST_F(BatchTest, AWriteThatFindsNoSecondLinkSaysThatItIsInDoubt) {
         world.script.peers_usable = false;
         return fail(Code::kUnavailable, "reset");
     };
-    world.script.on_connect = [this]() -> Result<> {
-        return world.script.connects == 1 ? Result<>() : fail(Code::kUnavailable, "nobody");
-    };
+    world.script.on_connect = [this]() -> Result<> { return world.script.connects == 1 ? Result<>() : fail(Code::kUnavailable, "nobody"); };
     ASSERT_TRUE(submit({request(0)}));
     ASSERT_TRUE(batch->wait());
     const std::string text = batch->status().error.to_string();
     EXPECT_NE(text.find("in doubt"), std::string::npos) << text;
+}
+
+TEST_F(BatchTest, APeerThatDoesNotAnswerKeepsNeitherTheSubmitterNorTheOthersWaiting) {
+    std::latch go(1);
+    std::atomic<bool> dead_asked{false};
+    world.on_fetch = [&](const std::string& name) {
+        if (name != "dead") return;
+        dead_asked = true;
+        go.wait();
+    };
+    ASSERT_TRUE(submit({request(0, 64, "dead"), request(1000, 64, "alive")}));
+    while (state(1) != TransferState::kCompleted) std::this_thread::yield();
+    EXPECT_EQ(state(0), TransferState::kWaiting);
+    go.count_down();
+    EXPECT_TRUE(batch->wait());
+    EXPECT_TRUE(dead_asked);
+    EXPECT_EQ(state(0), TransferState::kCompleted);
+}
+
+TEST_F(BatchTest, AllTasksOfABatchShareOneTimeForThePeersWord) {
+    world.script.hold = true;
+    batch = std::make_shared<Batch>(world.core, 1000);
+    std::vector<Request> requests;
+    for (size_t i = 0; i < 1000; ++i) requests.push_back(request(i, 1));
+    ASSERT_TRUE(submit(requests));
+    while (world.script.submits == 0) std::this_thread::yield();
+    batch->cancel();
+    EXPECT_EQ(world.script.cancels, 1000);
+    EXPECT_EQ(world.script.cancel_deadlines.size(), 1u);
+}
+
+TEST_F(BatchTest, PeersThatDoNotAnswerAreStoppedTogether) {
+    world.script.hold = true;
+    std::vector<Request> requests;
+    for (const char* const peer : {"a", "b", "c", "d"}) requests.push_back(request(0, 64, peer));
+    ASSERT_TRUE(submit(requests));
+    while (world.script.submits < 4) std::this_thread::yield();
+    std::latch together(4);
+    world.script.before_cancel = [&] { together.arrive_and_wait(); };  // would wait for ever, were they asked one after the other
+    batch->cancel();
+    EXPECT_EQ(batch->status().state, TransferState::kCancelled);
+}
+
+TEST_F(BatchTest, DeadlinesAndNotificationsDoNotWaitForPeersThatDoNotAnswer) {
+    std::latch go(1);
+    world.on_fetch = [&](const std::string& name) {
+        if (name.starts_with("dead")) go.wait();
+    };
+    auto stuck = std::make_shared<Batch>(world.core, 16);
+    std::vector<Request> requests;
+    for (int i = 0; i < 16; ++i) requests.push_back(request(0, 64, ("dead" + std::to_string(i)).c_str()));
+    ASSERT_TRUE(stuck->submit(requests, nullptr, [](uint64_t) { return Deadline::after(1h); }));
+    const Notification notification{.name = "n", .message = "done"};
+    ASSERT_TRUE(submit({request(0)}, &notification));
+    EXPECT_EQ(world.notifications(1).size(), 1u);
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(64)}, nullptr, 5ms));
+    ASSERT_TRUE(batch->wait());
+    EXPECT_EQ(state(1), TransferState::kTimedOut);
+    stuck->cancel();
+    EXPECT_FALSE(stuck->busy());
+    go.count_down();
+    world.service.stop();  // before the latch goes
+}
+
+TEST_F(BatchTest, ARetryNeverGoesToAnotherLife) {
+    world.script.on_slice = [this](const Slice&) -> Result<> {
+        world.script.peers_usable = false;
+        world.restart();
+        return fail(Code::kUnavailable, "reset");
+    };
+    world.script.on_connect = [this]() -> Result<> {
+        world.script.peers_usable = true;
+        if (world.script.connects > 1) world.script.on_slice = nullptr;
+        return {};
+    };
+    ASSERT_TRUE(submit({request(0)}));
+    ASSERT_TRUE(batch->wait());
+    EXPECT_EQ(state(0), TransferState::kFailed);
+    EXPECT_EQ(batch->status().error.code(), Code::kStale) << batch->status().error.to_string();
+    EXPECT_EQ(remote[0], std::byte{0});
+    ASSERT_TRUE(submit({request(1000)}));
+    ASSERT_TRUE(batch->wait());
+    EXPECT_EQ(state(1), TransferState::kCompleted);
 }
 
 TEST_F(BatchTest, SeveralSegmentsAndDirectionsMayShareABatch) {

@@ -68,7 +68,7 @@ void RpcControl::answer(std::span<const std::byte> body, std::unique_ptr<rpc::Re
         }
         waiting_.fetch_sub(1, std::memory_order_relaxed);
     };
-    threads_.post(std::move(task));
+    if (!threads_.post(std::move(task))) waiting_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace mooncake

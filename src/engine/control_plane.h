@@ -9,7 +9,7 @@
 #include "base/gate.h"
 #include "base/incarnation.h"
 #include "base/thread_annotations.h"
-#include "engine/service.h"
+#include "base/thread_pool.h"
 #include "rpc/rpc.h"
 #include "transport/control.h"
 
@@ -43,7 +43,7 @@ private:
     Mutex mutex_;
     std::map<std::string, std::shared_ptr<Entry>> entries_ MC_GUARDED_BY(mutex_);
     std::atomic<size_t> waiting_{0};  // requests taken and not yet answered
-    Service threads_{2};
+    ThreadPool threads_{{.name = "mc-control", .threads_max = 2}};
 };
 
 }  // namespace mooncake

@@ -36,6 +36,8 @@ constexpr Duration kFenceTime = 500ms;
 
 /// True when another attempt, on a new link or another transport, may help.
 bool worth_another_attempt(const Error& error) noexcept;
+/// True when the transport of that attempt cannot carry this memory between these peers; another may.
+bool is_unfit(const Error& error) noexcept;
 /// What a failed attempt means for the link: drops it if it broke. A refusal by a peer that is just going away, or that has made
 /// place for a successor, becomes kStale: it was not meant for us.
 Error judge_failure(Session& session, const std::shared_ptr<Link>& link, Error error, Deadline deadline);
@@ -45,14 +47,18 @@ bool may_go_over(Link& failed, const Link& next, Direction direction, Completion
 /// The error of a transfer that was stopped, saying what that means for the peer's memory.
 Error stopped_error(Code code, std::string_view why, Stopped stopped);
 /// The error a transfer ends with: names peer and path, and says so when a write broke off at a peer nobody could ask.
-Error final_error(const Error& error, Direction direction, const Link& link);
+Error final_error(const Error& error, Direction direction, const Session& session, const Link& link);
 /// The error of a transfer that found no link. `tried`: it had one before, so that a write may have left bytes on the way.
 Error unreachable_error(const Error& error, Direction direction, bool tried);
 /// Checks what needs no network: null and wrapping addresses.
 Result<> check_blocks(std::span<const Block> blocks);
 
-/// Runs one transfer on the calling thread, attempts and all. `slices` name `completion`.
-Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices,
+/// Whether the local memory of long slices can be there at all, so that a length that is a mistake is refused before it is cut into
+/// millions of pieces. kNotRegistered.
+Result<> check_reach(std::span<const Slice> slices);
+
+/// Runs one transfer on the calling thread, attempts and all. `slices` name `completion`; `life` as for Session::link_to().
+Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& life, Direction direction, std::span<const Slice> slices,
                               Completion& completion, Deadline deadline);
 
 }  // namespace mooncake

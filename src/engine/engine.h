@@ -66,7 +66,7 @@ struct TransferStatus {
 };
 
 /// A transfer whose lists were checked, merged and resolved once, to be posted any number of times at the cost of the posting
-/// alone. Thread-safe: calls from several threads run one after another. Must not outlive its Engine.
+/// alone. It is for one life of the peer: once that has restarted every post fails with kStale, and the plan must be prepared again. Thread-safe: calls from several threads run one after another. Must not outlive its Engine.
 class MC_EXPORT PreparedTransfer {
 public:
     virtual ~PreparedTransfer() = default;
@@ -109,13 +109,15 @@ public:
     /// Opens it and has the transport do ahead of the first transfer what that would have to do otherwise. Idempotent. Without a
     /// transport that gains by it, it is only a hint and never fails.
     virtual Result<> warm_up(const std::string& name, Deadline deadline) = 0;
-    /// Drops what we know of the peer, so that the next use fetches it again. Empty name: all.
+    /// Asks again who the name means; transfers under way go on. Empty name: all, at their next use.
     virtual Result<> refresh_segment(const std::string& name, Deadline deadline) = 0;
     virtual Result<std::string> segment_name_of(SegmentId segment) const = 0;
     virtual Result<SegmentDescriptor> describe(const std::string& name, uint32_t buffers_max, Deadline deadline) = 0;
     virtual Result<> probe(const std::string& name, Deadline deadline) = 0;
 
-    // ---- transfers. A failed, timed-out or cancelled one moves no byte any more; the error names peer, path, stage and errno.
+    // ---- transfers. A failed, timed-out or cancelled one moves no byte any more; the error names peer, path, stage and errno. The first one
+    // after the peer has restarted fails with kStale, since its addresses may be those of the former life; unless the segment was opened or
+    // refreshed meanwhile, or a call failed because the peer was gone.
     /// transfer_timeout + 1 ns per byte, from now.
     virtual Deadline transfer_deadline(uint64_t bytes) const noexcept = 0;
     /// Blocks until all is at its destination. `notification`, if not null, is delivered to the peer afterwards.

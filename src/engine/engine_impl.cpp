@@ -125,15 +125,15 @@ std::vector<BufferRecord> EngineImpl::buffers() const {
 
 Result<SegmentId> EngineImpl::open_segment(const std::string& name, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
-    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(name));
-    MC_RETURN_IF_ERROR(session->link(deadline));
-    return session->id();
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
+    MC_RETURN_IF_ERROR(session->open(deadline));
+    return parts_->sessions->id_of(session);
 }
 
 Result<> EngineImpl::warm_up(const std::string& name, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
-    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(name));
-    auto link = session->link(deadline);
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
+    auto link = session->open(deadline);
     auto warm = link ? (*link)->peer->warm_up(deadline) : Result<>(Unexpected(std::move(link).error()));
     if (!warm && parts_->router->has("fabric")) return warm;
     return {};
@@ -142,18 +142,18 @@ Result<> EngineImpl::warm_up(const std::string& name, Deadline deadline) {
 Result<> EngineImpl::refresh_segment(const std::string& name, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     if (name.empty()) {
-        parts_->sessions->for_each([](Session& session) { session.refresh(); });
+        parts_->sessions->for_each([](const auto& session) { session->refresh(); });
         return {};
     }
-    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(name));
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
     session->refresh();
-    MC_RETURN_IF_ERROR(session->link(deadline));
+    MC_RETURN_IF_ERROR(session->open(deadline));
     return {};
 }
 
 Result<std::string> EngineImpl::segment_name_of(SegmentId segment) const {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
-    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(segment));
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(segment));
     return session->name();
 }
 
@@ -181,14 +181,15 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
                                       const Notification* notification) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_RETURN_IF_ERROR(check_blocks(blocks));
-    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
     // One buffer per thread serves all its transfers; an unusually large one is given back.
     static thread_local std::vector<Slice> slices;
     constexpr size_t kKeep = 4096;
     Completion completion;
     slices.clear();
     parts_->registry->resolve(blocks, &completion, slices);
-    auto moved = run_transfer(parts_->core, *session, direction, slices, completion, deadline);
+    Incarnation life;
+    auto moved = run_transfer(parts_->core, *session, life, direction, slices, completion, deadline);
     if (slices.capacity() > kKeep) std::vector<Slice>().swap(slices);
     if (moved && notification != nullptr) {
         auto sent = parts_->notify(*session, *notification, deadline);
@@ -200,8 +201,8 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
 Result<std::unique_ptr<PreparedTransfer>> EngineImpl::prepare(const std::string& target, std::span<const Block> blocks) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_RETURN_IF_ERROR(check_blocks(blocks));
-    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
-    return make_prepared(*parts_, *session, {blocks.begin(), blocks.end()}, [this] { return enter(); });
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
+    return make_prepared(*parts_, session, {blocks.begin(), blocks.end()}, [this] { return enter(); });
 }
 
 // ---- batches
@@ -220,13 +221,14 @@ Result<> EngineImpl::submit(BatchId batch, std::span<const Request> requests, co
 Result<BatchId> EngineImpl::submit(const std::string& target, Direction direction, std::span<const Block> blocks,
                                    const Notification* notification) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
-    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
     uint64_t bytes = 0;
     for (const Block& block : blocks) bytes += block.length;
     const Deadline deadline = transfer_deadline(bytes);
-    if (bytes > 0) MC_RETURN_IF_ERROR(session->link(deadline));
+    Incarnation life;
+    if (bytes > 0) MC_RETURN_IF_ERROR(session->link_to(life, deadline));
     auto batch = std::make_shared<Batch>(parts_->core, 1);
-    MC_RETURN_IF_ERROR(batch->submit(*session, direction, blocks, notification, deadline));
+    MC_RETURN_IF_ERROR(batch->submit(session, life, direction, blocks, notification, deadline));
     return parts_->batches.add(std::move(batch));
 }
 
@@ -275,7 +277,7 @@ Result<> EngineImpl::on_batch_done(BatchId batch, std::function<void()> callback
 
 Result<> EngineImpl::send_notification(const std::string& target, const Notification& notification, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
-    MC_ASSIGN_OR_RETURN(Session* const session, parts_->sessions->get(target));
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
     return parts_->notify(*session, notification, deadline);
 }
 

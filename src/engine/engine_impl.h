@@ -70,7 +70,7 @@ private:
 };
 
 /// A PreparedTransfer of one EngineImpl.
-std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, Session& session, std::vector<Block> blocks,
+std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, std::shared_ptr<Session> session, std::vector<Block> blocks,
                                                 std::function<Result<Gate::Pass>()> enter);
 
 }  // namespace mooncake

@@ -52,6 +52,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     settle_options(parts->config);
     const EngineOptions& options = parts->config.options;
     raise_descriptor_limit();
+    MC_RETURN_IF_ERROR(parts->service.start());
     MC_RETURN_IF_ERROR(net::HostPort::parse(parts->config.local_name));
     if (parts->config.metadata != kPeerToPeer) {
         MC_ASSIGN_OR_RETURN(parts->directory, open_directory(parts->config.metadata, options));
@@ -79,7 +80,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     parts->sessions = std::make_unique<SessionTable>(
         *parts->locator, *parts->router,
         SessionPolicy{.connect_timeout = options.connect_timeout, .cache_descriptors = options.cache_descriptors});
-    MC_RETURN_IF_ERROR(parts->sessions->get(parts->name));  // takes id 0
+    MC_ASSIGN_OR_RETURN(const auto own_session, parts->sessions->get(parts->name));
+    parts->sessions->id_of(own_session);  // 0
     parts->core.registry = parts->registry.get();
     parts->core.sessions = parts->sessions.get();
     parts->core.service = &parts->service;
@@ -175,19 +177,15 @@ Result<> EngineParts::notify(Session& session, const Notification& notification,
 }
 
 void EngineParts::schedule_sweep() {
-    service.at(Clock::now() + kSweepInterval, [this] {
-        Session* due = nullptr;  // one at a time: each may take a moment
-        Time earliest = Clock::now();
-        sessions->for_each([&](Session& session) {
-            session.sweep(config.options.refresh_interval);
-            if (const Time at = session.improvable_at(); at < earliest) {
-                earliest = at;
-                due = &session;
-            }
+    const auto sweep = [this] {
+        sessions->for_each([this](const std::shared_ptr<Session>& session) {
+            if (!session->sweep(Clock::now(), config.options.refresh_interval)) return;
+            service.post([session] { session->look_after(Clock::now()); }, session->key());
         });
-        if (due != nullptr) due->improve(Clock::now());
+        sessions->forget_unused(Clock::now());
         schedule_sweep();
-    });
+    };
+    service.post_at(Clock::now() + kSweepInterval, sweep, reinterpret_cast<uintptr_t>(this));
 }
 
 void EngineParts::schedule_metrics_log() {
@@ -206,10 +204,14 @@ void EngineParts::close() {
     // First everything that a caller may be waiting for ends; then the callers leave; then the threads.
     client->stop();
     std::vector<std::shared_ptr<Link>> links;  // let go when all peers are told, so that we wait for all of them at once
-    sessions->for_each([&](Session& session) { links.push_back(session.close(reason)); });
+    sessions->for_each([&](const std::shared_ptr<Session>& session) {
+        for (auto& link : session->close(reason)) links.push_back(std::move(link));
+    });
     for (const auto& batch : batches.take_all()) batch->cancel();
     links.clear();
     gate.close();
+    // Those that were submitted meanwhile: what they wait for goes with the service.
+    for (const auto& batch : batches.take_all()) batch->cancel();
     const Deadline fence = Deadline::after(config.options.transfer_timeout);
     if (!access.close(fence)) MC_LOG_ERROR("memory of {} is still being accessed", name);
     for (Transport* const transport : router->transports())

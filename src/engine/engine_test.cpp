@@ -137,6 +137,7 @@ TEST_F(EngineTest, APeerThatRestartsOnTheSamePortWorksAgain) {
     ASSERT_EQ((*again)->segment_name(), name);
     ASSERT_TRUE((*again)->register_memory(far.data(), far.size()));
     fill(local, 3);
+    EXPECT_EQ(ours->transfer(name, Direction::kWrite, blocks(1, 100, 0), soon()).error().code(), Code::kStale) << "told once";
     const auto moved = ours->transfer(name, Direction::kWrite, blocks(1, 100, 0), soon());
     ASSERT_TRUE(moved) << moved.error().to_string();
     EXPECT_EQ(0, std::memcmp(local.data(), far.data(), 100));
@@ -294,6 +295,7 @@ TEST(EngineDirectory, FindsPeersByName) {
     auto successor = named("node-b:1");
     theirs.reset();
     ASSERT_TRUE(successor->register_memory(far.data(), far.size()));
+    ASSERT_TRUE(ours->open_segment("node-b:1", soon()));
     const auto again = ours->transfer("node-b:1", Direction::kWrite, {&block, 1}, soon());
     EXPECT_TRUE(again) << again.error().to_string();
 }

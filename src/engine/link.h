@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "metrics/metrics.h"
 #include "transport/descriptor.h"
@@ -24,8 +25,11 @@ struct PathMetrics {
     PerDirection& of(Direction direction) noexcept { return by_direction[static_cast<size_t>(direction)]; }
 };
 
+/// Transports that turned out unable to carry the memory of one transfer.
+using Unfit = std::vector<const Transport*>;
+
 /// One live connection to one incarnation of a segment, over the transport the router chose. Constant after construction, held
-/// by every transfer that uses it; the last holder destroys the peer.
+/// by every session and transfer that uses it, under whatever name of the segment; the last holder lets the peer end.
 struct Link {
     SegmentDescriptor descriptor;
     std::string rpc_address;  // "host:port" of the peer's control port

@@ -7,8 +7,8 @@ namespace {
 
 class Prepared final : public PreparedTransfer {
 public:
-    Prepared(EngineParts& parts, Session& session, std::vector<Block> blocks, std::function<Result<Gate::Pass>()> enter)
-        : parts_(parts), session_(session), blocks_(std::move(blocks)), enter_(std::move(enter)) {
+    Prepared(EngineParts& parts, std::shared_ptr<Session> session, std::vector<Block> blocks, std::function<Result<Gate::Pass>()> enter)
+        : parts_(parts), session_(std::move(session)), life_(session_->life().value), blocks_(std::move(blocks)), enter_(std::move(enter)) {
         for (const Block& block : blocks_) bytes_ += block.length;
     }
 
@@ -16,21 +16,32 @@ public:
         MC_ASSIGN_OR_RETURN(const auto pass, enter_());
         Lock lock(mutex_);
         resolve();
-        return run_transfer(parts_.core, session_, direction, slices_, completion_, deadline());
+        Incarnation life{life_.load(std::memory_order_relaxed)};
+        auto moved = run_transfer(parts_.core, *session_, life, direction, slices_, completion_, deadline());
+        settle(life);
+        return moved;
     }
 
     Result<BatchId> submit(Direction direction) override {
         MC_ASSIGN_OR_RETURN(const auto pass, enter_());
         const Deadline end = deadline();
-        if (bytes_ > 0) MC_RETURN_IF_ERROR(session_.link(end));
+        Incarnation life{life_.load(std::memory_order_relaxed)};
+        if (bytes_ > 0) MC_RETURN_IF_ERROR(session_->link_to(life, end));
+        settle(life);
         // Several posts of one plan may be under way at once, so each has a batch of its own.
         auto batch = std::make_shared<Batch>(parts_.core, 1);
-        MC_RETURN_IF_ERROR(batch->submit(session_, direction, blocks_, nullptr, end));
+        MC_RETURN_IF_ERROR(batch->submit(session_, life, direction, blocks_, nullptr, end));
         return parts_.batches.add(std::move(batch));
     }
 
 private:
     Deadline deadline() const { return Deadline::after(parts_.config.options.transfer_timeout + std::chrono::nanoseconds(bytes_)); }
+
+    /// A plan made before there was any contact is for the life that it first meets.
+    void settle(Incarnation life) noexcept {
+        uint64_t none = 0;
+        life_.compare_exchange_strong(none, life.value, std::memory_order_relaxed);
+    }
 
     /// Once, and again only when some registration has gone since.
     void resolve() MC_REQUIRES(mutex_) {
@@ -42,7 +53,8 @@ private:
     }
 
     EngineParts& parts_;
-    Session& session_;
+    const std::shared_ptr<Session> session_;
+    std::atomic<uint64_t> life_;  // that the addresses belong to: the plan is good for no other
     const std::vector<Block> blocks_;
     const std::function<Result<Gate::Pass>()> enter_;
     uint64_t bytes_ = 0;
@@ -54,9 +66,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, Session& session, std::vector<Block> blocks,
+std::unique_ptr<PreparedTransfer> make_prepared(EngineParts& parts, std::shared_ptr<Session> session, std::vector<Block> blocks,
                                                 std::function<Result<Gate::Pass>()> enter) {
-    return std::make_unique<Prepared>(parts, session, std::move(blocks), std::move(enter));
+    return std::make_unique<Prepared>(parts, std::move(session), std::move(blocks), std::move(enter));
 }
 
 }  // namespace mooncake

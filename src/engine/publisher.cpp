@@ -28,14 +28,15 @@ Result<> Publisher::publish_descriptor(Deadline deadline) {
 void Publisher::changed() {
     Lock lock(mutex_);
     if (scheduled_) return;
-    scheduled_ = service_.at(Clock::now() + kGather, [this] {
+    const auto publish_now = [this] {
         {
             Lock inner(mutex_);
             scheduled_ = false;
         }
         auto published = publish_descriptor(Deadline::after(kDirectoryPatience));
         if (!published) MC_LOG_WARNING_EVERY(10s, "the directory does not take our descriptor: {}", published.error().to_string());
-    }) != 0;
+    };
+    scheduled_ = service_.post_at(Clock::now() + kGather, publish_now, reinterpret_cast<uintptr_t>(this));
 }
 
 void Publisher::withdraw(Deadline deadline) {

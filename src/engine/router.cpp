@@ -83,16 +83,18 @@ void Router::let_go(const std::shared_ptr<Ended>& ended, Link* link) {
 }
 
 bool Router::Ended::destroy() {
-    std::vector<Link*> taken;
+    std::unique_ptr<Link> link;
     {
         Lock lock(mutex);
-        taken.swap(links);
+        if (links.empty()) return false;
+        link.reset(links.back());
+        links.pop_back();
     }
-    for (const Link* const link : taken) delete link;
+    link.reset();
     Lock lock(mutex);
-    alive -= taken.size();
+    --alive;
     changed.notify_all();
-    return !taken.empty();
+    return true;
 }
 
 Router::~Router() {
@@ -105,15 +107,16 @@ Router::~Router() {
     ended_->service = nullptr;
 }
 
-Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
-                                              Deadline deadline, const Transport* better_than) {
+Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit, Deadline deadline,
+                                              const Transport* better_than) {
     Error last(Code::kNotSupported, "no allowed transport reaches it");
     bool second_best = false;
     for (Path& path : paths_) {
         if (path.transport.get() == better_than) break;
         const Capabilities& capabilities = path.transport->capabilities();
         const std::string name(capabilities.name);
-        if (excluded.contains(name) || !descriptor.endpoints.contains(name) || !reaches(context_, capabilities, descriptor)) continue;
+        if (std::find(unfit.begin(), unfit.end(), path.transport.get()) != unfit.end()) continue;
+        if (!descriptor.endpoints.contains(name) || !reaches(context_, capabilities, descriptor)) continue;
         auto peer = path.transport->connect(descriptor, deadline);
         if (peer) {
             auto link = std::shared_ptr<Link>(new Link, [ended = ended_](Link* unused) { let_go(ended, unused); });

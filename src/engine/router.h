@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -38,10 +37,10 @@ public:
     /// For the metrics log.
     std::vector<MetricsLog::Source> metrics_sources();
 
-    /// Connects over the best transport both sides have, leaving out those in `excluded`; falls back to the next best when one
+    /// Connects over the best transport both sides have, leaving out those in `unfit`; falls back to the next best when one
     /// cannot (said now and then), not when the descriptor turns out to be stale. `better_than`: only those before this one, quietly.
-    Result<std::shared_ptr<Link>> connect(SegmentDescriptor descriptor, std::string rpc_address, const std::set<std::string>& excluded,
-                                          Deadline deadline, const Transport* better_than = nullptr);
+    Result<std::shared_ptr<Link>> connect(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit, Deadline deadline,
+                                          const Transport* better_than = nullptr);
 
 private:
     struct Path {
@@ -58,7 +57,7 @@ private:
         size_t alive MC_GUARDED_BY(mutex) = 0;  // links not yet destroyed
         std::vector<Link*> links MC_GUARDED_BY(mutex);
 
-        /// Destroys those that wait. False when there were none.
+        /// Destroys one that waits. False when there was none.
         bool destroy();
     };
 

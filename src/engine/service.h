@@ -1,54 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
-#include <cstdint>
-#include <deque>
-#include <functional>
-#include <map>
-#include <thread>
-#include <vector>
-
-#include "base/thread_annotations.h"
-#include "base/time.h"
+#include "base/thread_pool.h"
+#include "base/timer_queue.h"
 
 namespace mooncake {
 
-/// The engine's own threads for what must not run on a caller's or an I/O thread: reconnecting, deadlines of asynchronous
-/// transfers, notifications, sweeps. Threads start when there is work, up to a small bound. Thread-safe.
+/// The engine's own threads, for what must not run on a caller's or an I/O thread. Three kinds, so that no peer's silence delays what
+/// concerns another: a timer thread that never blocks, threads that end transfers (they wait for a peer no longer than a fence takes), and
+/// threads that wait for peers as long as a deadline allows: connecting, notifying, checking. Thread-safe.
 class Service {
 public:
-    using Task = std::function<void()>;
-    using TimerId = uint64_t;
+    using Task = ThreadPool::Task;
+    using Key = ThreadPool::Key;
+    using TimerId = TimerQueue::TimerId;
 
-    explicit Service(size_t threads_max = 4) : threads_max_(threads_max) {}
     ~Service() { stop(); }
 
-    /// False after stop(): the task is dropped.
-    bool post(Task task);
-    /// Runs the task once at (not before) a time. Zero after stop().
-    TimerId at(Time time, Task task);
-    /// True when the task had not started and never will.
-    bool cancel(TimerId timer);
+    /// Starts the first thread of each kind, so that later ones can be done without. kUnavailable when there are none to be had.
+    Result<> start();
+    /// Work that may wait for a peer. Tasks of one key (a peer) run one after the other. False after stop(): the task is dropped.
+    bool post(Task task, Key key = ThreadPool::kNoKey) { return work_.post(std::move(task), key).has_value(); }
+    /// Work that ends a transfer: never behind what post() was given.
+    bool post_stop(Task task, Key key) { return stops_.post(std::move(task), key).has_value(); }
+    /// Runs the task once at (not before) a time, on the timer thread: it must not block. Zero after stop().
+    TimerId at(Time time, Task task) { return timers_.at(time, std::move(task)); }
+    /// Posts the task at a time. False after stop().
+    bool post_at(Time time, Task task, Key key);
+    /// True when the timer's task had not started and never will.
+    bool cancel(TimerId timer) { return timers_.cancel(timer); }
     /// Drops what waits, joins what runs. Idempotent. Not from one of its own threads.
     void stop();
 
-private:
-    void run(const std::stop_token& stop);
-    /// Waits for one; empty when it is worth looking again.
-    Task next(const std::stop_token& stop);
-    void ensure_thread() MC_REQUIRES(mutex_);
+    /// So many peers may be silent at once without delaying work for others.
+    static constexpr size_t kThreadsMax = 64;
 
-    const size_t threads_max_;
-    Mutex mutex_;
-    std::condition_variable_any wake_;
-    std::deque<Task> ready_ MC_GUARDED_BY(mutex_);  // bounded by the callers' batches: one entry per transfer at most
-    std::map<std::pair<Time, TimerId>, Task> timers_ MC_GUARDED_BY(mutex_);
-    std::map<TimerId, Time> timer_times_ MC_GUARDED_BY(mutex_);
-    TimerId next_timer_ MC_GUARDED_BY(mutex_) = 1;
-    size_t idle_ MC_GUARDED_BY(mutex_) = 0;
-    bool stopped_ MC_GUARDED_BY(mutex_) = false;
-    std::vector<std::jthread> threads_ MC_GUARDED_BY(mutex_);
+private:
+    ThreadPool work_{{.name = "mc-service", .threads_max = kThreadsMax}};
+    ThreadPool stops_{{.name = "mc-stop", .threads_max = kThreadsMax}};
+    TimerQueue timers_{"mc-timer"};
 };
 
 }  // namespace mooncake

@@ -8,71 +8,39 @@
 namespace mooncake {
 namespace {
 
-TEST(Service, RunsWhatIsPosted) {
+TEST(Service, NeitherTimersNorStopsWaitForWorkThatWaitsForPeers) {
+    std::latch silent(1), stopped(1), rung(1);
     Service service;
-    std::latch done(100);
-    for (int i = 0; i < 100; ++i) EXPECT_TRUE(service.post([&] { done.count_down(); }));
-    done.wait();
+    ASSERT_TRUE(service.start());
+    for (size_t peer = 1; peer <= 2 * Service::kThreadsMax; ++peer) ASSERT_TRUE(service.post([&] { silent.wait(); }, peer));
+    ASSERT_TRUE(service.post_stop([&] { stopped.count_down(); }, 1));
+    ASSERT_NE(service.at(Clock::now(), [&] { rung.count_down(); }), 0u);
+    stopped.wait();
+    rung.wait();
+    silent.count_down();
 }
 
-TEST(Service, AStuckTaskDoesNotStopTheOthers) {
-    Service service(2);
-    std::latch stuck(1), done(10);
-    service.post([&] { stuck.wait(); });
-    for (int i = 0; i < 10; ++i) service.post([&] { done.count_down(); });
-    done.wait();
-    stuck.count_down();
-}
-
-TEST(Service, TimersRunInOrderAndNotBeforeTheirTime) {
-    Service service(1);
-    std::vector<int> order;
-    std::latch done(3);
-    const Time start = Clock::now();
-    service.at(start + 30ms, [&] {
-        order.push_back(3);
-        done.count_down();
-    });
-    service.at(start + 10ms, [&] {
-        order.push_back(1);
-        done.count_down();
-    });
-    service.at(start + 20ms, [&] {
-        order.push_back(2);
-        done.count_down();
-    });
-    done.wait();
-    EXPECT_GE(Clock::now(), start + 30ms);
-    EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
-}
-
-TEST(Service, AnEarlierTimerWakesAThreadThatWaitsForALaterOne) {
-    Service service(1);
+TEST(Service, PostsAtATime) {
     std::latch done(1);
-    service.at(Clock::now() + 1h, [] {});
-    service.post([&] { service.at(Clock::now() + 1ms, [&] { done.count_down(); }); });
+    Service service;
+    const Time start = Clock::now();
+    ASSERT_TRUE(service.post_at(
+        start + 10ms, [&] { done.count_down(); }, 1));
     done.wait();
-}
-
-TEST(Service, ACancelledTimerNeverRuns) {
-    Service service(1);
-    bool ran = false;
-    const auto timer = service.at(Clock::now() + 1h, [&] { ran = true; });
-    EXPECT_TRUE(service.cancel(timer));
-    EXPECT_FALSE(service.cancel(timer));
-    EXPECT_FALSE(service.cancel(12345));
-    service.stop();
-    EXPECT_FALSE(ran);
+    EXPECT_GE(Clock::now(), start + 10ms);
 }
 
 TEST(Service, StopDropsWhatWaitsAndRefusesMore) {
-    Service service(1);
+    Service service;
     auto owned = std::make_shared<int>(1);
     service.at(Clock::now() + 1h, [owned] {});
     service.stop();
     EXPECT_EQ(owned.use_count(), 1);
     EXPECT_FALSE(service.post([] {}));
+    EXPECT_FALSE(service.post_stop([] {}, 1));
     EXPECT_EQ(service.at(Clock::now(), [] {}), 0u);
+    EXPECT_FALSE(service.post_at(
+        Clock::now(), [] {}, 1));
     service.stop();
 }
 

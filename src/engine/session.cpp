@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/session.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace mooncake {
@@ -14,34 +16,102 @@ constexpr Duration kSlowFailureMemory = 1s;
 constexpr size_t kSegmentNameMax = 512;
 constexpr Duration kImproveMin = 2s, kImproveMax = 1min;
 constexpr Duration kImproveTime = 2s;  // for one try
+// How long a name is remembered that leads nowhere and that nobody uses; longer where callers may still have addresses of a life there.
+constexpr Duration kUnusedTime = 1min, kUnusedLifeTime = 1h;
 
 }  // namespace
 
-Result<std::shared_ptr<Link>> Session::link(Deadline deadline) {
-    std::set<std::string> excluded;
+std::shared_ptr<Link> Session::current(const Unfit& unfit) {
+    const auto fits = [&](const std::shared_ptr<Link>& link) {
+        return link && link->peer->usable() && std::find(unfit.begin(), unfit.end(), link->transport) == unfit.end();
+    };
+    if (fits(link_)) return link_;
+    if (unfit.empty() || !fits(spare_)) return nullptr;
+    spare_used_ = Clock::now();
+    return spare_;
+}
+
+Result<std::shared_ptr<Link>> Session::link(Deadline deadline, const Unfit& unfit) { return find(deadline, unfit, nullptr); }
+
+Result<std::shared_ptr<Link>> Session::link_to(Incarnation& life, Deadline deadline, const Unfit& unfit) {
+    Incarnation before;
+    auto found = find(deadline, unfit, &before);
+    if (found) return check_life(std::move(*found), life, before);
+    told(found.error());
+    return found;
+}
+
+Result<std::shared_ptr<Link>> Session::link_at_hand(Incarnation& life) {
+    std::shared_ptr<Link> link;
+    Incarnation before;
+    {
+        Lock lock(mutex_);
+        used_ = true;
+        before = life_;
+        if (!recheck_ && policy_.cache_descriptors) link = current({});
+    }
+    if (link) return check_life(std::move(link), life, before);
+    if (!life) life = before;
+    return nullptr;
+}
+
+Result<std::shared_ptr<Link>> Session::check_life(std::shared_ptr<Link> link, Incarnation& life, Incarnation before) {
+    if (!life) life = before;
+    const Incarnation now = link->descriptor.incarnation;
+    if (life == now && before == now) return link;
+    Lock lock(mutex_);
+    life_ = now;
+    dealt_ = true;
+    if (!life) life = now;
+    if (life == now) return link;
+    return fail(Code::kStale, "segment {} has restarted, and addresses of its former life mean nothing now: ask it for new ones", name_);
+}
+
+Result<std::shared_ptr<Link>> Session::open(Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(auto link, find(deadline, {}, nullptr));
+    Lock lock(mutex_);
+    life_ = link->descriptor.incarnation;
+    dealt_ = true;
+    return link;
+}
+
+Incarnation Session::life() {
+    Lock lock(mutex_);
+    return life_;
+}
+
+void Session::told(const Error& error) {
+    if (error.code() != Code::kUnavailable) return;
+    Lock lock(mutex_);
+    life_ = Incarnation{};
+}
+
+Result<std::shared_ptr<Link>> Session::find(Deadline deadline, const Unfit& unfit, Incarnation* life_before) {
     for (;;) {
-        std::shared_ptr<Link> current, broken;  // destroyed outside the lock
+        std::shared_ptr<Link> found;
         {
             Lock lock(mutex_);
-            MC_RETURN_IF_ERROR(wait_for_turn(broken, deadline));
-            current = link_;
-            if (!current) {
+            if (life_before != nullptr) *life_before = life_;
+            life_before = nullptr;
+            MC_ASSIGN_OR_RETURN(found, wait_for_turn(unfit, deadline));
+            if (!found) {
                 opening_ = true;
-                excluded = excluded_;
                 break;
             }
         }
-        if (policy_.cache_descriptors || still_the_same(*current, deadline)) return current;
+        if (policy_.cache_descriptors || still_the_same(*found, deadline)) return found;
+        std::shared_ptr<Link> dropped;
         Lock lock(mutex_);
-        if (link_ == current) link_.reset();
+        drop(found, dropped);
     }
     const Time started = Clock::now();
-    auto opened = open(excluded, deadline.earlier(Deadline::after(policy_.connect_timeout)));
-    std::shared_ptr<Link> outdated;  // destroyed outside the lock
+    auto opened = connect(unfit, deadline.earlier(Deadline::after(policy_.connect_timeout)));
+    std::shared_ptr<Link> outdated;  // let go outside the lock
     Lock lock(mutex_);
     opening_ = false;
     changed_.notify_all();
     if (!opened) {
+        if (!unfit.empty()) return opened;  // says nothing about those that do fit others
         last_error_ = opened.error();
         failed_until_ = Clock::now() + (Clock::now() - started > 500ms ? kSlowFailureMemory : kQuickFailureMemory);
         return opened;
@@ -50,8 +120,14 @@ Result<std::shared_ptr<Link>> Session::link(Deadline deadline) {
         outdated = std::move(*opened);
         return fail(Code::kUnavailable, "the engine is closed");
     }
-    link_ = *opened;
-    note_opened(*link_, Clock::now());
+    if (unfit.empty()) {
+        recheck_ = false;
+        outdated = std::exchange(link_, *opened);
+        if (outdated != link_) note_opened(*link_, Clock::now());
+    } else {
+        outdated = std::exchange(spare_, *opened);
+        spare_used_ = Clock::now();
+    }
     return opened;
 }
 
@@ -69,17 +145,15 @@ Time Session::improvable_at() {
 }
 
 void Session::improve(Time now) {
-    std::shared_ptr<Link> current, outdated;  // destroyed outside the lock
-    std::set<std::string> excluded;
+    std::shared_ptr<Link> current, outdated;  // let go outside the lock
     {
         Lock lock(mutex_);
         if (!link_ || closed_ || now < improve_at_ || !link_->peer->usable()) return;
         current = link_;
-        excluded = excluded_;
         improve_pause_ = std::min(2 * improve_pause_, kImproveMax);
         improve_at_ = now + improve_pause_;
     }
-    auto better = router_.connect(current->descriptor, current->rpc_address, excluded, Deadline::after(kImproveTime), current->transport);
+    auto better = links_.better(*current, Deadline::after(kImproveTime));
     if (!better) return;
     Lock lock(mutex_);
     outdated = std::move(*better);
@@ -90,28 +164,28 @@ void Session::improve(Time now) {
     improved_ = now;
 }
 
-Result<> Session::wait_for_turn(std::shared_ptr<Link>& broken, Deadline deadline) {
+Result<std::shared_ptr<Link>> Session::wait_for_turn(const Unfit& unfit, Deadline deadline) {
+    used_ = true;
     for (;;) {
         if (closed_) return fail(Code::kUnavailable, "the engine is closed");
-        if (link_ && link_->peer->usable()) return {};
-        if (link_) broken = std::move(link_);
-        link_ = nullptr;
+        if (!recheck_)
+            if (auto found = current(unfit)) return found;
         if (!opening_) break;
         if (deadline.is_never()) changed_.wait(mutex_);
         else if (changed_.wait_until(mutex_, deadline.at()) == std::cv_status::timeout && opening_)
             return fail(Code::kTimedOut, "segment {}: still connecting", name_);
     }
     if (Clock::now() < failed_until_) return Unexpected(Error(last_error_));
-    return {};
+    return nullptr;
 }
 
-Result<std::shared_ptr<Link>> Session::open(const std::set<std::string>& excluded, Deadline deadline) {
+Result<std::shared_ptr<Link>> Session::connect(const Unfit& unfit, Deadline deadline) {
     auto context = [&](Error error) { return Unexpected(std::move(error).with_context(format_text("segment {}", name_))); };
     // The second try is for a descriptor that turned stale between fetch and connect.
     for (int attempt = 0;; ++attempt) {
         auto found = source_.fetch(name_, 0, deadline);
         if (!found) return context(std::move(found).error());
-        auto link = router_.connect(std::move(found->descriptor), std::move(found->rpc_address), excluded, deadline);
+        auto link = links_.get(std::move(found->descriptor), std::move(found->rpc_address), unfit, deadline);
         if (link) {
             MC_LOG_INFO("segment {} is reached over {}", name_, (*link)->path());
             return link;
@@ -120,19 +194,26 @@ Result<std::shared_ptr<Link>> Session::open(const std::set<std::string>& exclude
     }
 }
 
-void Session::report_failure(const std::shared_ptr<Link>& link, const Error& error) {
-    std::shared_ptr<Link> outdated;
+bool Session::connected() {
     Lock lock(mutex_);
-    if (error.code() == Code::kNotSupported || error.code() == Code::kRefused) excluded_.emplace(link->path());
-    else if (link->peer->usable()) return;
-    if (link_ == link) outdated = std::move(link_);
+    return !recheck_ && current({}) != nullptr;
+}
+
+void Session::drop(const std::shared_ptr<Link>& link, std::shared_ptr<Link>& dropped) {
+    for (auto* const held : {&link_, &spare_})
+        if (*held == link) dropped = std::move(*held);
+}
+
+void Session::report_failure(const std::shared_ptr<Link>& link) {
+    if (link->peer->usable()) return;
+    std::shared_ptr<Link> dropped;  // let go outside the lock
+    Lock lock(mutex_);
+    drop(link, dropped);
 }
 
 void Session::refresh() {
-    std::shared_ptr<Link> outdated;
     Lock lock(mutex_);
-    outdated = std::move(link_);
-    excluded_.clear();
+    recheck_ = true;
     failed_until_ = Time{};
 }
 
@@ -143,65 +224,115 @@ bool Session::still_the_same(const Link& link, Deadline deadline) {
 
 bool Session::confirm(const std::shared_ptr<Link>& link, Deadline deadline) {
     if (still_the_same(*link, deadline)) return true;
-    std::shared_ptr<Link> outdated;
+    std::shared_ptr<Link> dropped;
     Lock lock(mutex_);
-    if (link_ == link) outdated = std::move(link_);
+    drop(link, dropped);
     return false;
 }
 
-void Session::sweep(Duration refresh_interval) {
-    std::shared_ptr<Link> outdated, asked;
-    {
-        Lock lock(mutex_);
-        if (!link_) return;
-        if (!link_->peer->usable()) outdated = std::move(link_);
-        else if (refresh_interval > 0s && Clock::now() - checked_ >= refresh_interval) asked = link_;
-        if (asked) checked_ = Clock::now();
-    }
-    if (!asked || still_the_same(*asked, Deadline::never())) return;
+bool Session::sweep(Time now, Duration refresh_interval) {
+    std::shared_ptr<Link> broken, unused;  // let go outside the lock
     Lock lock(mutex_);
-    if (link_ == asked) outdated = std::move(link_);
+    if (link_ && !link_->peer->usable()) broken = std::move(link_);
+    if (spare_ && (!spare_->peer->usable() || now - spare_used_ > kUnusedTime)) unused = std::move(spare_);
+    if (std::exchange(used_, false) || link_ || opening_) unused_since_ = Time::max();
+    else if (unused_since_ == Time::max()) unused_since_ = now;
+    if (!link_ || looked_after_ || closed_) return false;
+    check_due_ = refresh_interval > 0s && now - checked_ >= refresh_interval;
+    looked_after_ = check_due_ || now >= improve_at_;
+    return looked_after_;
 }
 
-std::shared_ptr<Link> Session::close(const Error& reason) {
-    std::shared_ptr<Link> closing;
+void Session::look_after(Time now) {
+    std::shared_ptr<Link> asked;
+    {
+        Lock lock(mutex_);
+        if (std::exchange(check_due_, false)) {
+            asked = link_;
+            checked_ = now;
+        }
+    }
+    if (asked) confirm(asked, Deadline::never());
+    improve(now);
+    Lock lock(mutex_);
+    looked_after_ = false;
+}
+
+std::vector<std::shared_ptr<Link>> Session::close(const Error& reason) {
+    std::vector<std::shared_ptr<Link>> closing;
     {
         Lock lock(mutex_);
         closed_ = true;
-        closing = std::move(link_);
+        for (auto* const held : {&link_, &spare_})
+            if (*held) closing.push_back(std::move(*held));
         changed_.notify_all();
     }
-    if (closing) closing->peer->close(reason);
+    for (const auto& link : closing) link->peer->close(reason);
     return closing;
 }
 
-Result<Session*> SessionTable::get(const std::string& name) {
+Time Session::unused_since(bool& dealt) {
+    Lock lock(mutex_);
+    dealt = dealt_;
+    return unused_since_;
+}
+
+Result<std::shared_ptr<Session>> SessionTable::get(const std::string& name) {
     {
         ReadLock lock(mutex_);
         if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
     }
     if (name.empty() || name.size() > kSegmentNameMax) return fail(Code::kInvalidArgument, "a segment name of {} characters", name.size());
     WriteLock lock(mutex_);
-    if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
-    const auto id = static_cast<SegmentId>(sessions_.size());
-    sessions_.push_back(std::make_unique<Session>(name, id, source_, router_, policy_));
-    by_name_.emplace(name, sessions_.back().get());
-    return sessions_.back().get();
+    auto& session = by_name_[name];
+    if (!session) session = std::make_shared<Session>(name, source_, links_, policy_);
+    return session;
 }
 
-Result<Session*> SessionTable::get(SegmentId id) const {
+Result<std::shared_ptr<Session>> SessionTable::get(SegmentId id) const {
     ReadLock lock(mutex_);
-    if (id < 0 || static_cast<size_t>(id) >= sessions_.size()) return fail(Code::kNotFound, "no segment has the id {}", id);
-    return sessions_[static_cast<size_t>(id)].get();
+    if (id < 0 || static_cast<size_t>(id) >= by_id_.size()) return fail(Code::kNotFound, "no segment has the id {}", id);
+    return by_id_[static_cast<size_t>(id)];
 }
 
-void SessionTable::for_each(const std::function<void(Session&)>& visit) const {
-    std::vector<Session*> all;
+SegmentId SessionTable::id_of(const std::shared_ptr<Session>& session) {
+    if (const SegmentId id = session->id_.load(std::memory_order_acquire); id >= 0) return id;
+    WriteLock lock(mutex_);
+    if (const SegmentId id = session->id_.load(std::memory_order_relaxed); id >= 0) return id;
+    const auto id = static_cast<SegmentId>(by_id_.size());
+    by_id_.push_back(session);
+    session->id_.store(id, std::memory_order_release);
+    return id;
+}
+
+void SessionTable::for_each(const std::function<void(const std::shared_ptr<Session>&)>& visit) const {
+    std::vector<std::shared_ptr<Session>> all;
     {
         ReadLock lock(mutex_);
-        for (const auto& session : sessions_) all.push_back(session.get());
+        for (const auto& [name, session] : by_name_) all.push_back(session);
     }
-    for (Session* const session : all) visit(*session);
+    for (const auto& session : all) visit(session);
+}
+
+void SessionTable::forget_unused(Time now) {
+    std::vector<std::shared_ptr<Session>> forgotten;  // destroyed outside the lock
+    WriteLock lock(mutex_);
+    for (auto entry = by_name_.begin(); entry != by_name_.end();) {
+        const auto next = std::next(entry);
+        const std::shared_ptr<Session>& session = entry->second;
+        bool dealt = false;
+        const Time since = session.use_count() > 1 ? Time::max() : session->unused_since(dealt);  // held by an id, a plan, a transfer
+        if (since != Time::max() && now - since >= (dealt ? kUnusedLifeTime : kUnusedTime)) {
+            forgotten.push_back(session);
+            by_name_.erase(entry);
+        }
+        entry = next;
+    }
+}
+
+size_t SessionTable::size() const {
+    ReadLock lock(mutex_);
+    return by_name_.size();
 }
 
 }  // namespace mooncake

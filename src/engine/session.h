@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/thread_annotations.h"
 #include "engine/engine.h"
 #include "engine/link.h"
-#include "engine/router.h"
+#include "engine/link_table.h"
+#include "engine/service.h"
 
 namespace mooncake {
 
@@ -34,78 +35,120 @@ struct SessionPolicy {
 };
 
 /// One remote segment by name. Connects when first used, once for all callers that wait; remembers for a moment that it could
-/// not; connects anew after the link broke. Thread-safe; lives as long as the engine.
+/// not; connects anew after the link broke. Thread-safe.
 class Session {
 public:
-    Session(std::string name, SegmentId id, DescriptorSource& source, Router& router, SessionPolicy policy)
-        : name_(std::move(name)), id_(id), source_(source), router_(router), policy_(policy) {}
+    Session(std::string name, DescriptorSource& source, LinkTable& links, SessionPolicy policy)
+        : name_(std::move(name)), source_(source), links_(links), policy_(policy) {}
 
     const std::string& name() const noexcept { return name_; }
-    SegmentId id() const noexcept { return id_; }
+    /// Names this session's work among that of others.
+    Service::Key key() const noexcept { return reinterpret_cast<Service::Key>(this); }
 
-    /// The current link, or a new one. Waits for whoever is connecting already, at most until the deadline.
-    Result<std::shared_ptr<Link>> link(Deadline deadline);
-    /// Tells that a link failed with `error`: the next link() connects anew. kNotSupported and kRefused also bar its transport.
-    void report_failure(const std::shared_ptr<Link>& link, const Error& error);
+    /// The current link, or a new one. Waits for whoever is connecting already, at most until the deadline. `unfit`: not over one of these.
+    Result<std::shared_ptr<Link>> link(Deadline deadline, const Unfit& unfit = {});
+    /// The same for bytes, which have addresses: only to the life of the peer that those belong to. `life` none: to the one that callers
+    /// have dealt with so far, which is then filled in. kStale when the peer has another one now: the caller knows, and deals with
+    /// that one from then on.
+    Result<std::shared_ptr<Link>> link_to(Incarnation& life, Deadline deadline, const Unfit& unfit = {});
+    /// The same without waiting for anybody: null when it would have to.
+    Result<std::shared_ptr<Link>> link_at_hand(Incarnation& life);
+    /// The same as link() for a caller that is about to learn new addresses: whoever lives there now is the one to deal with.
+    Result<std::shared_ptr<Link>> open(Deadline deadline);
+    /// The life that callers deal with; none if they have not yet, or have been told that they lost it.
+    Incarnation life();
+    /// A caller was told `error` in the end. Who knows that the peer was lost also knows that its addresses may be old.
+    void told(const Error& error);
+
+    /// Whether there is a link that works. Asks nobody.
+    bool connected();
+    /// Tells that something failed on a link: if that broke, the next link() connects anew.
+    void report_failure(const std::shared_ptr<Link>& link);
     /// Whether the peer behind a link still lives and is the one we connected to; forgets the link if not. Asks the peer.
     bool confirm(const std::shared_ptr<Link>& link, Deadline deadline);
-    /// Forgets the link, so that the next use fetches the descriptor again. Transfers in flight finish on the old one.
+    /// The next use asks again who this name means; a link to the same life stays.
     void refresh();
-    /// Now and then: drops a link that broke while idle, which frees its sockets and mappings; with a refresh interval also asks
-    /// the peer whether it is still the one we know.
-    void sweep(Duration refresh_interval);
+    /// Now and then: drops links that broke while idle, which frees their sockets and mappings. True when look_after() has something to do:
+    /// with a refresh interval, to ask the peer whether it is still the one we know; with a link over a second-best transport, to try the
+    /// nearer ones.
+    bool sweep(Time now, Duration refresh_interval);
+    /// May take as long as connecting does.
+    void look_after(Time now);
     /// When a link over a second-best transport is worth a try to improve; Time::max(): it is not.
     Time improvable_at();
     /// Tries the transports that are nearer than that of the link, if it is time. The next try comes after twice as long, up to a minute; a
     /// link that held for longer than that starts anew. Transfers in flight finish on the old link.
     void improve(Time now);
-    /// Breaks the link for good. Who lets go of the result may have to wait a moment for the peer.
-    std::shared_ptr<Link> close(const Error& reason);
+    /// Breaks the links for good. Who lets go of the result may have to wait a moment for the peer.
+    std::vector<std::shared_ptr<Link>> close(const Error& reason);
+    /// Since when nobody has used it and there is no link, seen at a sweep; Time::max() if that is not so. `dealt`: somebody once did.
+    Time unused_since(bool& dealt);
 
 private:
-    /// Until there is a link that works, or none and nobody else is connecting. Hands out a link that broke.
-    Result<> wait_for_turn(std::shared_ptr<Link>& broken, Deadline deadline) MC_REQUIRES(mutex_);
+    friend class SessionTable;
+
+    /// Until there is a fit link that works, or none and nobody else is connecting.
+    Result<std::shared_ptr<Link>> wait_for_turn(const Unfit& unfit, Deadline deadline) MC_REQUIRES(mutex_);
+    std::shared_ptr<Link> current(const Unfit& unfit) MC_REQUIRES(mutex_);
+    Result<std::shared_ptr<Link>> find(Deadline deadline, const Unfit& unfit, Incarnation* life_before);
+    /// `before`: the life that callers dealt with when the link was found.
+    Result<std::shared_ptr<Link>> check_life(std::shared_ptr<Link> link, Incarnation& life, Incarnation before);
     bool still_the_same(const Link& link, Deadline deadline);
+    void drop(const std::shared_ptr<Link>& link, std::shared_ptr<Link>& dropped) MC_REQUIRES(mutex_);
     void note_opened(const Link& link, Time now) MC_REQUIRES(mutex_);
-    Result<std::shared_ptr<Link>> open(const std::set<std::string>& excluded, Deadline deadline);
+    Result<std::shared_ptr<Link>> connect(const Unfit& unfit, Deadline deadline);
 
     const std::string name_;
-    const SegmentId id_;
+    std::atomic<SegmentId> id_{-1};  // given out by the table when asked for
     DescriptorSource& source_;
-    Router& router_;
+    LinkTable& links_;
     const SessionPolicy policy_;
 
     Mutex mutex_;
     std::condition_variable_any changed_;
     std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);
-    std::set<std::string> excluded_ MC_GUARDED_BY(mutex_);  // transports that said they cannot serve this peer
+    std::shared_ptr<Link> spare_ MC_GUARDED_BY(mutex_);  // for memory that the link's transport cannot carry
+    Time spare_used_ MC_GUARDED_BY(mutex_){};
+    Incarnation life_ MC_GUARDED_BY(mutex_);
+    bool recheck_ MC_GUARDED_BY(mutex_) = false;  // ask again who the name means
     bool opening_ MC_GUARDED_BY(mutex_) = false;
     bool closed_ MC_GUARDED_BY(mutex_) = false;
     Time failed_until_ MC_GUARDED_BY(mutex_){};  // negative cache
     Error last_error_ MC_GUARDED_BY(mutex_);
     Time checked_ MC_GUARDED_BY(mutex_) = Clock::now();  // when the peer last said who it is
+    bool check_due_ MC_GUARDED_BY(mutex_) = false;
+    bool looked_after_ MC_GUARDED_BY(mutex_) = false;  // or about to be
     Time improve_at_ MC_GUARDED_BY(mutex_) = Time::max();
     Duration improve_pause_ MC_GUARDED_BY(mutex_){0};  // before the next try
     Time improved_ MC_GUARDED_BY(mutex_){};            // when a try last worked
+    bool used_ MC_GUARDED_BY(mutex_) = true;           // since the last sweep
+    bool dealt_ MC_GUARDED_BY(mutex_) = false;         // there was a life
+    Time unused_since_ MC_GUARDED_BY(mutex_) = Time::max();
 };
 
-/// All sessions of an engine, by name and by id. Thread-safe.
+/// All sessions of an engine, by name and by id. Those that nobody uses and that lead nowhere are forgotten after a while, unless their id
+/// was given out. Thread-safe.
 class SessionTable {
 public:
-    SessionTable(DescriptorSource& source, Router& router, SessionPolicy policy) : source_(source), router_(router), policy_(policy) {}
+    SessionTable(DescriptorSource& source, Router& router, SessionPolicy policy) : source_(source), links_(router), policy_(policy) {}
 
-    /// Finds or makes; never connects. The first name asked for (our own) gets id 0.
-    Result<Session*> get(const std::string& name);
-    Result<Session*> get(SegmentId id) const;
-    void for_each(const std::function<void(Session&)>& visit) const;
+    /// Finds or makes; never connects.
+    Result<std::shared_ptr<Session>> get(const std::string& name);
+    Result<std::shared_ptr<Session>> get(SegmentId id) const;
+    /// Gives it an id for good. The first one asked for (our own) is 0.
+    SegmentId id_of(const std::shared_ptr<Session>& session);
+    void for_each(const std::function<void(const std::shared_ptr<Session>&)>& visit) const;
+    /// Forgets those that are of no use any more. After their sweep().
+    void forget_unused(Time now);
+    size_t size() const;
 
 private:
     DescriptorSource& source_;
-    Router& router_;
+    LinkTable links_;
     const SessionPolicy policy_;
     mutable SharedMutex mutex_;
-    std::map<std::string, Session*, std::less<>> by_name_ MC_GUARDED_BY(mutex_);
-    std::vector<std::unique_ptr<Session>> sessions_ MC_GUARDED_BY(mutex_);
+    std::map<std::string, std::shared_ptr<Session>, std::less<>> by_name_ MC_GUARDED_BY(mutex_);
+    std::vector<std::shared_ptr<Session>> by_id_ MC_GUARDED_BY(mutex_);
 };
 
 }  // namespace mooncake

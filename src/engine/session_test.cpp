@@ -16,6 +16,10 @@ namespace {
 using testing::FakeWorld;
 using testing::TwoWays;
 
+void sweep(Session& session, Duration refresh_interval) {
+    if (session.sweep(Clock::now(), refresh_interval)) session.look_after(Clock::now());
+}
+
 TEST(Session, ConnectsOnceForAllThatWait) {
     FakeWorld world;
     std::latch in_connect(1), go(1);
@@ -118,10 +122,10 @@ TEST(Session, SweepDropsALinkThatBrokeWhileIdle) {
     FakeWorld world;
     Session& session = world.session("peer");
     std::weak_ptr<Link> weak = *session.link(Deadline::after(10s));
-    session.sweep(0s);
+    sweep(session, 0s);
     EXPECT_FALSE(weak.expired());
     world.script.peers_usable = false;
-    session.sweep(0s);
+    sweep(session, 0s);
     world.service.stop();
     EXPECT_TRUE(weak.expired());
 }
@@ -130,10 +134,10 @@ TEST(Session, SweepNoticesAnotherIncarnation) {
     FakeWorld world;
     Session& session = world.session("peer");
     const auto first = *session.link(Deadline::after(10s));
-    session.sweep(1ns);
+    sweep(session, 1ns);
     EXPECT_EQ(*session.link(Deadline::after(10s)), first);
-    world.incarnation = Incarnation{99};
-    session.sweep(1ns);
+    world.restart();
+    sweep(session, 1ns);
     EXPECT_NE(*session.link(Deadline::after(10s)), first);
 }
 
@@ -192,17 +196,19 @@ TEST(Session, AWayThatIsNotSupportedIsNotTriedAgain) {
 TEST(Session, ALinkThatWasReplacedMeanwhileIsNotImproved) {
     TwoWays ways;
     ways.near_is(Code::kUnavailable);
-    ASSERT_EQ(ways.path(), "far");
+    const auto far = *ways.session.link(Deadline::after(10s));
+    ASSERT_EQ(far->path(), "far");
     const Time due = ways.session.improvable_at();
     ways.near.on_connect = [&] {
         ways.near.on_connect = nullptr;
-        ways.session.refresh();
+        far->peer->close(Error(Code::kUnavailable, "gone"));
+        ways.session.report_failure(far);
         return Result<>();
     };
     ways.session.improve(due);
     EXPECT_EQ(ways.near.connects, 2);
+    EXPECT_FALSE(ways.session.connected()) << "whoever uses it next connects, not the one that was late";
     EXPECT_EQ(ways.path(), "near");
-    EXPECT_EQ(ways.near.connects, 3) << "by whoever used it next, not by the one that was late";
 }
 
 TEST(Session, WithoutCacheEveryUseAsksThePeer) {
@@ -210,7 +216,7 @@ TEST(Session, WithoutCacheEveryUseAsksThePeer) {
     Session& session = world.session("peer");
     const auto first = *session.link(Deadline::after(10s));
     EXPECT_EQ(*session.link(Deadline::after(10s)), first);
-    world.incarnation = Incarnation{99};
+    world.restart();
     EXPECT_NE(*session.link(Deadline::after(10s)), first);
 }
 
@@ -221,6 +227,101 @@ TEST(Session, AfterCloseThereIsNoLink) {
     session.close(Error(Code::kCancelled, "closing"));
     EXPECT_FALSE(link->peer->usable());
     EXPECT_EQ(session.link(Deadline::after(10s)).error().code(), Code::kUnavailable);
+}
+
+TEST(Session, TwoNamesOfOnePeerShareOneLink) {
+    FakeWorld world;
+    world.aliases["localhost:1"] = "127.0.0.1:1";
+    const auto first = *world.session("127.0.0.1:1").link(Deadline::after(10s));
+    EXPECT_EQ(*world.session("localhost:1").link(Deadline::after(10s)), first);
+    EXPECT_EQ(world.script.connects, 1);
+    first->peer->close(Error(Code::kUnavailable, "gone"));
+    const auto second = *world.session("localhost:1").link(Deadline::after(10s));
+    EXPECT_EQ(*world.session("127.0.0.1:1").link(Deadline::after(10s)), second);
+    EXPECT_EQ(world.script.connects, 2);
+    EXPECT_NE(*world.session("other:1").link(Deadline::after(10s)), second);
+}
+
+TEST(Session, TwoNamesOfOnePeerConnectOnce) {
+    FakeWorld world;
+    world.aliases["b"] = "a";
+    std::latch in_connect(1), go(1);
+    world.script.on_connect = [&] {
+        in_connect.count_down();
+        go.wait();
+        return Result<>();
+    };
+    std::shared_ptr<Link> first, second;
+    std::jthread one([&] { first = *world.session("a").link(Deadline::after(10s)); });
+    in_connect.wait();
+    std::jthread other([&] { second = *world.session("b").link(Deadline::after(10s)); });
+    while (world.fetches < 2) std::this_thread::yield();
+    go.count_down();
+    one.join();
+    other.join();
+    EXPECT_EQ(first, second);
+    EXPECT_EQ(world.script.connects, 1);
+}
+
+TEST(Session, RefreshKeepsTheLinkOfAPeerThatIsStillTheSame) {
+    FakeWorld world;
+    Session& session = world.session("peer");
+    const auto link = *session.link(Deadline::after(10s));
+    session.refresh();
+    EXPECT_FALSE(session.connected()) << "asked first";
+    EXPECT_EQ(*session.link(Deadline::after(10s)), link);
+    EXPECT_EQ(world.fetches, 2);
+    world.restart();
+    session.refresh();
+    EXPECT_NE(*session.link(Deadline::after(10s)), link);
+    EXPECT_EQ(world.script.connects, 2);
+}
+
+TEST(Session, AddressesOfAFormerLifeAreRefusedOnce) {
+    FakeWorld world;
+    Session& session = world.session("peer");
+    Incarnation first;
+    ASSERT_TRUE(session.link_to(first, Deadline::after(10s)));
+    const auto restart = [&] {
+        world.restart();
+        session.refresh();
+    };
+    restart();
+    EXPECT_TRUE(session.link(Deadline::after(10s))) << "what has no addresses goes on";
+    Incarnation before = session.life();
+    EXPECT_EQ(before, first);
+    Incarnation fresh;
+    EXPECT_EQ(session.link_to(fresh, Deadline::after(10s)).error().code(), Code::kStale);
+    EXPECT_EQ(session.link_to(before, Deadline::after(10s)).error().code(), Code::kStale) << "who began before";
+    Incarnation second;
+    EXPECT_TRUE(session.link_to(second, Deadline::after(10s))) << "a new call, as its caller knows";
+    EXPECT_NE(second, first);
+    EXPECT_EQ(session.link_to(first, Deadline::after(10s)).error().code(), Code::kStale) << "a plan for another life, for ever";
+
+    restart();
+    ASSERT_TRUE(session.open(Deadline::after(10s)));
+    Incarnation third;
+    EXPECT_TRUE(session.link_to(third, Deadline::after(10s))) << "opened again, and so asked for addresses";
+
+    restart();
+    session.told(Error(Code::kUnavailable, "connection lost"));
+    Incarnation fourth;
+    EXPECT_TRUE(session.link_to(fourth, Deadline::after(10s))) << "the caller was told already";
+}
+
+TEST(Session, MemoryThatATransportCannotCarryDoesNotBarItForTheRest) {
+    TwoWays ways;
+    const auto near = *ways.session.link(Deadline::after(10s));
+    const auto far = *ways.session.link(Deadline::after(10s), {near->transport});
+    EXPECT_EQ(far->path(), "far");
+    EXPECT_EQ(ways.path(), "near");
+    EXPECT_EQ(*ways.session.link(Deadline::after(10s), {near->transport}), far) << "kept for the next";
+    EXPECT_FALSE(ways.session.link(Deadline::after(10s), {near->transport, far->transport}));
+    EXPECT_EQ(ways.path(), "near") << "a refusal is not remembered against others";
+    ways.session.sweep(Clock::now() + 2min, 0s);
+    EXPECT_EQ(ways.far.connects, 1);
+    std::weak_ptr<Link> weak = far;
+    EXPECT_TRUE(ways.session.connected());
 }
 
 TEST(Session, WhoLetsGoOfALinkLastNeverEndsThePeerItself) {
@@ -236,7 +337,7 @@ TEST(Session, WhoLetsGoOfALinkLastNeverEndsThePeerItself) {
     for (int i = 0; i < kRounds; ++i) {
         auto link = *session.link(Deadline::after(10s));
         link->peer->close(Error(Code::kUnavailable, "gone"));
-        session.sweep(0s);
+        sweep(session, 0s);
         link.reset();
     }
     EXPECT_EQ(by_us, 0);
@@ -249,15 +350,53 @@ TEST(Session, WhoLetsGoOfALinkLastNeverEndsThePeerItself) {
 
 TEST(SessionTable, GivesTheSameSessionForTheSameName) {
     FakeWorld world;
-    Session* const own = *world.sessions->get("own");
-    Session* const peer = *world.sessions->get("peer");
-    EXPECT_EQ(own->id(), 0);
+    const auto own = *world.sessions->get("own");
+    const auto peer = *world.sessions->get("peer");
+    EXPECT_EQ(world.sessions->id_of(own), 0);
     EXPECT_EQ(*world.sessions->get("peer"), peer);
-    EXPECT_EQ(*world.sessions->get(peer->id()), peer);
+    EXPECT_EQ(*world.sessions->get(world.sessions->id_of(peer)), peer);
     EXPECT_EQ(world.sessions->get(-1).error().code(), Code::kNotFound);
     EXPECT_EQ(world.sessions->get(99).error().code(), Code::kNotFound);
     EXPECT_EQ(world.sessions->get("").error().code(), Code::kInvalidArgument);
     EXPECT_EQ(world.sessions->get(std::string(1000, 'x')).error().code(), Code::kInvalidArgument);
+}
+
+TEST(SessionTable, NamesThatLeadNowhereAreForgottenUnlessTheirIdIsKnown) {
+    FakeWorld world;
+    const auto sweep_all = [&](Time now) {
+        world.sessions->for_each([&](const std::shared_ptr<Session>& session) { session->sweep(now, 0s); });
+        world.sessions->forget_unused(now);
+    };
+    const SegmentId opened = world.id("opened");
+    ASSERT_TRUE(world.session("alive").link(Deadline::after(10s)));
+    world.script.on_connect = [] { return Result<>(fail(Code::kUnavailable, "nobody there")); };
+    for (int i = 0; i < 100; ++i) EXPECT_FALSE(world.session(std::to_string(i)).link(Deadline::after(10s)));
+    const auto held = *world.sessions->get("7");
+    const Time now = Clock::now();
+    sweep_all(now);
+    sweep_all(now + 1s);
+    EXPECT_EQ(world.sessions->size(), 102u) << "not at once";
+    sweep_all(now + 2min);
+    EXPECT_EQ(world.sessions->size(), 3u);
+    EXPECT_EQ((*world.sessions->get(opened))->name(), "opened");
+    EXPECT_EQ(*world.sessions->get("7"), held);
+    EXPECT_TRUE(world.session("alive").connected());
+}
+
+TEST(SessionTable, AnOldLifeIsRememberedForLonger) {
+    FakeWorld world;
+    Incarnation life;
+    ASSERT_TRUE(world.session("peer").link_to(life, Deadline::after(10s)));
+    world.script.peers_usable = false;
+    const auto sweep_at = [&](Time now) {
+        world.session("peer").sweep(now, 0s);
+        world.sessions->forget_unused(now);
+    };
+    const Time now = Clock::now();
+    for (const Duration after : {Duration(0s), Duration(1s), Duration(2min)}) sweep_at(now + after);
+    EXPECT_EQ(world.session("peer").life(), life);
+    sweep_at(now + 2h);
+    EXPECT_EQ(world.session("peer").life(), Incarnation{});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
+#include "base/memory_probe.h"
 #include "engine/core.h"
 
 namespace mooncake {
@@ -22,15 +23,17 @@ constexpr std::string_view kInDoubt =
 
 }  // namespace
 
+bool is_unfit(const Error& error) noexcept { return error.code() == Code::kNotSupported || error.code() == Code::kRefused; }
+
 Error judge_failure(Session& session, const std::shared_ptr<Link>& link, Error error, Deadline deadline) {
     if (error.code() == Code::kNotRegistered && !session.confirm(link, deadline))
         return Error(Code::kStale, format_text("the peer is going away or has restarted; it said: {}", error.message()));
-    session.report_failure(link, error);
+    session.report_failure(link);
     return error;
 }
 
-Error final_error(const Error& error, Direction direction, const Link& link) {
-    std::string message = format_text("{}: {}", link.to_string(), error.message());
+Error final_error(const Error& error, Direction direction, const Session& session, const Link& link) {
+    std::string message = format_text("{} over {}: {}", session.name(), link.path(), error.message());
     const bool broken = error.code() == Code::kUnavailable || error.code() == Code::kCancelled;  // the latter: the engine is closed
     if (broken && direction == Direction::kWrite) message += format_text("; {}", kInDoubt);
     return Error(error.code(), std::move(message), error.system_errno());
@@ -64,6 +67,15 @@ Result<> check_blocks(std::span<const Block> blocks) {
     return {};
 }
 
+Result<> check_reach(std::span<const Slice> slices) {
+    constexpr uint64_t kLong = 1 << 30;
+    for (const Slice& slice : slices)
+        if (slice.length >= kLong && slice.region == nullptr && !is_mapped(slice.local + slice.length - 1))
+            return fail(Code::kNotRegistered, "local memory at {}+{} is not mapped up to its end", static_cast<void*>(slice.local),
+                        slice.length);
+    return {};
+}
+
 namespace {
 
 Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice> slices, Completion& completion, Deadline deadline) {
@@ -92,27 +104,38 @@ Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice>
     return moved;
 }
 
-}  // namespace
-
-Result<uint64_t> run_transfer(EngineCore& core, Session& session, Direction direction, std::span<const Slice> slices,
+Result<uint64_t> run_attempts(EngineCore& core, Session& session, Incarnation& life, Direction direction, std::span<const Slice> slices,
                               Completion& completion, Deadline deadline) {
-    if (slices.empty()) return 0;
     std::shared_ptr<Link> failed;
     Error last;
+    Unfit unfit;
     for (int tries = 1;; ++tries) {
-        auto link = session.link(deadline);
+        auto link = session.link_to(life, deadline, unfit);
+        if (!link && is_unfit(last)) return Unexpected(final_error(last, direction, session, *failed));  // nor is there another way
         if (!link) return Unexpected(unreachable_error(link.error(), direction, tries > 1));
-        if (failed && !may_go_over(*failed, **link, direction, completion)) return Unexpected(final_error(last, direction, *failed));
+        if (failed && !may_go_over(*failed, **link, direction, completion))
+            return Unexpected(final_error(last, direction, session, *failed));
         auto moved = attempt(**link, direction, slices, completion, deadline);
         if (moved) return moved;
-        const Error error = judge_failure(session, *link, std::move(moved).error(), deadline);
-        const bool again = worth_another_attempt(error) && tries < kAttemptsMax && !deadline.passed() &&
+        last = judge_failure(session, *link, std::move(moved).error(), deadline);
+        const bool again = worth_another_attempt(last) && tries < kAttemptsMax && !deadline.passed() &&
                            !core.closing.load(std::memory_order_acquire);
-        if (!again) return Unexpected(final_error(error, direction, **link));
-        MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", (*link)->to_string(), error.to_string());
+        if (!again) return Unexpected(final_error(last, direction, session, **link));
+        if (is_unfit(last)) unfit.push_back((*link)->transport);
+        MC_LOG_WARNING_EVERY(1s, "{} over {}: {}; trying again", session.name(), (*link)->path(), last.to_string());
         failed = std::move(*link);
-        last = error;
     }
+}
+
+}  // namespace
+
+Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& life, Direction direction, std::span<const Slice> slices,
+                              Completion& completion, Deadline deadline) {
+    if (slices.empty()) return 0;
+    MC_RETURN_IF_ERROR(check_reach(slices));
+    auto moved = run_attempts(core, session, life, direction, slices, completion, deadline);
+    if (!moved) session.told(moved.error());
+    return moved;
 }
 
 }  // namespace mooncake

@@ -18,12 +18,22 @@ void TransferGroup::start(const std::shared_ptr<Batch>& batch) {
         batch_ = batch;
         if (!slices_.empty() && !deadline_.is_never()) {
             timer_ = core_.service->at(deadline_.at(), [this, weak = std::weak_ptr<Batch>(batch)] {
-                if (const auto alive = weak.lock()) stop(Code::kTimedOut, "deadline passed during the transfer", Deadline::after(kFenceTime));
+                const auto alive = weak.lock();
+                if (!alive) return;
+                const auto end = [this, alive] {
+                    stop(Code::kTimedOut, "deadline passed during the transfer", Deadline::after(kFenceTime));
+                };
+                core_.service->post_stop(end, session_->key());
             });
         }
     }
-    if (slices_.empty()) finish(nullptr);
-    else run_attempt();
+    if (slices_.empty()) return finish(nullptr);
+    if (const auto reached = check_reach(slices_); !reached) return finish(&reached.error());
+    if (auto link = session_->link_at_hand(life_); !link || *link) return run_attempt(std::move(link), {});
+    // Whoever submits to several peers is not kept waiting for the one that does not answer.
+    if (core_.service->post([this, batch] { start_attempt({}); }, session_->key())) return;
+    const Error closed(Code::kUnavailable, "the engine is closed");
+    finish(&closed);
 }
 
 std::span<const Slice> TransferGroup::ready_tasks() {
@@ -44,20 +54,25 @@ std::span<const Slice> TransferGroup::ready_tasks() {
     return first ? slices_ : again_;
 }
 
-void TransferGroup::run_attempt(const Error& why) {
-    auto link = session_.link(deadline_);
+void TransferGroup::start_attempt(const Error& why) { run_attempt(session_->link_to(life_, deadline_, unfit_), why); }
+
+void TransferGroup::run_attempt(Result<std::shared_ptr<Link>> link, const Error& why) {
     std::shared_ptr<Link> failed;
     {
         Lock lock(mutex_);
         if (state_ != State::kBetween || stopping_) return;
         failed = link_;
     }
+    if (!link && is_unfit(why)) {  // nor is there another way
+        const Error named = final_error(why, direction_, *session_, *failed);
+        return finish(&named);
+    }
     if (!link) {
         const Error named = unreachable_error(link.error(), direction_, failed != nullptr);
         return finish(&named);
     }
     if (failed && !may_go_over(*failed, **link, direction_, attempt_)) {
-        const Error named = final_error(why, direction_, *failed);
+        const Error named = final_error(why, direction_, *session_, *failed);
         return finish(&named);
     }
     std::span<const Slice> slices;
@@ -100,13 +115,13 @@ void TransferGroup::on_done(Completion&) noexcept {
     }
     if (!attempt_.failed()) return finish(nullptr);
     // We may be on an I/O thread: deciding, reconnecting and dropping the link belong elsewhere.
-    if (!core_.service->post([this, keep] { after_failed_attempt(keep); })) {
+    if (!core_.service->post([this, keep] { after_failed_attempt(); }, session_->key())) {
         const Error closed(Code::kCancelled, "the engine is closed");
         finish(&closed);
     }
 }
 
-void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
+void TransferGroup::after_failed_attempt() {
     std::shared_ptr<Link> link;
     int tries = 0;
     {
@@ -116,16 +131,16 @@ void TransferGroup::after_failed_attempt(const std::shared_ptr<Batch>& batch) {
         tries = tries_;
     }
     link->metrics->of(direction_).failures->add();
-    const Error error = judge_failure(session_, link, attempt_.result().error(), deadline_);
+    const Error error = judge_failure(*session_, link, attempt_.result().error(), deadline_);
     const bool again = worth_another_attempt(error) && tries < kAttemptsMax && !deadline_.passed() &&
                        !core_.closing.load(std::memory_order_acquire);
     if (again) {
-        MC_LOG_WARNING_EVERY(1s, "{}: {}; trying again", link->to_string(), error.to_string());
-        return run_attempt(error);
+        MC_LOG_WARNING_EVERY(1s, "{} over {}: {}; trying again", session_->name(), link->path(), error.to_string());
+        if (is_unfit(error)) unfit_.push_back(link->transport);
+        return start_attempt(error);
     }
-    const Error named = final_error(error, direction_, *link);
+    const Error named = final_error(error, direction_, *session_, *link);
     finish(&named);
-    (void)batch;
 }
 
 void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
@@ -159,7 +174,7 @@ void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
     // An attempt that had failed before we came may have left bytes at the peer, too.
     if (running.empty() && link && direction_ == Direction::kWrite) stopped = link->peer->cancel(attempt_, reason, fence);
     Error error = stopped_error(code, why, stopped);
-    if (link) error = std::move(error).with_context(link->to_string());
+    if (link) error = std::move(error).with_context(format_text("{} over {}", session_->name(), link->path()));
     finish(&error);
 }
 
@@ -182,6 +197,7 @@ void TransferGroup::finish(const Error* error) {
         changed_.notify_all();
     }
     if (timer != 0) core_.service->cancel(timer);
+    if (error != nullptr) session_->told(*error);
     if (error == nullptr && link) {
         PathMetrics::PerDirection& metrics = link->metrics->of(direction_);
         metrics.bytes->add(bytes);
@@ -189,6 +205,11 @@ void TransferGroup::finish(const Error* error) {
         metrics.latency_ns->observe(static_cast<uint64_t>((Clock::now() - started).count()));
     }
     batch->group_finished();
+}
+
+bool TransferGroup::over() {
+    Lock lock(mutex_);
+    return state_ == State::kFinal;
 }
 
 TransferStatus TransferGroup::status(size_t index) {

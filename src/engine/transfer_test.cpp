@@ -5,6 +5,7 @@
 #include <latch>
 #include <thread>
 
+#include "engine/batch.h"
 #include "engine/core.h"
 #include "engine/testing/fake_world.h"
 #include "engine/testing/two_ways.h"
@@ -23,7 +24,8 @@ protected:
         Completion completion;
         std::vector<Slice> slices;
         world.registry->resolve(blocks, &completion, slices);
-        return run_transfer(world.core, world.session("peer"), Direction::kWrite, slices, completion, deadline);
+        Incarnation life;
+        return run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, deadline);
     }
 
     FakeWorld world;
@@ -54,7 +56,8 @@ TEST_F(TransferTest, TellsACopierOfEveryAttemptAndMergesNothingThatHasOne) {
     EXPECT_EQ(slices[2].copier, nullptr);
     int failures = 1;
     world.script.on_slice = [&](const Slice&) { return failures-- > 0 ? Result<>(fail(Code::kUnavailable, "reset")) : Result<>(); };
-    EXPECT_TRUE(run_transfer(world.core, world.session("peer"), Direction::kWrite, slices, completion, Deadline::after(10s)));
+    Incarnation life;
+    EXPECT_TRUE(run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, Deadline::after(10s)));
     EXPECT_EQ(first.begun, 2);
     EXPECT_EQ(second.begun, 2);
 }
@@ -95,7 +98,8 @@ Result<uint64_t> transfer_over_a_way_that_breaks(testing::TwoWays& ways, Directi
     std::byte here[8]{}, there[8]{};
     Completion completion;
     const Slice slice{.local = here, .remote = reinterpret_cast<uint64_t>(there), .length = 8, .completion = &completion};
-    return run_transfer(ways.world.core, ways.session, direction, {&slice, 1}, completion, Deadline::after(10s));
+    Incarnation life;
+    return run_transfer(ways.world.core, ways.session, life, direction, {&slice, 1}, completion, Deadline::after(10s));
 }
 
 TEST_F(TransferTest, GoesOverAnotherTransportOnlyWhenNothingOfItCanLandAnyMore) {
@@ -131,16 +135,38 @@ TEST_F(TransferTest, DoesNotRepeatWhatCannotHelp) {
     EXPECT_EQ(world.script.submits, 1);
 }
 
-TEST_F(TransferTest, ARefusalByAPeerThatHasASuccessorIsNotTheLastWord) {
+TEST_F(TransferTest, ARefusalByAPeerThatHasASuccessorSaysSoAndLeavesThatAlone) {
     int refusals = 1;
     world.script.on_slice = [&](const Slice&) -> Result<> {
         if (refusals-- <= 0) return {};
-        Lock lock(world.mutex);
-        world.incarnation = Incarnation{99};
+        world.restart();
         return fail(Code::kNotRegistered, "going away");
     };
-    EXPECT_TRUE(write());
+    EXPECT_EQ(write().error().code(), Code::kStale);
+    EXPECT_EQ(remote[0], std::byte{0}) << "these addresses mean something else there, or nothing";
     EXPECT_EQ(world.script.connects, 2);
+    EXPECT_TRUE(write()) << "who calls again has been told";
+}
+
+TEST_F(TransferTest, MemoryThatTheNearTransportCannotCarryGoesOverTheNextAndLeavesTheNearToTheRest) {
+    testing::TwoWays ways;
+    int refusals = 1;
+    ways.near.on_slice = [&](const Slice&) -> Result<> {
+        if (refusals-- > 0) return fail(Code::kNotSupported, "not this memory");
+        return {};
+    };
+    std::byte here[8]{}, there[8]{};
+    Completion completion;
+    const Slice slice{.local = here, .remote = reinterpret_cast<uint64_t>(there), .length = 8, .completion = &completion};
+    const auto transfer = [&] {
+        Incarnation life;
+        return run_transfer(ways.world.core, ways.session, life, Direction::kWrite, {&slice, 1}, completion, Deadline::after(10s));
+    };
+    EXPECT_EQ(transfer().value(), 8u);
+    EXPECT_EQ(ways.far.submits, 1);
+    EXPECT_EQ(transfer().value(), 8u);
+    EXPECT_EQ(ways.near.submits, 2);
+    EXPECT_EQ(ways.far.submits, 1);
 }
 
 TEST_F(TransferTest, ATimedOutTransferIsCancelledBeforeItReturns) {
@@ -170,10 +196,26 @@ TEST_F(TransferTest, ATransportThatCannotServeThePeerIsNotAskedAgain) {
     EXPECT_EQ(world.script.submits, 1) << "there is no other transport here";
 }
 
+TEST_F(TransferTest, ALengthThatNoMemoryHasIsRefusedAtOnce) {
+    Completion completion;
+    Incarnation life;
+    const Slice slice{
+        .local = local.data(), .remote = reinterpret_cast<uint64_t>(remote.data()), .length = uint64_t{1} << 50, .completion = &completion};
+    const auto moved = run_transfer(world.core, world.session("peer"), life, Direction::kWrite, {&slice, 1}, completion,
+                                    Deadline::after(10s));
+    EXPECT_EQ(moved.error().code(), Code::kNotRegistered);
+    EXPECT_EQ(world.script.submits, 0);
+    auto batch = std::make_shared<Batch>(world.core, 1);
+    const Block block{.local = slice.local, .remote = slice.remote, .length = slice.length};
+    ASSERT_TRUE(batch->submit(*world.sessions->get("peer"), {}, Direction::kRead, {&block, 1}, nullptr, Deadline::after(10s)));
+    EXPECT_EQ(batch->status().error.code(), Code::kNotRegistered);
+}
+
 TEST_F(TransferTest, NothingToMoveNeedsNoPeer) {
     world.script.on_connect = [] { return Result<>(fail(Code::kUnavailable, "nobody")); };
     Completion completion;
-    EXPECT_EQ(run_transfer(world.core, world.session("peer"), Direction::kRead, {}, completion, Deadline::after(1s)).value(), 0u);
+    Incarnation life;
+    EXPECT_EQ(run_transfer(world.core, world.session("peer"), life, Direction::kRead, {}, completion, Deadline::after(1s)).value(), 0u);
 }
 
 TEST(CheckBlocks, FindsNullAndWrappingAddresses) {

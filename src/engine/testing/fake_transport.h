@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct FakeScript {
     Direction held_direction = Direction::kRead;
     Stopped on_cancel = Stopped::kEverywhere;
     std::function<void()> before_cancel;
+    std::set<Time> cancel_deadlines;
     std::function<void()> on_peer_end;
     std::atomic<int> connects{0}, submits{0}, cancels{0}, registrations{0}, revocations{0};
     std::atomic<bool> peers_usable{true};
@@ -66,7 +68,7 @@ public:
         {
             Lock lock(script_.mutex);
             if (script_.hold) {
-                script_.held.assign(slices.begin(), slices.end());
+                script_.held.insert(script_.held.end(), slices.begin(), slices.end());
                 script_.held_direction = direction;
                 return;
             }
@@ -74,8 +76,12 @@ public:
         const std::vector<Slice> copy(slices.begin(), slices.end());  // the owner may free them while we still loop
         for (const Slice& slice : copy) finish_slice(script_, direction, slice);
     }
-    Stopped cancel(Completion& completion, const Error& reason, Deadline) override {
+    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override {
         ++script_.cancels;
+        {
+            Lock lock(script_.mutex);
+            script_.cancel_deadlines.insert(deadline.at());
+        }
         if (script_.before_cancel) script_.before_cancel();
         fail_held(reason, &completion);
         return script_.on_cancel;

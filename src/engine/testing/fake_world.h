@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,9 +37,12 @@ struct FakeWorld final : DescriptorSource, Notifier {
 
     Result<Found> fetch(const std::string& name, uint32_t, Deadline) override {
         ++fetches;
+        if (on_fetch) on_fetch(name);
         Lock lock(mutex);
-        return Found{.descriptor = {.name = name, .incarnation = incarnation, .endpoints = {{"fake", "fake"}}},
-                     .rpc_address = "127.0.0.1:1"};
+        const auto alias = aliases.find(name);
+        const std::string& real = alias == aliases.end() ? name : alias->second;
+        const Incarnation life{incarnation.value + (std::hash<std::string>()(real) << 8)};
+        return Found{.descriptor = {.name = name, .incarnation = life, .endpoints = {{"fake", "fake"}}}, .rpc_address = "127.0.0.1:1"};
     }
     Result<> notify(Session& session, const Notification& notification, Deadline) override {
         Lock lock(mutex);
@@ -52,6 +57,12 @@ struct FakeWorld final : DescriptorSource, Notifier {
         return notified;
     }
     Session& session(const std::string& name) { return **sessions->get(name); }
+    SegmentId id(const std::string& name) { return sessions->id_of(*sessions->get(name)); }
+    /// Every peer gets another life.
+    void restart() {
+        Lock lock(mutex);
+        ++incarnation.value;
+    }
 
     FakeScript script;
     EngineOptions options;
@@ -65,9 +76,11 @@ struct FakeWorld final : DescriptorSource, Notifier {
     std::unique_ptr<SessionTable> sessions;
     EngineCore core;
     std::atomic<int> fetches{0};
+    std::function<void(const std::string& name)> on_fetch;
     Mutex mutex;
     std::condition_variable_any changed;
-    Incarnation incarnation{7};
+    Incarnation incarnation{7};                  // each name has one of its own, made from this
+    std::map<std::string, std::string> aliases;  // names of the same peer
     std::vector<Notification> notified;
     std::atomic<std::thread::id> blocked_thread{};
 };

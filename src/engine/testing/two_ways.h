@@ -34,7 +34,8 @@ struct TwoWays final : DescriptorSource {
     FakeScript near, far;
     FakeWorld world;
     std::unique_ptr<Router> router = make_router();
-    Session session{"peer", 1, *this, *router, {}};
+    LinkTable links{*router};
+    Session session{"peer", *this, links, {}};
 };
 
 }  // namespace mooncake::testing

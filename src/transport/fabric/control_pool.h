@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
-#include <deque>
+#include <cstddef>
 #include <functional>
-#include <stop_token>
-#include <thread>
-#include <vector>
+#include <utility>
 
-#include "base/thread_annotations.h"
+#include "base/thread_pool.h"
 #include "base/time.h"
+#include "base/timer_queue.h"
 
 namespace mooncake::fabric {
 
@@ -22,31 +20,28 @@ protected:
     ~Tasks() = default;
 };
 
-/// A few threads for what may block on the control plane, so that neither callers nor rails do; more are started while all of them
-/// are busy, up to a limit. One of them also keeps the hour. Thread-safe.
+/// A few threads for what may block on the control plane, so that neither callers nor rails do, and one that keeps the hour. Thread-safe.
 class ControlPool final : public Tasks {
 public:
-    /// `every` runs once per interval.
-    ControlPool(Duration interval, std::function<void()> every);
+    /// `every` runs once per interval, from start() on.
+    ControlPool(Duration interval, std::function<void()> every) : interval_(interval), every_(std::move(every)) {}
     /// What has not begun is dropped; waits for what runs.
     ~ControlPool();
 
+    /// Starts the first threads, so that no task is lost for want of one later. kUnavailable when there are none to be had.
+    Result<> start();
     /// Each user has at most one task here, so the queue is bounded by their number.
-    void post(std::function<void()> task) override;
+    void post(std::function<void()> task) override { (void)threads_.post(std::move(task)); }
 
     static constexpr size_t kThreadsMax = 8;
 
 private:
-    void work(const std::stop_token& stop);
-    void keep_time(const std::stop_token& stop, Duration interval, const std::function<void()>& every);
+    void schedule();
 
-    Mutex mutex_;
-    std::condition_variable_any changed_;
-    std::condition_variable_any hour_;  // nobody notifies it
-    std::deque<std::function<void()>> tasks_ MC_GUARDED_BY(mutex_);
-    size_t idle_ MC_GUARDED_BY(mutex_) = 0;
-    bool stopping_ MC_GUARDED_BY(mutex_) = false;
-    std::vector<std::jthread> threads_ MC_GUARDED_BY(mutex_);
+    const Duration interval_;
+    const std::function<void()> every_;
+    ThreadPool threads_{{.name = "mc-fab-control", .threads_max = kThreadsMax}};
+    TimerQueue hours_{"mc-fab-keeper"};
 };
 
 }  // namespace mooncake::fabric

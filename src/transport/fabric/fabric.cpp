@@ -215,6 +215,7 @@ Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
                                       .populate = parts.profile.has_devices});
     parts.initiators = std::make_unique<Initiators>(rails, parts.profile.idle_timeout);
     parts.pool = std::make_unique<ControlPool>(kSweepInterval, [this] { sweep(); });
+    MC_RETURN_IF_ERROR(parts.pool->start());
     // NOLINTNEXTLINE(modernize-make-unique): an aggregate with references, which make_unique cannot name the members of
     parts.shared.reset(new FabricShared{.incarnation = context_.incarnation,
                                         .profile = parts.profile,

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "engine/link.h"
+#include "engine/router.h"
+
+namespace mooncake {
+
+/// The live links of an engine, by the incarnation they lead to: names that turn out to mean the same process share them, and asking
+/// again who a name means costs no transfer its connection. Holds none of them alive. Thread-safe.
+class LinkTable {
+public:
+    explicit LinkTable(Router& router) : router_(router) {}
+
+    /// A link to this life that works, without the transports in `unfit`: the nearest that somebody has, or a new one. Connects once for all
+    /// that wait.
+    Result<std::shared_ptr<Link>> get(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit, Deadline deadline);
+    /// One over a nearer transport than that of `current`.
+    Result<std::shared_ptr<Link>> better(const Link& current, Deadline deadline);
+
+private:
+    struct Life {
+        bool connecting = false;
+        std::vector<std::weak_ptr<Link>> links;
+    };
+    using Lives = std::map<uint64_t, Life>;
+
+    /// The nearest link of a life that is fit; `better_than`: and nearer than that.
+    std::shared_ptr<Link> find(const Life& life, const Unfit& unfit, const Transport* better_than) const MC_REQUIRES(mutex_);
+    Result<std::shared_ptr<Link>> find_or_connect(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit,
+                                                  const Transport* better_than, Deadline deadline);
+    void forget_ended() MC_REQUIRES(mutex_);
+
+    Router& router_;
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    Lives lives_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mooncake

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "engine/engine.h"
+
+namespace mooncake {
+namespace {
+
+/// Engines that meet over tcp, as on several hosts; `port` 0: any.
+std::unique_ptr<Engine> make_engine(uint16_t port = 0) {
+    EngineConfig config{.local_name = "127.0.0.1:" + std::to_string(port), .metadata = "P2PHANDSHAKE", .protocol = "tcp"};
+    config.options.transports = {"tcp"};
+    config.options.legacy_port_binding = port != 0;
+    auto engine = Engine::create(std::move(config));
+    EXPECT_TRUE(engine) << (engine ? "" : engine.error().to_string());
+    return engine ? std::move(*engine) : nullptr;
+}
+
+Deadline soon() { return Deadline::after(60s); }
+
+class LivesTest : public ::testing::Test {
+protected:
+    void SetUp() override {
+        ASSERT_TRUE(ours);
+        ASSERT_TRUE(theirs);
+        ASSERT_TRUE(ours->register_memory(local.data(), local.size()));
+        ASSERT_TRUE(theirs->register_memory(far.data(), far.size()));
+    }
+    Block block(uint64_t length = 4096) {
+        return {.local = local.data(), .remote = reinterpret_cast<uint64_t>(far.data()), .length = length};
+    }
+    Result<uint64_t> write(const std::string& peer, uint64_t length = 4096) {
+        const Block one = block(length);
+        return ours->transfer(peer, Direction::kWrite, {&one, 1}, soon());
+    }
+    /// Ends the peer and starts another one in its place, with other contents at the same address.
+    void restart() {
+        const uint16_t port = theirs->rpc_port();
+        theirs.reset();
+        std::fill(far.begin(), far.end(), std::byte{0xee});
+        theirs = make_engine(port);
+        ASSERT_TRUE(theirs);
+        ASSERT_TRUE(theirs->register_memory(far.data(), far.size()));
+    }
+
+    std::vector<std::byte> local = std::vector<std::byte>(8 << 20, std::byte{0x77}), far = std::vector<std::byte>(8 << 20);
+    std::unique_ptr<Engine> ours = make_engine(), theirs = make_engine();
+    const std::string name = theirs->segment_name();
+};
+
+TEST_F(LivesTest, TheFirstTransferAfterARestartFailsAndTheNextOneIsBelieved) {
+    ASSERT_TRUE(write(name));
+    restart();
+    const auto moved = write(name);
+    ASSERT_FALSE(moved);
+    EXPECT_EQ(moved.error().code(), Code::kStale) << moved.error().to_string();
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_TRUE(write(name));
+    EXPECT_EQ(far[0], std::byte{0x77});
+}
+
+TEST_F(LivesTest, WhoOpensTheSegmentAgainIsNotRefused) {
+    ASSERT_TRUE(write(name));
+    restart();
+    ASSERT_TRUE(ours->open_segment(name, soon()));
+    EXPECT_TRUE(write(name));
+    restart();
+    ASSERT_TRUE(ours->refresh_segment(name, soon()));
+    EXPECT_TRUE(write(name));
+}
+
+TEST_F(LivesTest, ANotificationFindsTheNextLifeAndExcusesNobody) {
+    ASSERT_TRUE(write(name));
+    restart();
+    // The connection of the former life may end the first one.
+    auto sent = ours->send_notification(name, {.name = "n", .message = "m"}, soon());
+    if (!sent) sent = ours->send_notification(name, {.name = "n", .message = "m"}, soon());
+    EXPECT_TRUE(sent) << sent.error().to_string();
+    EXPECT_EQ(write(name).error().code(), Code::kStale);
+    EXPECT_EQ(far[0], std::byte{0xee});
+}
+
+TEST_F(LivesTest, APlanIsForOneLife) {
+    const Block one = block();
+    const auto plan = ours->prepare(name, {&one, 1}).value();
+    ASSERT_TRUE(plan->run(Direction::kWrite));
+    restart();
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(plan->run(Direction::kWrite).error().code(), Code::kStale);
+    EXPECT_EQ(plan->submit(Direction::kWrite).error().code(), Code::kStale);
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_TRUE(ours->prepare(name, {&one, 1}).value()->run(Direction::kWrite)) << "prepared again";
+}
+
+TEST_F(LivesTest, TwoNamesOfOnePeerDoNotDisturbEachOther) {
+    const std::string alias = "localhost:" + std::to_string(theirs->rpc_port());
+    std::atomic<int> failed{0};
+    std::vector<std::jthread> threads;
+    for (const std::string& by : {name, alias})
+        threads.emplace_back([&, by] {
+            for (int i = 0; i < 100; ++i) failed += !write(by, local.size());
+        });
+    threads.clear();
+    EXPECT_EQ(failed, 0);
+}
+
+TEST_F(LivesTest, RefreshingDoesNotDisturbTransfersUnderWay) {
+    ASSERT_TRUE(write(name));
+    std::atomic<bool> over{false};
+    std::jthread refresher([&] {
+        while (!over) EXPECT_TRUE(ours->refresh_segment(name, soon()));
+    });
+    int failed = 0;
+    for (int i = 0; i < 50; ++i) failed += !write(name, local.size());
+    over = true;
+    EXPECT_EQ(failed, 0);
+}
+
+}  // namespace
+}  // namespace mooncake
