@@ -83,10 +83,26 @@ RangeAllocator::Block RangeAllocator::free_block_around(uint64_t offset, uint64_
 
 RangeAllocator::Block RangeAllocator::block_at(uint64_t offset) const {
     if (blocks_[last_].offset <= offset) return last_;
+    if (const Block block = near_block_at(offset); block != 0) return block;
+    if (!by_address_) index_by_address();
+    return by_address_->find(offset);
+}
+
+RangeAllocator::Block RangeAllocator::near_block_at(uint64_t offset) const {
     Block block = near_ != 0 ? near_ : first_;
-    while (blocks_[block].offset > offset) block = blocks_[block].previous;
-    while (blocks_[block].offset + blocks_[block].length <= offset) block = blocks_[block].next;
-    return block;
+    const int most = by_address_ ? kFewSteps : kStepsMax;
+    for (int steps = 0; steps < most; ++steps, ++address_steps_) {
+        const Node& node = blocks_[block];
+        if (node.offset > offset) block = node.previous;
+        else if (node.offset + node.length <= offset) block = node.next;
+        else return block;
+    }
+    return 0;
+}
+
+void RangeAllocator::index_by_address() const {
+    by_address_ = std::make_unique<AddressIndex>();
+    for (Block block = first_; block != 0; block = blocks_[block].next, ++address_steps_) by_address_->insert(blocks_[block].offset, block);
 }
 
 bool RangeAllocator::can_take(uint64_t offset, uint64_t length) const { return free_block_around(offset, length) != 0; }
@@ -100,6 +116,10 @@ RangeAllocator::Block RangeAllocator::take(uint64_t offset, uint64_t length, uin
     const uint64_t after = blocks_[block].length - before - length;
     blocks_[block].offset = offset;
     blocks_[block].length = length;
+    if (by_address_ && before != 0) {  // what was its place becomes that of the block before it
+        by_address_->erase(offset - before);
+        by_address_->insert(offset, block);
+    }
     if (before != 0) enter_free(add_block(offset - before, before, blocks_[block].previous, block));
     if (after != 0) enter_free(add_block(offset + length, after, block, blocks_[block].next));
     set_owner(block, owner);
@@ -111,9 +131,14 @@ uint64_t RangeAllocator::free(Block block) {
     MC_CHECK(block != 0 && !blocks_[block].free && blocks_[block].length != 0);
     if (const Block previous = blocks_[block].previous; previous != 0 && blocks_[previous].free) {
         leave_free(previous);
-        blocks_[block].offset = blocks_[previous].offset;
+        const uint64_t offset = blocks_[block].offset;
         blocks_[block].length += blocks_[previous].length;
+        blocks_[block].offset = blocks_[previous].offset;
         remove_block(previous);
+        if (by_address_) {
+            by_address_->erase(offset);
+            by_address_->insert(blocks_[block].offset, block);
+        }
     }
     if (const Block next = blocks_[block].next; next != 0 && blocks_[next].free) {
         leave_free(next);
@@ -139,12 +164,14 @@ RangeAllocator::Block RangeAllocator::add_block(uint64_t offset, uint64_t length
     node.next = next;
     (previous != 0 ? blocks_[previous].next : first_) = block;
     (next != 0 ? blocks_[next].previous : last_) = block;
+    if (by_address_) by_address_->insert(offset, block);
     return block;
 }
 
 void RangeAllocator::remove_block(Block block) {
     const Node& node = blocks_[block];
     if (near_ == block) near_ = node.previous;
+    if (by_address_) by_address_->erase(node.offset);
     (node.previous != 0 ? blocks_[node.previous].next : first_) = node.next;
     (node.next != 0 ? blocks_[node.next].previous : last_) = node.previous;
     blocks_.give_back(block);
@@ -189,6 +216,8 @@ bool RangeAllocator::consistent() const {
         const Node& node = blocks_[block];
         if (node.offset != end || node.length == 0 || node.length % alignment_ != 0 || node.previous != previous) return false;
         if (node.free && (previous_free || free_block_at(node.offset) != block)) return false;
+        if (by_address_ && by_address_->find(node.offset) != block) return false;
+        if (by_address_ && by_address_->find(node.offset + node.length - 1) != block) return false;
         end += node.length;
         ++blocks;
         previous_free = node.free;
@@ -202,7 +231,7 @@ bool RangeAllocator::consistent() const {
             if (!blocks_[block].free || bin_of(blocks_[block].length >> alignment_shift_) != bin) return false;
     }
     return end == capacity_ && free_sum == free_bytes_ && frees == free_blocks_ && binned == frees && blocks == blocks_.size() &&
-           starts_.size() == frees;
+           starts_.size() == frees && (!by_address_ || by_address_->size() == blocks);
 }
 
 }  // namespace mooncake::store

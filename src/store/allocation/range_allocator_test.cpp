@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <vector>
@@ -197,6 +198,65 @@ TEST(RangeAllocator, CostsLittleMoreThan32BytesPerRange) {
     for (int i = 0; i < 100'000; ++i) allocate(allocator, 4096);
     EXPECT_LT(static_cast<double>(allocator.memory_bytes() - empty) / 100'000, 33);
     EXPECT_LT(empty, 64u * 1024);
+}
+
+/// Takes every other range of a segment of `count` ranges, in an order without any pattern.
+uint64_t steps_to_take_scattered(uint64_t count) {
+    RangeAllocator allocator(count * 128);
+    std::vector<uint64_t> offsets(count / 2);
+    for (uint64_t i = 0; i < offsets.size(); ++i) offsets[i] = i * 256;
+    std::mt19937_64 random(count);
+    std::shuffle(offsets.begin(), offsets.end(), random);
+    for (const uint64_t offset : offsets) EXPECT_NE(allocator.take(offset, 128, 1), 0u);
+    EXPECT_TRUE(allocator.consistent());
+    return allocator.address_steps();
+}
+
+TEST(RangeAllocator, TakesScatteredRangesWithoutWalkingOverAllTheOthers) {
+    const uint64_t some = steps_to_take_scattered(20'000), twice = steps_to_take_scattered(40'000);
+    EXPECT_LT(twice, 3 * some) << "grows with the square of their number";
+    EXPECT_LT(twice, 40'000u * 40);
+}
+
+TEST(RangeAllocator, TakesInAddressOrderWithoutAnIndex) {
+    RangeAllocator allocator(10'000 * 256);
+    for (uint64_t i = 0; i < 10'000; ++i) ASSERT_NE(allocator.take(i * 256 + 64, 128, 1), 0u);
+    EXPECT_LE(allocator.address_steps(), 2 * 10'000u);
+    const size_t bytes = allocator.memory_bytes();
+    ASSERT_NE(allocator.block_at(5'000 * 256), 0u);
+    EXPECT_GT(allocator.memory_bytes(), bytes) << "far from the last one";
+    allocator.drop_address_index();
+    EXPECT_EQ(allocator.memory_bytes(), bytes);
+}
+
+TEST(RangeAllocator, KeepsItsIndexRightWhateverHappens) {
+    constexpr uint64_t kUnits = 2'000;
+    RangeAllocator allocator(kUnits * 64);
+    std::mt19937_64 random(11);
+    std::vector<Block> used;
+    for (int step = 0; step < 30'000; ++step) {
+        const uint64_t offset = random() % kUnits * 64;
+        const Block here = allocator.block_at(offset);
+        ASSERT_LE(allocator.offset(here), offset);
+        ASSERT_GT(allocator.offset(here) + allocator.length(here), offset);
+        if (random() % 2 == 0) {
+            if (const Block block = allocator.take(offset, 64 * (1 + random() % 4), 1); block != 0) used.push_back(block);
+        } else if (!used.empty()) {
+            std::swap(used[random() % used.size()], used.back());
+            allocator.free(used.back());
+            used.pop_back();
+        }
+        ASSERT_TRUE(step % 1000 != 0 || allocator.consistent()) << step;
+    }
+    EXPECT_TRUE(allocator.consistent());
+}
+
+TEST(RangeAllocator, FindsFreeBlocksThatLieFourGiBApartAsFastAsOthers) {
+    constexpr uint64_t kStride = uint64_t{4} << 30, kBlocks = 4'096;
+    RangeAllocator allocator(kBlocks * kStride);
+    for (uint64_t i = 0; i < kBlocks; ++i) ASSERT_NE(allocator.take(i * kStride + 64, kStride - 64, 1), 0u);
+    EXPECT_EQ(allocator.free_blocks(), kBlocks) << "the first unit of each";
+    EXPECT_LT(allocator.longest_search(), 100u);
 }
 
 }  // namespace

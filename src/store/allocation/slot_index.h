@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -12,9 +13,10 @@
 
 namespace mooncake::store {
 
-/// Finds the number of a record by the hash of its key; the keys themselves stay in the records. 8 bytes per entry at 50-75 % load.
-/// Open addressing, linear probing, no tombstones. Split by the top bits of the hash into shards that grow one at a time, so that
-/// growing never stops the caller for long. Not thread-safe. The caller sees to it that no key is in twice.
+/// Finds the number of a record by the hash of its key; the keys themselves stay in the records. 8 bytes per entry at 50-75 % load, which
+/// may fall to 20 % before memory is given back. Open addressing, linear probing, no tombstones. Split by the top bits of the hash into
+/// shards that grow and shrink one at a time, so that it never stops the caller for long. Not thread-safe. The caller sees to it that no
+/// key is in twice.
 template <unsigned kShardBits>
 class SlotIndex {
 public:
@@ -55,12 +57,21 @@ public:
         }
         shard.close_gap(at);
         --shard.size;
+        if (shard.entries.size() > kShrinkMin && shard.size * 5 < shard.entries.size()) shard.resize(shard.entries.size() / 2);
     }
 
     size_t size() const noexcept {
         size_t total = 0;
         for (const Shard& shard : shards_) total += shard.size;
         return total;
+    }
+    /// How many entries the longest search for one of them looks at; for tests, linear.
+    size_t longest_search() const {
+        size_t longest = 0;
+        for (const Shard& shard : shards_)
+            for (size_t at = 0; at < shard.entries.size(); ++at)
+                if (shard.entries[at].number != 0) longest = std::max(longest, shard.distance(shard.home(shard.entries[at].tag), at) + 1);
+        return longest;
     }
     size_t memory_bytes() const noexcept {
         size_t total = sizeof(*this);
@@ -69,6 +80,8 @@ public:
     }
 
 private:
+    static constexpr size_t kShrinkMin = 1024;  // entries of a shard: less is not worth giving back
+
     struct Entry {
         uint32_t tag = 0, number = 0;  // number 0: empty
     };
@@ -79,13 +92,15 @@ private:
         // Any capacity will do, not only powers of two: growth can be gentle.
         size_t home(uint32_t tag) const { return static_cast<size_t>((uint64_t{tag} * entries.size()) >> 32); }
         size_t after(size_t at) const { return at + 1 == entries.size() ? 0 : at + 1; }
+        size_t distance(size_t from, size_t to) const { return to >= from ? to - from : to + entries.size() - from; }
         void place(Entry entry) {
             size_t at = home(entry.tag);
             while (entries[at].number != 0) at = after(at);
             entries[at] = entry;
         }
-        void grow() {
-            std::vector<Entry> old(entries.empty() ? 16 : entries.size() + entries.size() / 2);
+        void grow() { resize(entries.empty() ? 16 : entries.size() + entries.size() / 2); }
+        void resize(size_t capacity) {
+            std::vector<Entry> old(capacity);
             old.swap(entries);
             for (const Entry& entry : old)
                 if (entry.number != 0) place(entry);
