@@ -185,19 +185,132 @@ void eviction_under_probes(size_t objects) {
     if (bench.failures() != 0) std::printf("unexpected failures: %zu\n", bench.failures());
 }
 
-void adoption(size_t objects) {
+/// In parts, as a node tells them: in the order in which they were written, which on a node that has run for a while is any order of
+/// addresses.
+void adoption(size_t objects, bool scattered) {
+    constexpr size_t kPart = 2048;
     std::vector<std::string> names;
+    std::vector<size_t> places;
     std::vector<HeldObject> held;
     for (size_t i = 0; i < objects; ++i) names.push_back(key_of(i));
+    for (size_t i = 0; i < objects; ++i) places.push_back(i);
+    Random random(3);
+    for (size_t i = objects; scattered && i > 1; --i) std::swap(places[i - 1], places[random.below(i)]);
     for (size_t i = 0; i < objects; ++i)
-        held.push_back({.tenant = "default", .key = names[i], .offset = i * kValue, .length = kValue, .generation = i + 1, .checksum = i});
-    const HeldSegment segment{.segment = {.id = {3, 1}, .name = "node:1", .base = 1 << 20, .size = objects * kValue}, .objects = held};
+        held.push_back({.tenant = "default",
+                        .key = names[i],
+                        .offset = places[i] * kValue,
+                        .length = kValue,
+                        .generation = i + 1,
+                        .checksum = i});
+    HeldSegment segment{.segment = {.id = {3, 1}, .name = "node:1", .base = 1 << 20, .size = objects * kValue}};
     MasterState state({});
     Transaction t(state);
+    size_t adopted = 0;
     const auto start = cpu_time();
-    const RemountReply reply = remount(t, {.client = {2, 1}, .segments = {&segment, 1}}, Time{1000s});
+    for (size_t at = 0; at < objects; at += kPart) {
+        segment.objects = std::span(held).subspan(at, std::min(kPart, objects - at));
+        segment.more = at + kPart < objects;
+        adopted += remount(t, {.client = {2, 1}, .segments = {&segment, 1}}, Time{1000s}).segments[0].adopted;
+    }
     const std::chrono::duration<double> spent = cpu_time() - start;
-    print("adopt what a node reports", static_cast<double>(reply.segments[0].adopted) / spent.count());
+    print(scattered ? "the same, scattered" : "adopt what a node reports", static_cast<double>(adopted) / spent.count());
+}
+
+void print_ms(const char* what, std::chrono::nanoseconds spent) {
+    std::printf("%-44s %8.2f ms\n", what, std::chrono::duration<double, std::milli>(spent).count());
+}
+
+template <typename Operation>
+std::chrono::nanoseconds cpu_of(Operation&& operation) {
+    const auto start = cpu_time();
+    operation();
+    return cpu_time() - start;
+}
+
+/// A pool of one node with room for so many values of 64 bytes, and a segment that nobody can reach.
+struct SmallValues {
+    static constexpr Time kNow{1000s};
+    explicit SmallValues(size_t values) : state(MasterOptions{.high_watermark = 1.0}) {
+        Transaction t(state);
+        remount(t, {.client = {2, 1}}, kNow);
+        mount_segment(t, {.client = {2, 1}, .segment = {.id = {3, 1}, .name = "node1:1", .base = 1 << 20, .size = values * 64}}, kNow);
+    }
+    PutStartReply start(std::span<const PutItem> items, ClientId client = kClient) {
+        Transaction t(state);
+        return put_start(t, {.client = client, .request_id = ++request, .config = {}, .items = items}, kNow);
+    }
+    MasterState state;
+    uint64_t request = 0;
+};
+
+/// A group per value, and room for half of them.
+void refused_groups(size_t count) {
+    SmallValues pool(count / 2);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < count; ++i) names.push_back(key_of(i));
+    std::vector<PutItem> items;
+    for (const std::string& name : names) items.push_back({.key = name, .length = 64, .group = name});
+    print_ms(format_text("put_start, {} groups, half refused", count).c_str(), cpu_of([&] { pool.start(items); }));
+}
+
+/// Asked by somebody who cannot reach one node.
+void group_past_a_hung_node(size_t count) {
+    SmallValues pool(count);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < count; ++i) names.push_back(key_of(i));
+    std::vector<PutItem> items;
+    for (const std::string& name : names) items.push_back({.key = name, .length = 64, .group = "request"});
+    const PutStartReply started = pool.start(items);
+    std::vector<PutEndItem> ends;
+    for (size_t i = 0; i < count; ++i) ends.push_back({.key = names[i], .generation = started.items[i].generation});
+    Transaction t(pool.state);
+    put_end(t, {.client = kClient, .items = ends}, SmallValues::kNow);
+    const std::vector<std::string_view> keys(names.begin(), names.end());
+    const uint32_t hung = 77;
+    print_ms(format_text("exist, a group of {} past a hung node", count).c_str(),
+             cpu_of([&] { exist(t, {.keys = keys, .unreachable = {&hung, 1}}, SmallValues::kNow); }));
+}
+
+/// Clients that die between put_start and put_end: all of them, and the longest of the runs in which they are ended.
+void vanished_writers(size_t clients, size_t writes) {
+    SmallValues pool(clients * writes);
+    for (size_t c = 0; c < clients; ++c) {
+        std::vector<std::string> names;
+        for (size_t w = 0; w < writes; ++w) names.push_back(key_of(c * writes + w));
+        std::vector<PutItem> items;
+        for (const std::string& name : names) items.push_back({.key = name, .length = 64});
+        pool.start(items, {5, c + 1});
+    }
+    const Time later = SmallValues::kNow + pool.state.options().client_ttl;
+    Transaction t(pool.state);
+    ping(t, {2, 1}, later);
+    std::chrono::nanoseconds all{0}, longest{0};
+    for (bool more = true; more;) {
+        const auto spent = cpu_of([&] { more = run_jobs(t, later).more; });
+        all += spent;
+        longest = std::max(longest, spent);
+    }
+    print_ms(format_text("{} writers of {} vanish", clients, writes).c_str(), all);
+    print_ms("  the longest hold of it", longest);
+}
+
+/// One node with everything goes.
+void departure(size_t count) {
+    SmallValues pool(count);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < count; ++i) names.push_back(key_of(i));
+    std::vector<PutItem> items;
+    for (const std::string& name : names) items.push_back({.key = name, .length = 64});
+    const PutStartReply started = pool.start(items);
+    std::vector<PutEndItem> ends;
+    for (size_t i = 0; i < count; ++i) ends.push_back({.key = names[i], .generation = started.items[i].generation});
+    Transaction t(pool.state);
+    put_end(t, {.client = kClient, .items = ends}, SmallValues::kNow);
+    const size_t full = heap_bytes();
+    print_ms(format_text("a node with {} values leaves", count).c_str(), cpu_of([&] { goodbye(t, {2, 1}, SmallValues::kNow); }));
+    std::printf("%-44s %8.1f MiB of %.1f\n", "  memory that is given back", static_cast<double>(full - heap_bytes()) / (1 << 20),
+                static_cast<double>(full) / (1 << 20));
 }
 
 }  // namespace
@@ -213,6 +326,15 @@ int main(int argc, char** argv) {
     eviction(whole(objects));
     eviction_under_probes(whole(objects / 10));
     eviction_under_probes(whole(objects));
-    adoption(objects);
+    adoption(objects, false);
+    adoption(objects, true);
+    std::printf("-- what must not grow with the square of anything\n");
+    refused_groups(objects / 20);
+    refused_groups(objects / 10);
+    group_past_a_hung_node(objects / 20);
+    group_past_a_hung_node(objects / 10);
+    vanished_writers(50, objects / 500);
+    vanished_writers(500, objects / 1000);
+    departure(objects);
     return 0;
 }

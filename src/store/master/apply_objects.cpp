@@ -29,6 +29,7 @@ void MasterState::apply(const WriteStarted& change) {
     write.hard_pin = change.hard_pin;
     write.replicas = take_ranges(change.replicas, change.length, owner_word(OwnerKind::kWrite, write_id));
     writes_by_age_.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].age; });
+    clients_[write.client].writes.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].of_client; });
     charge(objects_[id].tenant, change.length, change.replicas.size());
     next_generation_ = std::max(next_generation_, change.generation + 1);
     objects_[id].write = write_id;
@@ -50,18 +51,17 @@ void MasterState::apply(const WriteCommitted& change) {
     }
     object.replicas = std::move(write.replicas);
     give_ranges(object.replicas, owner_word(OwnerKind::kObject, id));
+    set_length(object, write.length);
     object.generation = write.generation;
-    object.length = write.length;
     object.checksum = change.checksum;
-    object.lease_end = object.promise_end = {};
+    forget_leases(object);
     object.data_type = write.data_type;
     object.hard_pin |= write.hard_pin;
     if (write.soft_pin == SoftPinAction::kEnable) soft_pin(object, change.now + write.soft_pin_ttl);
     if (write.soft_pin == SoftPinAction::kDisable) soft_pin(object, {});
     set_writer(object, write.client);
     object.write = 0;
-    writes_by_age_.erase(change.write, [this](WriteId other) -> Links& { return writes_[other].age; });
-    writes_.give_back(change.write);
+    forget_write(change.write);
     update_order(id);
     for (size_t i = 0; observer_ != nullptr && i < object.replicas.size(); ++i)
         observer_->range_filled(*this, object.replicas[i].segment, object.generation, object.checksum);

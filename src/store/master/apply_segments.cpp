@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "store/master/state.h"
+#include "store/master/walk_counter.h"
 
 namespace mooncake::store {
 
 void MasterState::apply(const Restarted& change) {
-    for (ClientNumber number = 1; number < clients_.limit(); ++number) clients_[number].attached = false;
+    for (ClientNumber number = 1; number < clients_.limit(); ++number)
+        if (clients_[number].attached) clients_[number].attached = false;
     for (const SegmentNumber number : segments_.numbers()) {
         segments_[number].reporting = true;
         segments_[number].adopting = false;
@@ -31,10 +33,9 @@ void MasterState::apply(const ClientGone& change) {
     const bool quiet = change.how != ClientEnd::kSilent;
     // A client that nobody answers believes in its master until it expires.
     const Time quiet_from = quiet ? change.now : std::max(change.now, clients_[number].expires) + options_.silent_writer_rest;
-    for (WriteId id = writes_by_age_.first(), next = 0; id != 0; id = next) {
-        next = writes_[id].age.next;
-        if (writes_[id].client == number)
-            drop_write(id, std::min(quiet_from, writes_[id].started + options_.put_release_timeout), change.now);
+    for (WriteId id = clients_[number].writes.first(), next = 0; id != 0; id = next, ++steps_walked()) {
+        next = writes_[id].of_client.next;
+        drop_write(id, std::min(quiet_from, writes_[id].started + options_.put_release_timeout), change.now);
     }
     end_rests_of(number, quiet_from, change.now, false);
     if (quiet) std::erase_if(departed_, [&](const Departed& gone) { return gone.client == change.client; });  // its memory never comes back
@@ -54,17 +55,17 @@ void MasterState::apply(const WriterQuiet& change) {
 
 void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool earlier_only) {
     if (clients_[writer].rests == 0) return;
-    std::vector<Quarantine::Rest> rests;
-    quarantine_.extract([&](const Quarantine::Rest& one) { return one.writer == writer && (one.earlier || !earlier_only); },
-                        [&](const Quarantine::Rest& one) { rests.push_back(one); });
-    for (Quarantine::Rest& one : rests) {
+    for (RestId id = quarantine_.first_of(writer), next = 0; id != 0; id = next, ++steps_walked()) {
+        next = quarantine_.next_of_writer(id);
+        if (earlier_only && !quarantine_[id].earlier) continue;
+        Quarantine::Rest one = quarantine_.extract(id);
+        --clients_[writer].rests;
         segments_[one.segment].resting_bytes -= one.bytes;
         one.writer = 0;
         one.until = std::min(one.until, quiet_from);
         if (one.until <= now) segments_.free(one.segment, one.block);
         else rest(one);
     }
-    clients_[writer].rests -= static_cast<uint32_t>(rests.size());
 }
 
 void MasterState::apply(const ClientFollows& change) {
@@ -100,7 +101,8 @@ void MasterState::apply(const SegmentOpened& change) {
     for (const BusyMemory& one : busy)
         if (one.until > change.now) rest_free_parts(change.segment, one);
     segment.reporting = false;
-    segment.dropped.clear();
+    segment.dropped = {};
+    segment.allocator.drop_address_index();
     segment.closed_until = std::max(segment.closed_until, change.closed_until);
     segments_.rebuild_view(change.now);
 }
@@ -215,6 +217,11 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
         refund(objects_[write.object].tenant, write.length, 1);
         write.replicas.erase(write.replicas.find(segment));
         if (write.replicas.empty()) drop_write(number, now, now);
+    } else if (owner_kind(owner) == OwnerKind::kResting) {
+        const ClientNumber writer = quarantine_.extract(number).writer;
+        if (writer == 0) return;
+        --clients_[writer].rests;
+        clients_.drop_if_unused(writer);
     } else if (owner_kind(owner) == OwnerKind::kCopy) {
         Copy& copy = copies_[number];
         refund(objects_[copy.object].tenant, objects_[copy.object].length, 1);
@@ -228,12 +235,6 @@ void MasterState::apply(const SegmentRemoved& change) {
     const RangeAllocator& allocator = segments_[change.segment].allocator;
     for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block))
         if (!allocator.is_free(block)) note_departed(change.segment, block, change.now);
-    quarantine_.extract([&](const Quarantine::Rest& one) { return one.segment == change.segment; },
-                        [&](const Quarantine::Rest& one) {
-                            if (one.writer == 0) return;
-                            --clients_[one.writer].rests;
-                            clients_.drop_if_unused(one.writer);
-                        });
     std::vector<GroupId> broken;
     for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block))
         if (!allocator.is_free(block)) forget_block(allocator.owner(block), change.segment, change.now, broken);
@@ -271,13 +272,13 @@ void MasterState::apply(const ValueAdopted& change) {
         } else {
             value_arrived(id);
         }
+        set_length(object, change.length);
         object.generation = change.generation;
-        object.length = change.length;
         object.checksum = change.checksum;
         object.data_type = change.data_type;
         object.hard_pin = change.hard_pin;
         soft_pin(object, change.soft_pin_end);
-        object.lease_end = object.promise_end = {};
+        forget_leases(object);
         set_writer(object, change.writer ? clients_.find_or_insert(change.writer) : 0);
     }
     object.replicas.add(replica);

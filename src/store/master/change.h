@@ -276,7 +276,8 @@ struct SetAside {
     Shelf shelf = Shelf::kNone;
     Time until{};
 };
-/// What was waiting for this moment happens: ranges come out of quarantine, entries back into the order, segments into the view.
+/// What was waiting for this moment happens: ranges come out of quarantine (so many at a time), entries back into the order, segments into
+/// the view.
 struct ClockAdvanced {
     Time now{};
 };

@@ -81,6 +81,7 @@ private:
             last = write.started;
             MC_AGREE(state_.objects().exists(write.object) && state_.objects()[write.object].write == id, "write {} has no object", id);
             MC_AGREE(state_.clients().alive(write.client), "write {} has no living writer", id);
+            ++writes_[write.client];
             MC_AGREE(!write.replicas.empty(), "write {} has no range", id);
             for (size_t i = 0; i < write.replicas.size(); ++i)
                 MC_RETURN_IF_ERROR(claim(write.replicas[i], write.length, OwnerKind::kWrite, id));
@@ -110,20 +111,25 @@ private:
         return {};
     }
 
+    Result<> check_rest(RestId id, const Quarantine::Rest& rest, Time last) {
+        MC_AGREE(rest.until >= last && rest.bytes == state_.rounded(rest.length), "rest {} contradicts itself", id);
+        const RangeAllocator& allocator = state_.segments()[rest.segment].allocator;
+        MC_RETURN_IF_ERROR(claim({allocator.offset(rest.block), rest.segment, rest.block}, rest.length, OwnerKind::kResting, id));
+        resting_[rest.segment] += rest.bytes;
+        if (rest.writer != 0) ++rests_[rest.writer];
+        return {};
+    }
+
     Result<> check_quarantine() {
         uint64_t bytes = 0;
-        for (const auto& [until, rests] : state_.quarantine().by_time()) {
-            MC_AGREE(!rests.empty(), "nothing rests until {}", until.time_since_epoch().count());
-            for (const RestId id : rests) {
-                const Quarantine::Rest& rest = state_.quarantine()[id];
-                MC_AGREE(rest.until == until && rest.bytes == state_.rounded(rest.length), "rest {} contradicts itself", id);
-                const RangeAllocator& allocator = state_.segments()[rest.segment].allocator;
-                MC_RETURN_IF_ERROR(claim({allocator.offset(rest.block), rest.segment, rest.block}, rest.length, OwnerKind::kResting, id));
-                bytes += rest.bytes;
-                resting_[rest.segment] += rest.bytes;
-                if (rest.writer != 0) ++rests_[rest.writer];
-            }
-        }
+        Result<> checked;
+        Time last{};
+        state_.quarantine().for_each([&](RestId id, const Quarantine::Rest& rest) {
+            if (checked) checked = check_rest(id, rest, last);
+            last = rest.until;
+            bytes += rest.bytes;
+        });
+        MC_RETURN_IF_ERROR(std::move(checked));
         MC_AGREE(bytes == state_.quarantine().bytes(), "{} bytes rest, not {}", bytes, state_.quarantine().bytes());
         return {};
     }
@@ -156,13 +162,25 @@ private:
             if (group.members.empty()) continue;
             ++seen;
             uint32_t writing = 0, blocked = 0;
+            uint64_t bytes = 0;
+            Time leased{}, promised{}, pinned{};
             for (size_t i = 0; i < group.members.size(); ++i) {
                 const Object& object = state_.objects()[group.members[i]];
                 MC_AGREE(object.group == id && object.group_position == i && object.tenant == group.tenant, "group {} has a wrong member",
                          id);
                 writing += !object.has_value();
                 blocked += object.blocked;
+                bytes += object.has_value() ? state_.rounded(object.length) : 0;
+                leased = std::max(leased, object.lease_end);
+                promised = std::max(promised, object.promise_end);
+                pinned = std::max(pinned, object.soft_pin_end);
             }
+            const auto agrees = [](const GroupHold& hold, Time latest) {
+                return hold.stale ? hold.latest >= latest : hold.latest == latest;
+            };
+            MC_AGREE(agrees(group.leased, leased) && agrees(group.promised, promised) && agrees(group.soft_pinned, pinned),
+                     "group {} is held otherwise than its members", id);
+            MC_AGREE(bytes == group.bytes, "group {} has {} bytes, not {}", id, group.bytes, bytes);
             MC_AGREE(writing == group.writing && blocked == group.blocked, "group {} counts its members wrong", id);
         }
         MC_AGREE(seen == state_.groups().size(), "{} groups seen of {}", seen, state_.groups().size());
@@ -185,8 +203,14 @@ private:
     Result<> check_clients() {
         for (ClientNumber number = 1; number < state_.clients().limit(); ++number) {
             const Client& client = state_.clients()[number];
-            MC_AGREE(client.objects == written_[number] && client.rests == rests_[number],
+            MC_AGREE(client.objects == written_[number] && client.rests == rests_[number] && client.writes.size() == writes_[number],
                      "client {} is referred to otherwise than it counts", number);
+            size_t rests = 0;
+            for (RestId id = state_.quarantine().first_of(number); id != 0; id = state_.quarantine().next_of_writer(id), ++rests)
+                MC_AGREE(state_.quarantine()[id].writer == number, "rest {} is listed under client {}", id, number);
+            MC_AGREE(rests == client.rests, "client {} has {} rests listed of {}", number, rests, client.rests);
+            for (WriteId id = client.writes.first(); id != 0; id = state_.write(id).of_client.next)
+                MC_AGREE(state_.write(id).client == number, "write {} is listed under client {}", id, number);
             for (const SegmentNumber segment : client.segments)
                 MC_AGREE(state_.segments().exists(segment) && state_.segments()[segment].client == number,
                          "client {} does not own segment {}", number, segment);
@@ -201,6 +225,7 @@ private:
     std::map<TenantNumber, uint64_t> charged_;
     std::map<TenantNumber, size_t> objects_, ordered_;
     std::map<ClientNumber, uint32_t> written_, rests_;
+    std::map<ClientNumber, size_t> writes_;
 };
 
 #undef MC_AGREE
@@ -297,12 +322,10 @@ std::string dump_state(const MasterState& state) {
                             ticks(segment.status_end), ticks(segment.closed_until), ticks(segment.suspect_until),
                             segment.allocator.used_bytes(), segment.resting_bytes);
     }
-    for (const auto& [until, rests] : state.quarantine().by_time())
-        for (const RestId id : rests) {
-            const Quarantine::Rest& rest = state.quarantine()[id];
-            text += format_text("rest {} {} {}+{} {} generation {} writer {}\n", id, ticks(until), rest.segment,
-                                state.segments()[rest.segment].allocator.offset(rest.block), rest.length, rest.generation, rest.writer);
-        }
+    state.quarantine().for_each([&](RestId id, const Quarantine::Rest& rest) {
+        text += format_text("rest {} {} {}+{} {} generation {} writer {}\n", id, ticks(rest.until), rest.segment,
+                            state.segments()[rest.segment].allocator.offset(rest.block), rest.length, rest.generation, rest.writer);
+    });
     return text + format_text("next generation {} event {} buried {}\n", state.next_generation(), ticks(state.next_event()),
                               state.buried().size());
 }

@@ -23,6 +23,7 @@ struct Client {
     Time deaf_since = Time::max();  // when its feed broke; Time::max(): it follows, or never did
     uint32_t objects = 0;           // whose writer it is
     uint32_t rests = 0;             // ranges in quarantine for fear of its late bytes
+    IndexList writes;               // that have not ended
     std::vector<SegmentNumber> segments;
     std::vector<uint64_t> closed_requests;  // the latest revoked ones: a late start of them is refused
 

@@ -6,11 +6,22 @@
 #include <string_view>
 #include <vector>
 
+#include "base/time.h"
 #include "store/allocation/slab.h"
 #include "store/allocation/slot_index.h"
 #include "store/master/object.h"
 
 namespace mooncake::store {
+
+/// When the last of the leases, promises or soft pins on the members of a group is over. Found by looking at all of them only when it is
+/// asked for and a member that may have been the last one has lost its own.
+struct GroupHold {
+    void raise(Time end) { latest = latest > end ? latest : end; }
+    void lower(Time from) { stale |= from == latest && from != Time{}; }
+
+    mutable Time latest{};       // or earlier, while stale
+    mutable bool stale = false;
+};
 
 /// Objects that are worth something only together. The first member stands for the group in the eviction order.
 struct Group {
@@ -19,6 +30,8 @@ struct Group {
     std::vector<ObjectId> members;
     uint32_t writing = 0;  // members that have no value yet
     uint32_t blocked = 0;  // members with Object::blocked
+    uint64_t bytes = 0;    // of all values, rounded, each counted once
+    GroupHold leased, promised, soft_pinned;
 };
 
 /// The groups by (tenant, name) and by number. Not thread-safe.

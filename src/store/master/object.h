@@ -119,6 +119,7 @@ struct Write {
     ObjectDataType data_type = ObjectDataType::kUnknown;
     bool hard_pin = false;
     Links age;
+    Links of_client;  // in the order of their age, too
 };
 
 /// A copy or move between its order and its end. Its target ranges belong to it, not to the object.

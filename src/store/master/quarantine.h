@@ -4,16 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <vector>
+#include <unordered_map>
 
 #include "base/time.h"
+#include "store/allocation/index_list.h"
 #include "store/allocation/slab.h"
 #include "store/master/object.h"
+#include "store/master/walk_counter.h"
 
 namespace mooncake::store {
 
-/// Freed ranges that must not be reused yet, by the time at which they may. They stay taken in their allocators, with the number of their
-/// rest as owner. Not thread-safe.
+/// Freed ranges that must not be reused yet, by the time at which they may, and by the writer that is feared. They stay taken in their
+/// allocators, with the number of their rest as owner. Not thread-safe.
 class Quarantine {
 public:
     struct Rest {
@@ -25,43 +27,53 @@ public:
         uint64_t length = 0;  // of the value that was or should have been there
         uint64_t generation = 0;
         Time until{};
+        Links at_time, of_writer;  // others of the same
     };
 
     RestId add(const Rest& rest) {
         const RestId id = rests_.take();
         rests_[id] = rest;
-        by_time_[rest.until].push_back(id);
+        by_time_[rest.until].push_back(id, [this](RestId other) -> Links& { return rests_[other].at_time; });
+        if (rest.writer != 0) by_writer_[rest.writer].push_back(id, [this](RestId other) -> Links& { return rests_[other].of_writer; });
         bytes_ += rest.bytes;
         return id;
     }
-    /// Calls free(rest) for every range whose time has come.
+    /// Calls free(rest) for ranges whose time has come, no more than `most`.
     template <typename Free>
-    void release(Time now, Free&& free) {
-        while (!by_time_.empty() && by_time_.begin()->first <= now) {
-            const std::vector<RestId> due = std::move(by_time_.begin()->second);
-            by_time_.erase(by_time_.begin());
-            for (const RestId id : due) free(forget(id));
-        }
+    void release(Time now, size_t most, Free&& free) {
+        for (; most != 0 && next() <= now; --most) free(extract(by_time_.begin()->second.first()));
     }
-    /// Takes out, and gives to visit(rest), what `matches(rest)`; linear.
-    template <typename Matches, typename Visit>
-    void extract(Matches&& matches, Visit&& visit) {
-        for (auto at = by_time_.begin(); at != by_time_.end();) {
-            std::erase_if(at->second, [&](RestId id) {
-                if (!matches(rests_[id])) return false;
-                visit(forget(id));
-                return true;
-            });
-            at = at->second.empty() ? by_time_.erase(at) : std::next(at);
+    Rest extract(RestId id) {
+        Rest& rest = rests_[id];
+        const auto time = by_time_.find(rest.until);
+        time->second.erase(id, [this](RestId other) -> Links& { return rests_[other].at_time; });
+        if (time->second.size() == 0) by_time_.erase(time);
+        if (rest.writer != 0) {
+            const auto writer = by_writer_.find(rest.writer);
+            writer->second.erase(id, [this](RestId other) -> Links& { return rests_[other].of_writer; });
+            if (writer->second.size() == 0) by_writer_.erase(writer);
         }
+        bytes_ -= rest.bytes;
+        const Rest extracted = rest;
+        rests_.give_back(id);
+        return extracted;
     }
+
+    /// The first of those for fear of that writer, and the one after; 0: no more.
+    RestId first_of(ClientNumber writer) const {
+        const auto found = by_writer_.find(writer);
+        return found == by_writer_.end() ? 0 : found->second.first();
+    }
+    RestId next_of_writer(RestId id) const { return rests_[id].of_writer.next; }
 
     const Rest& operator[](RestId id) const { return rests_[id]; }
     Time next() const { return by_time_.empty() ? Time::max() : by_time_.begin()->first; }
     /// When that many bytes will have come back; Time::max() if there are fewer.
     Time time_for(uint64_t bytes) const {
+        if (bytes > bytes_) return Time::max();
         for (const auto& [time, rests] : by_time_) {
-            for (const RestId id : rests) {
+            steps_walked() += rests.size();
+            for (RestId id = rests.first(); id != 0; id = rests_[id].at_time.next) {
                 if (rests_[id].bytes >= bytes) return time;
                 bytes -= rests_[id].bytes;
             }
@@ -70,18 +82,17 @@ public:
     }
     uint64_t bytes() const noexcept { return bytes_; }
     size_t size() const noexcept { return rests_.size(); }
-    const std::map<Time, std::vector<RestId>>& by_time() const { return by_time_; }
-
-private:
-    Rest forget(RestId id) {
-        const Rest rest = rests_[id];
-        bytes_ -= rest.bytes;
-        rests_.give_back(id);
-        return rest;
+    /// visit(id, rest) for all, those first that end first.
+    template <typename Visit>
+    void for_each(Visit&& visit) const {
+        for (const auto& [time, rests] : by_time_)
+            for (RestId id = rests.first(); id != 0; id = rests_[id].at_time.next) visit(id, rests_[id]);
     }
 
+private:
     Slab<Rest, 256> rests_;
-    std::map<Time, std::vector<RestId>> by_time_;
+    std::map<Time, IndexList> by_time_;
+    std::unordered_map<ClientNumber, IndexList> by_writer_;
     uint64_t bytes_ = 0;
 };
 

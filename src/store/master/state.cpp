@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "store/master/walk_counter.h"
+
 namespace mooncake::store {
 
 MasterState::MasterState(const MasterOptions& options, StateObserver* observer)
@@ -28,6 +30,24 @@ std::span<const ObjectId> MasterState::members(const ObjectId& unit) const {
     const GroupId group = objects_[unit].group;
     if (group == 0) return {&unit, 1};
     return groups_[group].members;
+}
+
+uint64_t MasterState::bytes_of(ObjectId unit) const {
+    const Object& object = objects_[unit];
+    return object.group == 0 ? rounded(object.length) : groups_[object.group].bytes;
+}
+
+Time MasterState::latest_hold(ObjectId unit, GroupHold Group::*of_group, Time Object::*of_object, Time now) const {
+    if (objects_[unit].group == 0) return objects_[unit].*of_object;
+    const Group& group = groups_[objects_[unit].group];
+    const GroupHold& hold = group.*of_group;
+    if (hold.stale && hold.latest > now) {
+        hold.latest = {};
+        hold.stale = false;
+        for (const ObjectId id : group.members) hold.latest = std::max(hold.latest, objects_[id].*of_object);
+        steps_walked() += group.members.size();
+    }
+    return hold.latest;
 }
 
 Time MasterState::next_event() const { return std::min({quarantine_.next(), next_return(), segments_.next_change()}); }
@@ -88,16 +108,40 @@ void MasterState::lease(Object& object, Time until) {
     if (until <= object.lease_end) return;
     leased_.move(object.lease_end, until, rounded(object.length));
     object.lease_end = until;
+    if (object.group != 0) groups_[object.group].leased.raise(until);
 }
 
 void MasterState::promise(Object& object, Time until) {
     if (until <= object.promise_end) return;
     promised_.move(object.promise_end, until, rounded(object.length));
     object.promise_end = until;
+    if (object.group != 0) groups_[object.group].promised.raise(until);
+}
+
+void MasterState::forget_leases(Object& object) {
+    if (object.group != 0) {
+        groups_[object.group].leased.lower(object.lease_end);
+        groups_[object.group].promised.lower(object.promise_end);
+    }
+    object.lease_end = object.promise_end = {};
+}
+
+void MasterState::set_length(Object& object, uint64_t length) {
+    if (object.group != 0) {
+        uint64_t& bytes = groups_[object.group].bytes;
+        bytes -= object.has_value() ? rounded(object.length) : 0;
+        bytes += length == 0 ? 0 : rounded(length);
+    }
+    object.length = length;
 }
 
 void MasterState::soft_pin(Object& object, Time until) {
     soft_pins_.move(object.soft_pin_end, until);
+    if (object.group != 0) {
+        GroupHold& hold = groups_[object.group].soft_pinned;
+        if (until < object.soft_pin_end) hold.lower(object.soft_pin_end);
+        hold.raise(until);
+    }
     object.soft_pin_end = until;
 }
 
@@ -204,8 +248,9 @@ void MasterState::drop_value(ObjectId id, Time now) {
     if (object.copy != 0) cancel_copy(object.copy, StoreCode::kReplicaIsGone, "the value is gone", now + options_.put_release_timeout, now);
     drop_ranges_of(object, now);
     object.replicas = {};
-    object.generation = object.length = object.checksum = 0;
-    object.lease_end = object.promise_end = {};
+    set_length(object, 0);
+    object.generation = object.checksum = 0;
+    forget_leases(object);
     soft_pin(object, {});
     if (object.group != 0) ++groups_[object.group].writing;
     set_writer(object, 0);
@@ -226,6 +271,12 @@ void MasterState::erase_if_empty(ObjectId id) {
     tenants_.drop_if_unused(tenant);
 }
 
+void MasterState::forget_write(WriteId id) {
+    writes_by_age_.erase(id, [this](WriteId other) -> Links& { return writes_[other].age; });
+    clients_[writes_[id].client].writes.erase(id, [this](WriteId other) -> Links& { return writes_[other].of_client; });
+    writes_.give_back(id);
+}
+
 void MasterState::drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt) {
     Write& write = writes_[id];
     const ObjectId object_id = write.object;
@@ -239,8 +290,7 @@ void MasterState::drop_write(WriteId id, Time rest_until, Time now, std::span<co
         drop_range(write.replicas[i], write.length, write.generation, doubtful ? doubt_until : rest_until, now, write.client);
     }
     object.write = 0;
-    writes_by_age_.erase(id, [this](WriteId other) -> Links& { return writes_[other].age; });
-    writes_.give_back(id);
+    forget_write(id);
     erase_if_empty(object_id);
 }
 
@@ -253,7 +303,8 @@ void MasterState::apply(const SetAside& change) {
 }
 
 void MasterState::apply(const ClockAdvanced& change) {
-    quarantine_.release(change.now, [this](const Quarantine::Rest& rest) {
+    constexpr size_t kReleasedAtOnce = 16384;  // some milliseconds; the others are still due, and come with the next operation
+    quarantine_.release(change.now, kReleasedAtOnce, [this](const Quarantine::Rest& rest) {
         segments_[rest.segment].resting_bytes -= rest.bytes;
         segments_.free(rest.segment, rest.block);
         if (rest.writer == 0) return;

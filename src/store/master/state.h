@@ -108,6 +108,12 @@ public:
     ObjectId unit(ObjectId id) const;
     /// The group of the unit, or just the object.
     std::span<const ObjectId> members(const ObjectId& unit) const;
+    /// When the last lease, promise or soft pin on the unit or another of its group is over; if that is past, any earlier time.
+    Time lease_end(ObjectId unit, Time now) const { return latest_hold(unit, &Group::leased, &Object::lease_end, now); }
+    Time promise_end(ObjectId unit, Time now) const { return latest_hold(unit, &Group::promised, &Object::promise_end, now); }
+    Time soft_pin_end(ObjectId unit, Time now) const { return latest_hold(unit, &Group::soft_pinned, &Object::soft_pin_end, now); }
+    /// Of the values of the unit, rounded, each counted once.
+    uint64_t bytes_of(ObjectId unit) const;
     /// Has a value, and so have all others of its group.
     bool readable(const Object& object) const { return object.has_value() && (object.group == 0 || groups_[object.group].writing == 0); }
     /// What a value of this length takes of a segment.
@@ -145,6 +151,7 @@ private:
         ClientId writer;  // of an unfinished write; none: readers only
     };
 
+    Time latest_hold(ObjectId unit, GroupHold Group::*of_group, Time Object::*of_object, Time now) const;
     ReplicaList take_ranges(const std::vector<ReplicaLocation>& where, uint64_t length, uint64_t owner);
     void give_ranges(const ReplicaList& replicas, uint64_t owner);
     /// A range of that generation is of no use any more: it is free now, or rests; its node is told.
@@ -172,6 +179,11 @@ private:
     void leave_group(ObjectId id);
     void set_writer(Object& object, ClientNumber writer);
     void soft_pin(Object& object, Time until);
+    /// Its value goes: nobody holds it any more.
+    void forget_leases(Object& object);
+    void set_length(Object& object, uint64_t length);
+    /// Takes the write out of the lists it is in.
+    void forget_write(WriteId id);
     void value_arrived(ObjectId id);
     /// The value goes, its ranges rest as long as they are leased; the object goes too unless it is being written.
     void drop_value(ObjectId id, Time now);

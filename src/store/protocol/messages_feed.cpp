@@ -216,6 +216,11 @@ Result<FeedView> decode_feed_view(std::span<const std::byte> body) {
     return update;
 }
 
+void set_feed_sequence(std::span<std::byte> body, uint64_t sequence) {
+    auto* table = flatbuffers::GetMutableRoot<flatbuffers::Table>(body.data());
+    MC_CHECK(table->SetField<uint64_t>(wire::FeedUpdate::VT_SEQUENCE, sequence, 0));
+}
+
 std::vector<std::byte> encode_acknowledgement(const Acknowledgement& acknowledgement) {
     Builder builder;
     const wire::Id client = id_to_wire(acknowledgement.client);

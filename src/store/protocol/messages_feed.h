@@ -66,6 +66,8 @@ private:
     bool all_changed_ = false;
 };
 
+/// Of an encoded update with any other sequence than 0: the same one as told to somebody else.
+void set_feed_sequence(std::span<std::byte> body, uint64_t sequence);
 std::vector<std::byte> encode_feed_update(const FeedUpdate& update);
 Result<FeedUpdate> decode_feed_update(std::span<const std::byte> body);
 /// Valid as long as the body is.

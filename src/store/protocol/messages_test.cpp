@@ -391,6 +391,14 @@ TEST(StoreMessages, AFeedUpdateComesBack) {
     EXPECT_EQ(acknowledged->sequence, 9u);
 }
 
+TEST(StoreMessages, AnEncodedUpdateCanBeToldUnderAnotherNumber) {
+    FeedWriter writer;
+    writer.changed("tenant", "key");
+    auto body = writer.encode({.sequence = 1, .acknowledge = true});
+    set_feed_sequence(body, 0x123456789abc);
+    EXPECT_EQ(body, writer.encode({.sequence = 0x123456789abc, .acknowledge = true}));
+}
+
 TEST(StoreMessages, AFeedWriterThatWasClearedBeginsAnew) {
     FeedWriter writer;
     EXPECT_TRUE(writer.empty());

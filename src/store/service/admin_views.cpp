@@ -199,6 +199,7 @@ uint64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> t
         if (keys.empty()) continue;
         std::stable_sort(keys.begin(), keys.end(), [](const FoundKey& a, const FoundKey& b) { return a.tenant < b.tenant; });
         removed += master.run([&](Transaction& transaction, Time now) { return remove_found(transaction, keys, force, now); });
+        master.give_way();
     }
     return removed;
 }

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/heap.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "store/service/contain.h"
@@ -70,6 +71,7 @@ Time JobRunner::run_once() {
     }
     Time next{};
     Duration forgiven{0};
+    size_t objects = 0;
     const EvictionRun evicted = master_.run([&](Transaction& transaction, Time now) {
         look(now);  // this very time decides who has been silent for too long
         if (lost_ > Duration::zero()) forgive(transaction);
@@ -78,6 +80,7 @@ Time JobRunner::run_once() {
         hub_.drop_strangers(transaction.state());
         for (const ClientId& client : hub_.take_lost(transaction.state()))
             transaction.apply(ClientFollows{.client = client, .follows = false, .now = now});
+        objects = transaction.state().objects().size();
         const Duration idle = std::clamp(transaction.state().options().client_ttl / 4, kIdleMin, kIdleMax);
         next = result.more ? now : std::min(now + idle, transaction.state().next_event());
         return result;
@@ -86,6 +89,9 @@ Time JobRunner::run_once() {
         MC_LOG_WARNING_EVERY(10s, "the master did not run for {} ms; its clients get this time back",
                              std::chrono::duration_cast<std::chrono::milliseconds>(forgiven).count());
     metrics_.evicted(evicted);
+    // Not with the lock. Either may be true, and both must be asked.
+    const bool fewer_objects = objects_.shrunk(objects), fewer_followers = followers_.shrunk(hub_.followers());
+    if (fewer_objects || fewer_followers) return_free_memory();
     wake_by(hub_.expire(Clock::now()));
     return next;
 }

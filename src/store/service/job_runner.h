@@ -6,6 +6,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "base/heap.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
 #include "store/master/jobs/jobs.h"
@@ -38,6 +39,7 @@ private:
     static constexpr Duration kInterval = 10ms;  // between two runs while there is something to do
     static constexpr Duration kIdleMin = 10ms, kIdleMax = 1s;
     static constexpr Duration kLate = 200ms;  // to wake up that late means that we were stopped
+    static constexpr size_t kObjectsWorthReturning = 200'000, kFollowersWorthReturning = 16;  // some ten megabytes
 
     void wake();
     void run(const std::stop_token& stop);
@@ -61,6 +63,7 @@ private:
     Time due_ MC_GUARDED_BY(mutex_) = Time::max();  // the hub's
     Duration lost_{0};                              // the thread's: when it did not run, since the last job
     Time looked_{};                                 // the thread's: at the clock
+    ShrinkWatch objects_{kObjectsWorthReturning}, followers_{kFollowersWorthReturning};
     std::jthread thread_;
 };
 

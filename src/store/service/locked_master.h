@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "base/thread_annotations.h"
 #include "base/time.h"
 #include "store/master/state.h"
 #include "store/master/transaction.h"
+#include "store/service/yielding_mutex.h"
 
 namespace mooncake::store {
 
@@ -18,7 +21,8 @@ public:
     virtual void flush() = 0;
 };
 
-/// The master's state behind one lock. Operations are short and bounded; parsing and building messages is done outside. Thread-safe.
+/// The master's state behind one lock. Operations are short and bounded: what is long is done in parts, and lets others go first between
+/// them. Parsing and building messages is done outside. Thread-safe.
 class LockedMaster {
 public:
     /// `observer` sees every change, under the lock. Both must outlive it; the sink may be null.
@@ -29,15 +33,26 @@ public:
     template <typename Operation>
     auto run(Operation&& operation) {
         const Flush flush(sink_);  // after the lock is given back
-        Lock lock(mutex_);
+        YieldingLock lock(mutex_);
+        ++holds_;
         Transaction transaction(state_);
         return operation(transaction, Clock::now());
     }
     /// As run(), only looking: `look(const MasterState&, Time now)`.
     template <typename Look>
     auto look(Look&& look) const {
-        Lock lock(mutex_);
+        YieldingLock lock(mutex_);
+        ++holds_;
         return look(std::as_const(state_), Clock::now());
+    }
+
+    /// Between the parts of a long operation: lets somebody else go first who waits for the lock.
+    void give_way() const { mutex_.give_way(); }
+    /// How many wait for the lock now.
+    size_t waiting() const noexcept { return mutex_.waiting(); }
+    /// How often the lock was taken so far; with the lock.
+    uint64_t holds() const {
+        return look([this](const MasterState&, Time) MC_NO_THREAD_ANALYSIS { return holds_; });
     }
 
 private:
@@ -55,8 +70,9 @@ private:
         FeedSink* const sink_;
     };
 
-    mutable Mutex mutex_;
+    mutable YieldingMutex mutex_;
     MasterState state_ MC_GUARDED_BY(mutex_);
+    mutable uint64_t holds_ MC_GUARDED_BY(mutex_) = 0;
     FeedSink* const sink_;
 };
 

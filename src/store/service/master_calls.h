@@ -15,6 +15,7 @@
 #include "store/service/job_runner.h"
 #include "store/service/locked_master.h"
 #include "store/service/master_metrics.h"
+#include "store/service/started_requests.h"
 #include "store/service/worker.h"
 
 namespace mooncake::store {
@@ -106,6 +107,7 @@ private:
     const Parts parts_;
     const uint64_t epoch_;
     Gate gate_;
+    StartedRequests starting_;
 };
 
 }  // namespace mooncake::store

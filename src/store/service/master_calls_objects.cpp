@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "store/master/ops/object_ops.h"
+#include "store/master/ops/put_start.h"
+#include "store/protocol/joined_replies.h"
 #include "store/service/admin_views.h"
 #include "store/service/config_quotas.h"
 #include "store/service/master_calls.h"
@@ -16,7 +18,9 @@ namespace mooncake::store {
 
 namespace {
 
-constexpr size_t kKeysAtOnce = 4096;  // under one hold of the lock
+constexpr size_t kKeysAtOnce = 2048;   // under one hold of the lock: some milliseconds
+constexpr size_t kStartsAtOnce = 128;  // writes that are started between two looks at the clock
+constexpr Duration kHoldMax = 4ms;     // of the lock, about: making room for a value may cost as much as hundreds of others
 constexpr int64_t kPatternMemoryMax = 8 << 20;
 // Who starts to write this little ends it at once: sooner than a core that went to sleep would be awake again.
 constexpr uint64_t kSoonBytes = 1 << 20;
@@ -34,40 +38,26 @@ void warn_of_stranger(std::string_view tenant) {
                          valid_tenant_name(tenant) ? tenant.substr(0, 64) : "?");
 }
 
-/// Calls `one(part)` for parts of at most kKeysAtOnce items.
+/// Calls `one(part)` for parts of at most kKeysAtOnce items; others have their turn in between.
 template <typename Item, typename One>
-void in_parts(std::span<const Item> items, One&& one) {
-    do {
+void in_parts(const LockedMaster& master, std::span<const Item> items, One&& one) {
+    for (;;) {
         const size_t count = std::min(items.size(), kKeysAtOnce);
         one(items.first(count));
         items = items.subspan(count);
-    } while (!items.empty());
-}
-
-void append(CodesReply& to, CodesReply from) {
-    if (to.codes.empty()) to = std::move(from);
-    else to.codes.insert(to.codes.end(), from.codes.begin(), from.codes.end());
-}
-
-void append(ExistReply& to, ExistReply from) {
-    if (to.results.empty()) {
-        to = std::move(from);
-        return;
+        if (items.empty()) return;
+        master.give_way();
     }
-    to.results.insert(to.results.end(), from.results.begin(), from.results.end());
-    to.promise = std::min(to.promise, from.promise);
 }
 
-void append(GetReply& to, GetReply from) {
-    if (to.items.empty()) {
-        to = std::move(from);
-        return;
+/// Until the clock says that others have waited long enough; true: all is done.
+bool start_some(PutStarter& starter, size_t items, Transaction& transaction, Time now) {
+    if (items <= StartedRequests::kLong) return starter.run(transaction, now, SIZE_MAX);
+    for (size_t started = 0; started < kKeysAtOnce; started += kStartsAtOnce) {
+        if (starter.run(transaction, now, kStartsAtOnce)) return true;
+        if (Clock::now() - now >= kHoldMax) break;
     }
-    const auto replicas = static_cast<uint32_t>(to.replicas.size());
-    for (GetItem& item : from.items) item.first_replica += replicas;
-    to.items.insert(to.items.end(), from.items.begin(), from.items.end());
-    to.replicas.insert(to.replicas.end(), from.replicas.begin(), from.replicas.end());
-    to.lease = std::min(to.lease, from.lease);
+    return false;
 }
 
 }  // namespace
@@ -85,7 +75,7 @@ void MasterCalls::attach_objects(rpc::Server& server) {
 
 void MasterCalls::exist(const ReceivedKeys& received, Answer answer) {
     ExistReply reply;
-    in_parts(received.request.keys, [&](std::span<const std::string_view> keys) {
+    in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         KeysRequest request = received.request;
         request.keys = keys;
         append(reply, run([&](Transaction& transaction, Time now) { return store::exist(transaction, request, now); }));
@@ -96,7 +86,7 @@ void MasterCalls::exist(const ReceivedKeys& received, Answer answer) {
 
 void MasterCalls::get_replicas(const ReceivedKeys& received, Answer answer) {
     GetReply reply;
-    in_parts(received.request.keys, [&](std::span<const std::string_view> keys) {
+    in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         KeysRequest request = received.request;
         request.keys = keys;
         append(reply, run([&](Transaction& transaction, Time now) { return store::get_replicas(transaction, request, now); }));
@@ -107,11 +97,14 @@ void MasterCalls::get_replicas(const ReceivedKeys& received, Answer answer) {
 }
 
 void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
-    // In one piece: groups are started all or none.
-    PutStartReply reply = run([&](Transaction& transaction, Time now) {
-        return received.replace ? store::upsert_start(transaction, received.request, now)
-                                : store::put_start(transaction, received.request, now);
-    });
+    const StartedRequests::Entry entry = starting_.enter(received.request);
+    if (!entry) return answer->fail(Error(Code::kBusy, "the same request is being carried out"));
+    PutStarter starter(received.request, received.replace);
+    const auto start = [&](Transaction& transaction, Time now) {
+        return start_some(starter, received.request.items.size(), transaction, now);
+    };
+    while (!run(start)) parts_.master.give_way();
+    PutStartReply reply = starter.take_reply();
     reply.epoch = epoch_;
     if (const uint64_t bytes = bytes_of(received.request.items); bytes <= kSoonBytes)
         answer->expect_next(kSoon + kSoonPerKiB * (bytes >> 10));
@@ -140,7 +133,7 @@ void MasterCalls::answer_after_changes(uint64_t change, Answer answer, rpc::Byte
 void MasterCalls::put_end(const ReceivedPutEnd& received, Answer answer) {
     CodesReply reply;
     uint64_t change = 0;
-    in_parts(received.request.items, [&](std::span<const PutEndItem> items) {
+    in_parts(parts_.master, received.request.items, [&](std::span<const PutEndItem> items) {
         PutEndRequest request = received.request;
         request.items = items;
         append(reply, run_and_count([&](Transaction& transaction, Time now) { return store::put_end(transaction, request, now); }, change));
@@ -151,7 +144,7 @@ void MasterCalls::put_end(const ReceivedPutEnd& received, Answer answer) {
 
 void MasterCalls::put_revoke(const ReceivedPutRevoke& received, Answer answer) {
     CodesReply reply;
-    in_parts(received.request.items, [&](std::span<const PutEndItem> items) {
+    in_parts(parts_.master, received.request.items, [&](std::span<const PutEndItem> items) {
         PutRevokeRequest request = received.request;
         request.items = items;
         append(reply, run([&](Transaction& transaction, Time now) { return store::put_revoke(transaction, request, now); }));
@@ -163,7 +156,7 @@ void MasterCalls::put_revoke(const ReceivedPutRevoke& received, Answer answer) {
 void MasterCalls::remove(const ReceivedRemove& received, Answer answer) {
     CodesReply reply;
     uint64_t change = 0;
-    in_parts(received.request.keys, [&](std::span<const std::string_view> keys) {
+    in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         RemoveRequest request = received.request;
         request.keys = keys;
         append(reply, run_and_count([&](Transaction& transaction, Time now) { return store::remove(transaction, request, now); }, change));
@@ -175,7 +168,7 @@ void MasterCalls::remove(const ReceivedRemove& received, Answer answer) {
 void MasterCalls::replica_clear(const ReceivedReplicaClear& received, Answer answer) {
     CodesReply reply;
     uint64_t change = 0;
-    in_parts(received.request.keys, [&](std::span<const std::string_view> keys) {
+    in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         ReplicaClearRequest request = received.request;
         request.keys = keys;
         append(reply,

@@ -77,6 +77,7 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
             add(reply.segments[i], run_part({&part, 1}).segments[0]);
             part.writes = {};
             part.rests = {};
+            parts_.master.give_way();
         } while (!objects.empty() && reply.segments[i].code == StoreCode::kOk);
     }
     answer->reply(encode_remount_reply(reply));

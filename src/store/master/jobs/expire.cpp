@@ -6,6 +6,8 @@ namespace mooncake::store {
 
 namespace {
 
+constexpr size_t kWorkMax = 4096;  // ranges that are given back in one run, about
+
 bool gone(const Client& client, const MasterOptions& options, Time now) {
     if (client.expires <= now) return true;
     const Time heard = client.expires - options.client_ttl;
@@ -17,9 +19,11 @@ bool gone(const Client& client, const MasterOptions& options, Time now) {
 size_t expire_clients(Transaction& transaction, Time now) {
     const MasterState& state = transaction.state();
     const ClientTable& clients = state.clients();
-    size_t ended = 0;
-    for (ClientNumber number = 1; number < clients.limit(); ++number) {
+    size_t ended = 0, work = 0;
+    for (ClientNumber number = 1; number < clients.limit() && work < kWorkMax; ++number) {
         if (!clients[number].alive || !gone(clients[number], state.options(), now)) continue;
+        work += 1 + clients[number].writes.size() + clients[number].rests;
+        for (const SegmentNumber segment : clients[number].segments) work += state.segments()[segment].allocator.used_blocks();
         end_client(transaction, number, ClientEnd::kSilent, now);
         ++ended;
     }
@@ -29,7 +33,7 @@ size_t expire_clients(Transaction& transaction, Time now) {
 size_t expire_writes(Transaction& transaction, Time now) {
     const MasterState& state = transaction.state();
     size_t dropped = 0;
-    for (WriteId id = state.oldest_write(); id != 0; id = state.oldest_write(), ++dropped) {
+    for (WriteId id = state.oldest_write(); id != 0 && dropped < kWorkMax; id = state.oldest_write(), ++dropped) {
         if (state.write(id).started + state.options().put_release_timeout > now) break;
         transaction.apply(WriteDropped{.write = id, .rest_until = now, .now = now});
     }
@@ -55,8 +59,10 @@ size_t finish_unmounts(Transaction& transaction, Time now) {
 std::span<const Job> all_jobs() noexcept {
     static constexpr Job kJobs[] = {
         {"advance", [](Transaction& transaction, Time now, EvictionRun&) { transaction.advance(now); }},
-        {"expire_clients", [](Transaction& transaction, Time now, EvictionRun&) { expire_clients(transaction, now); }},
-        {"expire_writes", [](Transaction& transaction, Time now, EvictionRun&) { expire_writes(transaction, now); }},
+        {"expire_clients",
+         [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= expire_clients(transaction, now) != 0; }},
+        {"expire_writes",
+         [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= expire_writes(transaction, now) != 0; }},
         {"finish_unmounts", [](Transaction& transaction, Time now, EvictionRun&) { finish_unmounts(transaction, now); }},
         {"dispatch_tasks", [](Transaction& transaction, Time now, EvictionRun&) { dispatch_tasks(transaction, now); }},
         {"run_drains", [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= run_drains(transaction, now); }},

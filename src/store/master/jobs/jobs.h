@@ -19,9 +19,10 @@ struct EvictionRun {
     bool over = false;  // the mark was exceeded
 };
 EvictionRun evict_to_watermark(Transaction& transaction, Time now);
-/// Ends clients that have not pinged for client_ttl, or for deaf_client_ttl since their feed broke. Returns how many.
+/// Ends clients that have not pinged for client_ttl, or for deaf_client_ttl since their feed broke. Returns how many: call
+/// again soon unless none, since so many are ended in one run as leave some thousand ranges, or one that leaves more.
 size_t expire_clients(Transaction& transaction, Time now);
-/// Drops writes that are older than put_release_timeout. Returns how many.
+/// Drops writes that are older than put_release_timeout, some thousand per run. Returns how many.
 size_t expire_writes(Transaction& transaction, Time now);
 /// Takes away segments whose grace is over. Returns how many.
 size_t finish_unmounts(Transaction& transaction, Time now);

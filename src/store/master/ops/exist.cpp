@@ -13,10 +13,11 @@ ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now)
     granted.objects.resize(request.keys.size());
     const TenantNumber tenant = state.tenant(request.tenant);
     if (tenant != 0) state.objects().find_many(tenant, request.keys, granted.objects);
+    Reach reachable(state, request.unreachable);
     size_t present = 0;
     for (size_t i = 0; i < request.keys.size(); ++i) {
         const ObjectId id = granted.objects[i];
-        const bool there = id != 0 && state.readable(state.objects()[id]) && reachable(state, id, request.unreachable);
+        const bool there = id != 0 && state.readable(state.objects()[id]) && reachable(id);
         reply.results[i] = there ? 1 : 0;
         granted.objects[present] = id;  // those granted move to the front
         present += there;

@@ -31,6 +31,7 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
     if (const TenantNumber tenant = state.tenant(request.tenant); tenant != 0) state.objects().find_many(tenant, request.keys, found);
     LeasesGranted granted{.until = now + reply.lease, .promised = now + state.promise_time(now)};
     granted.objects.reserve(found.size());
+    Reach reachable(state, request.unreachable);
     for (size_t i = 0; i < found.size(); ++i) {
         GetItem& item = reply.items[i];
         if (found[i] == 0) {
@@ -42,7 +43,7 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
             item.code = StoreCode::kReplicaIsNotReady;
             continue;
         }
-        if (!reachable(state, found[i], request.unreachable)) {
+        if (!reachable(found[i])) {
             item.code = StoreCode::kObjectNotFound;
             continue;
         }

@@ -6,13 +6,7 @@
 namespace mooncake::store {
 
 Hold hold_of(const MasterState& state, ObjectId unit, Time now) {
-    Time leased{}, promised{}, pinned{};
-    for (const ObjectId id : state.members(unit)) {
-        const Object& object = state.objects()[id];
-        leased = std::max(leased, object.lease_end);
-        promised = std::max(promised, object.promise_end);
-        pinned = std::max(pinned, object.soft_pin_end);
-    }
+    const Time leased = state.lease_end(unit, now), promised = state.promise_end(unit, now), pinned = state.soft_pin_end(unit, now);
     if (leased > now) return {Shelf::kLeased, leased};
     if (pinned > now && !state.options().evict_soft_pinned) return {Shelf::kSoftPinned, pinned};
     if (promised > now) return {Shelf::kPromised, promised};
@@ -203,7 +197,7 @@ uint64_t HoleFinder::cost(std::span<const ObjectId> victims) {
         const uint64_t greatest = greatest_age(object.tenant);
         const uint64_t age = std::min(greatest, state_.tenants()[object.tenant].order.policy().age(unit));
         const uint64_t warmth = greatest == 0 ? 0 : object.reused ? kWarmest : kWarmest - age / (greatest / kWarmest + 1);
-        for (const ObjectId id : state_.members(unit)) sum += state_.rounded(state_.objects()[id].length) * warmth;
+        sum += state_.bytes_of(unit) * warmth;
     }
     return sum;
 }

@@ -101,16 +101,18 @@ Placer::Placed Placer::place(const Wanted& wanted) {
     return placed;
 }
 
-Duration Placer::retry_after(uint64_t length) const {
+Duration Placer::retry_after(uint64_t length) {
     const SegmentTable& segments = state().segments();
-    bool possible = false;
-    for (const SegmentNumber number : segments.numbers())
-        possible |= segments[number].status == SegmentStatus::kOk && segments[number].allocator.capacity() >= length &&
-                    segments[number].allocator.capacity() >= state().rounded(length);
-    if (!possible) return Duration::zero();
-    const bool reporting = std::any_of(segments.numbers().begin(), segments.numbers().end(),
-                                       [&](SegmentNumber number) { return segments[number].reporting; });
-    if (reporting) return 100ms;
+    if (!largest_possible_) {  // the same for all of a batch that are refused
+        largest_possible_ = 0;
+        for (const SegmentNumber number : segments.numbers()) {
+            reporting_ |= segments[number].reporting;
+            if (segments[number].status == SegmentStatus::kOk)
+                largest_possible_ = std::max(*largest_possible_, segments[number].allocator.capacity());
+        }
+    }
+    if (length > *largest_possible_ || state().rounded(length) > *largest_possible_) return Duration::zero();
+    if (reporting_) return 100ms;
     const Time at = std::min(
         {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_opening(), evictor_.obstacle_end()});
     return at == Time::max() ? Duration::zero() : std::max<Duration>(at - now_, 1ms);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,7 +35,7 @@ public:
     /// So many of the next one's length are to be placed.
     void expect(size_t values) { evictor_.expect(values); }
     /// After a kNoAvailableHandle: when it may be worth trying again, from now; zero: not by waiting.
-    Duration retry_after(uint64_t length) const;
+    Duration retry_after(uint64_t length);
 
 private:
     const MasterState& state() const { return transaction_.state(); }
@@ -52,6 +53,8 @@ private:
     std::vector<uint32_t> names_in_use_;  // by the replicas of this value; kept for its memory
     uint32_t host_ = UINT32_MAX;
     uint32_t replicas_max_ = 1;
+    std::optional<uint64_t> largest_possible_;  // capacity of a segment; see retry_after()
+    bool reporting_ = false;                    // a segment, then
 };
 
 }  // namespace mooncake::store

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "store/master/ops/put_start.h"
+
+#include <algorithm>
 #include <array>
-#include <vector>
+#include <utility>
 
 #include "store/master/ops/object_ops.h"
-#include "store/master/ops/placer.h"
 #include "store/master/ops/writes.h"
+#include "store/master/walk_counter.h"
 
 namespace mooncake::store {
 
@@ -18,33 +21,46 @@ StoreCode check_config(const MasterOptions& options, const WriteConfig& config) 
     return sensible ? StoreCode::kOk : StoreCode::kInvalidParams;
 }
 
-/// One put_start or upsert_start from its first item to its last.
-class Starter {
-public:
-    Starter(Transaction& transaction, const PutStartRequest& request, Time now, bool upsert)
-        : transaction_(transaction), request_(request), now_(now), upsert_(upsert),
-          placer_(transaction, request.config, request.unreachable, now) {}
+}  // namespace
 
-    PutStartReply run() {
-        reply_.items.resize(request_.items.size());
-        reply_.replicas.reserve(request_.items.size());
-        StoreCode refused = admit();
-        for (size_t i = 0; i < request_.items.size(); ++i) {
-            if (refused == StoreCode::kOk && i % kPrefetch == 0) prefetch(i);
-            placer_.expect(of_same_length(i));
-            PutStartItem& item = reply_.items[i];
-            item.code = refused != StoreCode::kOk ? refused : group_refused(i);
-            if (item.code == StoreCode::kOk) item.code = start(i);
-            if (item.code == StoreCode::kNoAvailableHandle && reply_.retry_after == Duration::zero())
-                reply_.retry_after = placer_.retry_after(request_.items[i].length);
-            if (failed(item.code) && !request_.items[i].group.empty()) undo_group(i);
+/// One part of it, under one hold of the lock.
+class PutStarter::Part {
+public:
+    Part(PutStarter& whole, Transaction& transaction, Time now)
+        : whole_(whole), transaction_(transaction), request_(whole.request_), now_(now), upsert_(whole.upsert_), reply_(whole.reply_),
+          placer_(transaction, request_.config, request_.unreachable, now) {}
+
+    bool run(size_t steps) {
+        const StoreCode refused = admit();
+        for (; steps != 0; --steps) {
+            if (whole_.undoing_ != nullptr) {
+                undo_one();
+                continue;
+            }
+            if (whole_.next_ == request_.items.size()) break;
+            start_next(refused);
         }
-        return std::move(reply_);
+        return whole_.next_ == request_.items.size() && whole_.undoing_ == nullptr;
     }
 
 private:
-    static constexpr size_t kPrefetch = 32;
     static constexpr size_t kReplicasInAnswer = 8 << 20;  // 128 MiB; clients take no more
+
+    void start_next(StoreCode refused) {
+        const size_t i = whole_.next_++;
+        if (refused == StoreCode::kOk && (i % kPrefetch == 0 || !prefetched_)) prefetch(i);
+        placer_.expect(of_same_length(i));
+        const std::string_view group_name = request_.items[i].group;
+        Group* const group = group_name.empty() ? nullptr : &whole_.groups_[group_name];
+        PutStartItem& item = reply_.items[i];
+        item.code = refused != StoreCode::kOk ? refused : group != nullptr ? group->refused : StoreCode::kOk;
+        if (item.code == StoreCode::kOk) item.code = start(i, group);
+        if (item.code == StoreCode::kNoAvailableHandle && reply_.retry_after == Duration::zero())
+            reply_.retry_after = placer_.retry_after(request_.items[i].length);
+        if (group == nullptr || !failed(item.code)) return;
+        if (group->refused == StoreCode::kOk) group->refused = item.code;
+        if (group->last_started != kNone) whole_.undoing_ = group;
+    }
 
     const MasterState& state() const { return transaction_.state(); }
     /// Not as wanted: neither started nor there, nor on its way by another.
@@ -69,27 +85,31 @@ private:
         return state().clients()[client].closed(request_.request_id) ? StoreCode::kInvalidWrite : StoreCode::kOk;
     }
 
-    void prefetch(size_t from) const {
+    void prefetch(size_t from) {
+        prefetched_ = true;
         std::array<std::string_view, kPrefetch> keys;
-        const size_t count = std::min(kPrefetch, request_.items.size() - from);
+        const size_t count = std::min(kPrefetch - from % kPrefetch, request_.items.size() - from);
         for (size_t i = 0; i < count; ++i) keys[i] = request_.items[from + i].key;
         state().objects().prefetch_many(tenant_, std::span(keys).first(count));
     }
 
     /// How many of one length come one after the other from here on.
     size_t of_same_length(size_t i) {
-        if (i >= run_end_)
-            for (run_end_ = i + 1; run_end_ < request_.items.size() && request_.items[run_end_].length == request_.items[i].length;)
-                ++run_end_;
-        return run_end_ - i;
+        size_t& end = whole_.run_end_;
+        if (i >= end)
+            for (end = i + 1; end < request_.items.size() && request_.items[end].length == request_.items[i].length;) ++end;
+        return end - i;
     }
 
-    StoreCode start(size_t i) {
+    StoreCode start(size_t i, Group* group) {
         const PutItem& item = request_.items[i];
         if (item.key.empty() || item.length == 0) return StoreCode::kInvalidParams;
         ObjectId id = state().objects().find(tenant_, item.key);
         if (id != 0) {
-            if (repeated(i, id)) return StoreCode::kOk;
+            if (repeated(i, id)) {
+                note_started(i, group);
+                return StoreCode::kOk;
+            }
             if (const StoreCode code = make_way(id, item); code != StoreCode::kOk) return code;
             id = state().objects().find(tenant_, item.key);  // pre-empting may have ended it
         }
@@ -116,8 +136,14 @@ private:
                                         .data_type = config.data_type,
                                         .hard_pin = config.hard_pin,
                                         .now = now_});
-        if (!item.group.empty()) started_.push_back(i);
+        note_started(i, group);
         return StoreCode::kOk;
+    }
+
+    void note_started(size_t i, Group* group) {
+        if (group == nullptr) return;
+        if (whole_.started_before_.empty()) whole_.started_before_.resize(request_.items.size(), kNone);
+        whole_.started_before_[i] = std::exchange(group->last_started, static_cast<uint32_t>(i));
     }
 
     /// The same request once more: the same answer.
@@ -147,49 +173,53 @@ private:
         return StoreCode::kOk;
     }
 
-    StoreCode group_refused(size_t i) const {
-        if (request_.items[i].group.empty()) return StoreCode::kOk;
-        for (const auto& [group, code] : refused_groups_)
-            if (group == request_.items[i].group) return code;
-        return StoreCode::kOk;
+    /// The last item that was started of a group that cannot be started as a whole.
+    void undo_one() {
+        Group& group = *whole_.undoing_;
+        const uint32_t i = group.last_started;
+        group.last_started = whole_.started_before_[i];
+        if (group.last_started == kNone) whole_.undoing_ = nullptr;
+        ++steps_walked();
+        const ObjectId id = tenant_ == 0 ? 0 : state().objects().find(tenant_, request_.items[i].key);
+        const WriteId write = id == 0 ? 0 : state().objects()[id].write;
+        // Since an earlier part somebody may have ended it, or taken its place.
+        if (write != 0 && state().write(write).generation == reply_.items[i].generation)
+            transaction_.apply(WriteDropped{.write = write, .rest_until = now_, .now = now_});
+        reply_.items[i] = {.code = group.refused};
     }
 
-    /// Item i could not be started: neither are the others of its group. Nobody knows of their ranges yet.
-    void undo_group(size_t i) {
-        const std::string_view group = request_.items[i].group;
-        if (group_refused(i) == StoreCode::kOk) refused_groups_.emplace_back(group, reply_.items[i].code);
-        std::erase_if(started_, [&](size_t other) {
-            if (request_.items[other].group != group) return false;
-            const ObjectId id = state().objects().find(tenant_, request_.items[other].key);
-            transaction_.apply(WriteDropped{.write = state().objects()[id].write, .rest_until = now_, .now = now_});
-            reply_.items[other] = {.code = reply_.items[i].code};
-            return true;
-        });
-    }
-
+    PutStarter& whole_;
     Transaction& transaction_;
     const PutStartRequest& request_;
     const Time now_;
     const bool upsert_;
+    PutStartReply& reply_;
     Placer placer_;
     TenantNumber tenant_ = 0;
     ClientNumber client_ = 0;
-    size_t run_end_ = 0;
-    PutStartReply reply_;
-    std::vector<size_t> started_;  // items with a group
-    std::vector<std::pair<std::string_view, StoreCode>> refused_groups_;
+    bool prefetched_ = false;
 };
 
-}  // namespace
+PutStarter::PutStarter(const PutStartRequest& request, bool upsert) : request_(request), upsert_(upsert) {
+    reply_.items.resize(request.items.size());
+    reply_.replicas.reserve(request.items.size());
+}
+
+bool PutStarter::run(Transaction& transaction, Time now, size_t steps) {
+    transaction.advance(now);
+    return Part(*this, transaction, now).run(steps);
+}
 
 PutStartReply put_start(Transaction& transaction, const PutStartRequest& request, Time now) {
-    transaction.advance(now);
-    return Starter(transaction, request, now, false).run();
+    PutStarter starter(request, false);
+    while (!starter.run(transaction, now, SIZE_MAX)) {}
+    return starter.take_reply();
 }
 
 PutStartReply upsert_start(Transaction& transaction, const PutStartRequest& request, Time now) {
-    transaction.advance(now);
-    return Starter(transaction, request, now, true).run();
+    PutStarter starter(request, true);
+    while (!starter.run(transaction, now, SIZE_MAX)) {}
+    return starter.take_reply();
 }
 
 }  // namespace mooncake::store

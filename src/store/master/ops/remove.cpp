@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/writes.h"
 
@@ -8,23 +6,8 @@ namespace mooncake::store {
 
 namespace {
 
-/// Who reads or probes one of a group counts on all of it. Asked for one after the other of a group, looks at its members once.
-class LeaseTest {
-public:
-    bool held(const MasterState& state, ObjectId id, Time now) {
-        const GroupId group = state.objects()[id].group;
-        if (group == 0) return !state.objects()[id].free_of_leases(now);
-        if (group == group_) return held_;
-        group_ = group;
-        const auto& members = state.groups()[group].members;
-        return held_ = std::any_of(members.begin(), members.end(),
-                                   [&](ObjectId member) { return !state.objects()[member].free_of_leases(now); });
-    }
-
-private:
-    GroupId group_ = 0;
-    bool held_ = false;
-};
+/// Who reads or probes one of a group counts on all of it.
+bool held(const MasterState& state, ObjectId id, Time now) { return state.lease_end(id, now) > now || state.promise_end(id, now) > now; }
 
 /// Whether one of the replicas that are left without these can be counted on.
 bool trusted_elsewhere(const MasterState& state, const Object& object, std::span<const SegmentNumber> cleared, Time now) {
@@ -37,7 +20,7 @@ bool trusted_elsewhere(const MasterState& state, const Object& object, std::span
 }
 
 /// Whether the object may be removed now. A write that nobody waits for any more is dropped on the way; that can end the object.
-StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, LeaseTest& leases, Time now) {
+StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, Time now) {
     const MasterState& state = transaction.state();
     if (const WriteId write = state.objects()[id].write; write != 0) {
         if (!preemptible(state, state.write(write), now)) return StoreCode::kReplicaIsNotReady;
@@ -47,7 +30,7 @@ StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, Lea
     }
     const Object& object = state.objects()[id];
     if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
-    if (!force && leases.held(state, id, now)) return StoreCode::kObjectHasLease;
+    if (!force && held(state, id, now)) return StoreCode::kObjectHasLease;
     return StoreCode::kOk;
 }
 
@@ -58,11 +41,10 @@ CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time n
     CodesReply reply;
     reply.codes.reserve(request.keys.size());
     const TenantNumber tenant = state.tenant(request.tenant);
-    LeaseTest leases;
     for (const std::string_view key : request.keys) {
         const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
         StoreCode code = StoreCode::kObjectNotFound;
-        if (id != 0) code = check_removable(transaction, id, request.force, leases, now);
+        if (id != 0) code = check_removable(transaction, id, request.force, now);
         if (code == StoreCode::kOk) transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
         if (code == StoreCode::kObjectNotFound && tenant != 0 && !key.empty())
             transaction.apply(KeyBuried{.tenant = tenant, .key = std::string(key)});
@@ -75,13 +57,12 @@ uint64_t remove_matching(Transaction& transaction, const RemoveMatchingRequest& 
     const MasterState& state = transaction.state();
     const TenantNumber tenant = request.tenant ? state.tenant(*request.tenant) : 0;
     if (request.tenant && tenant == 0) return 0;
-    LeaseTest leases;
     ObjectsRemoved removed{.cause = RemovalCause::kAsked, .now = now};
     for (ObjectId id = 1; id < state.objects().limit(); ++id) {
         const Object& object = state.objects()[id];
         if (!state.objects().exists(id) || (tenant != 0 && object.tenant != tenant)) continue;
         if (request.matches && !request.matches(object.key())) continue;
-        if (check_removable(transaction, id, request.force, leases, now) == StoreCode::kOk) removed.objects.push_back(id);
+        if (check_removable(transaction, id, request.force, now) == StoreCode::kOk) removed.objects.push_back(id);
     }
     const uint64_t count = removed.objects.size();
     if (count != 0) transaction.apply(std::move(removed));
@@ -94,7 +75,6 @@ CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& re
     const MasterState& state = transaction.state();
     const TenantNumber tenant = state.tenant(request.tenant);
     const ClientNumber client = state.clients().find(request.client);
-    LeaseTest leases;
     const auto clear = [&](std::string_view key) {
         const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
         if (id == 0) return StoreCode::kObjectNotFound;
@@ -102,7 +82,7 @@ CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& re
         if (!object.has_value() || object.write != 0) return StoreCode::kReplicaIsNotReady;
         if (client == 0 || object.writer != client) return StoreCode::kIllegalClient;
         if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
-        if (leases.held(state, id, now)) return StoreCode::kObjectHasLease;
+        if (held(state, id, now)) return StoreCode::kObjectHasLease;
         std::vector<SegmentNumber> cleared;
         for (size_t i = 0; i < object.replicas.size(); ++i) {
             const SegmentNumber segment = object.replicas[i].segment;
