@@ -213,6 +213,7 @@ public:
 private:
     void collect(size_t index, const CrossPiece& piece);
     void fail_from(size_t piece, const Error& error);
+    CopyTurns::Turn take_turn() noexcept;
 
     ShmPeer& peer_;
     const CopyChunk& chunk_;
@@ -221,7 +222,8 @@ private:
     Claims::Section section_;
     size_t hint_ = 0;
     size_t count_ = 0;
-    std::array<CrossPiece, kCrossPiecesMax> pieces_;  // only the first count_ are set
+    uint64_t lowest_ = UINT64_MAX, end_ = 0, bytes_ = 0;  // of what was collected, in the peer's memory
+    std::array<CrossPiece, kCrossPiecesMax> pieces_;      // only the first count_ are set
     std::array<uint32_t, kCrossPiecesMax> slice_of_;
 };
 
@@ -254,6 +256,16 @@ void ShmPeer::Pass::collect(size_t index, const CrossPiece& piece) {
     if (count_ == kCrossPiecesMax) flush();
     pieces_[count_] = piece;
     slice_of_[count_++] = static_cast<uint32_t>(index);
+    lowest_ = std::min(lowest_, piece.remote);
+    end_ = std::max(end_, piece.remote + piece.length);
+    bytes_ += piece.length;
+}
+
+CopyTurns::Turn ShmPeer::Pass::take_turn() noexcept {
+    CopyTurns::Turn turn = peer_.turns_.take(lowest_, end_ - lowest_, bytes_);
+    lowest_ = UINT64_MAX;
+    end_ = bytes_ = 0;
+    return turn;
 }
 
 void ShmPeer::Pass::fail_from(size_t piece, const Error& error) {
@@ -266,7 +278,9 @@ void ShmPeer::Pass::flush() {
     // A process number can pass to another process once its owner is gone. Before a write we look whether it is still there. What a
     // read brought counts only if it is there afterwards, which leaves no gap.
     const bool read = chunk_.direction == Direction::kRead;
-    if (count_ > 0 && !read && !peer_.alive()) return fail_from(0, peer_.lost(0));
+    if (count_ == 0) return;
+    const CopyTurns::Turn turn = take_turn();
+    if (!read && !peer_.alive()) return fail_from(0, peer_.lost(0));
     size_t done = 0;
     while (done < count_) {
         const CrossResult result = cross_copy(peer_.link_.pid, chunk_.direction, std::span(pieces_).subspan(done, count_ - done));
@@ -281,7 +295,7 @@ void ShmPeer::Pass::flush() {
         const uint32_t failed = slice_of_[done];
         while (done < count_ && slice_of_[done] == failed) ++done;
     }
-    if (count_ > 0 && read && !peer_.alive()) return fail_from(0, peer_.lost(0));
+    if (read && !peer_.alive()) return fail_from(0, peer_.lost(0));
     count_ = 0;
 }
 

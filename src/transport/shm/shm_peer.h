@@ -18,6 +18,7 @@
 #include "transport/cross_memory.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/claims.h"
+#include "transport/shm/copy_turns.h"
 #include "transport/shm/loop.h"
 #include "transport/shm/page_mapper.h"
 #include "transport/shm/region_table.h"
@@ -79,6 +80,7 @@ private:
     RemoteMemories memories_ MC_GUARDED_BY(refresh_mutex_);
     size_t answers_due_ MC_GUARDED_BY(refresh_mutex_) = 0;
     PageMapper pages_;
+    CopyTurns turns_;
 };
 
 }  // namespace mooncake::shm
