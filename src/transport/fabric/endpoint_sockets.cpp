@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -88,6 +89,18 @@ size_t break_connections_to(std::span<const std::byte> name) {
         }
     }
     return count;
+}
+
+std::optional<uint64_t> bytes_received_at(std::span<const std::byte> name) {
+    if (!is_name_of_socket(name)) return std::nullopt;
+    uint64_t total = 0;
+    for (const int fd : descriptors()) {
+        if (!is_at(fd, name) || listens(fd)) continue;
+        tcp_info info{};
+        socklen_t length = sizeof info;
+        if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0) total += info.tcpi_bytes_received;
+    }
+    return total;
 }
 
 }  // namespace mooncake::fabric

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 
 namespace mooncake::fabric {
@@ -13,5 +15,8 @@ namespace mooncake::fabric {
 /// the endpoint inside the library (libfabric 1.17, and newer ones): the process crashes if its first bytes come after the endpoint
 /// was closed. Once its socket is broken, the next progress call throws it away. The library closes the descriptors itself.
 size_t break_connections_to(std::span<const std::byte> name);
+
+/// How many bytes have come over the connections that others have to one of our endpoints now. Nothing for what is no such address.
+std::optional<uint64_t> bytes_received_at(std::span<const std::byte> name);
 
 }  // namespace mooncake::fabric

@@ -22,55 +22,25 @@ constexpr size_t kSlicesPerRail = 64;   // small ones are worth a further rail
 
 }  // namespace
 
-// ---- doubts
-
-void DoubtTable::add(Incarnation target, const Doubts& doubts) {
-    if (doubts.empty()) return;
-    Lock lock(mutex_);
-    if (doubts_.size() >= kTargetsMax && !doubts_.contains(target.value)) doubts_.erase(doubts_.begin());
-    doubts_[target.value].insert(doubts.begin(), doubts.end());
-}
-
-Doubts DoubtTable::take(Incarnation target) {
-    Lock lock(mutex_);
-    const auto found = doubts_.find(target.value);
-    if (found == doubts_.end()) return {};
-    Doubts doubts = std::move(found->second);
-    doubts_.erase(found);
-    return doubts;
-}
-
-void DoubtTable::add_lost(Incarnation target) {
-    Lock lock(mutex_);
-    if (lost_.size() >= kTargetsMax) lost_.erase(lost_.begin());
-    lost_.insert(target.value);
-}
-
-bool DoubtTable::is_lost(Incarnation target) {
-    Lock lock(mutex_);
-    return lost_.contains(target.value);
-}
-
-void DoubtTable::found(Incarnation target) {
-    Lock lock(mutex_);
-    lost_.erase(target.value);
-}
-
 // ---- coming and going
 
 FabricPeer::FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const EndpointBlob& blob)
-    : shared_(shared), descriptor_(std::move(descriptor)), flights_on_(shared.rails.size()), bytes_on_(shared.rails.size()) {
+    : shared_(shared),
+      descriptor_(std::move(descriptor)),
+      flights_on_(shared.rails.size()),
+      bytes_on_(shared.rails.size()),
+      remotes_(blob.rails, shared.profile, shared.time),
+      held_(remotes_, shared.time, shared.doubts, descriptor_.incarnation) {
     Lock lock(mutex_);
-    for (const RailRecord& record : blob.rails) remotes_.push_back({.record = record});
     old_routes_.resize(shared_.rails.size());
     forget_at_.resize(shared_.rails.size());
     announced_.resize(shared_.rails.size());
     paths_.resize(shared_.rails.size());
     for (const Rail* const rail : shared_.rails) {
         std::vector<Path>& ways = paths_[rail->index()];
-        ways.resize(remotes_.size());
-        for (size_t r = 0; r < ways.size(); ++r) {
-            const RailRecord& there = remotes_[r].record;
+        ways.resize(remotes_.count());
+        for (uint32_t r = 0; r < remotes_.count(); ++r) {
+            const RailRecord& there = remotes_[r];
             ways[r].compatible = there.provider == rail->offer().provider && there.protocol == rail->offer().protocol &&
                                  there.address_format == rail->offer().address_format;
         }
@@ -101,15 +71,9 @@ void FabricPeer::leave() {
     }
     {
         Lock lock(mutex_);
-        leave_doubts();
+        held_.bequeath();
     }
     endings_.close();
-}
-
-void FabricPeer::leave_doubts() {
-    Doubts doubts;
-    for (const auto& [doubt, since] : doubts_) doubts.insert(doubt);
-    shared_.doubts.add(descriptor_.incarnation, doubts);
 }
 
 void FabricPeer::break_off(const Error& reason, Endings& endings) {
@@ -117,7 +81,7 @@ void FabricPeer::break_off(const Error& reason, Endings& endings) {
     reason_ = reason;
     reclaim_at_ = shared_.time.now() + kDrain;
     broken_.store(true, std::memory_order_release);
-    leave_doubts();
+    held_.bequeath();
     endings.hold(endings_);
     queue_.give_up(nullptr, reason, endings);
     drop_waiting(nullptr, endings);
@@ -132,12 +96,7 @@ void FabricPeer::drop_waiting(const Completion* completion, Endings& endings) {
         queue_.finish(waiting.piece, endings);
         return true;
     });
-    std::erase_if(held_, [&](const Held& held) MC_REQUIRES(mutex_) {
-        if (!given_up(held.piece)) return false;
-        if (held.doubtful) add_doubt(held.remote, held.epoch);
-        queue_.finish(held.piece, endings);
-        return true;
-    });
+    held_.give_up(completion, [&](const Piece& piece) MC_REQUIRES(mutex_) { queue_.finish(piece, endings); });
 }
 
 void FabricPeer::distrust(const Rail& rail, Time now) {
@@ -335,14 +294,12 @@ Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline
     // What is under way ends by itself on a healthy path. Otherwise its endpoint is closed.
     for (Duration patience = kDrain; !wait(completion, Deadline::after(patience)); patience = kDrain + kOthersDrain) reclaim(&completion);
     std::unique_lock lock(mutex_);
-    if (shared_.profile.fence == Fence::kNeeded)
-        for (const auto& [doubt, since] : doubts_) wishes_.fences.insert(doubt);
+    if (shared_.profile.fence == Fence::kNeeded) wishes_.fence(held_.doubts());
     ask();
     for (;;) {
-        std::erase_if(doubts_, [&](const auto& doubt)
-                                   MC_REQUIRES(mutex_) { return closed_there(doubt.first.first, doubt.first.second, doubt.second); });
-        if (doubts_.empty()) return Stopped::kEverywhere;
-        const bool no_answer = shared_.profile.fence == Fence::kNeeded && !asking_;
+        held_.forget_closed();
+        if (!held_.in_doubt()) return Stopped::kEverywhere;
+        const bool no_answer = shared_.profile.fence == Fence::kNeeded && !wishes_.asking();
         if (no_answer || deadline.passed()) return Stopped::kRemoteInDoubt;
         changed_.wait_until(lock, deadline.earlier(Deadline::after(kDoubtTick)).at());
     }
@@ -363,8 +320,8 @@ void FabricPeer::sweep(Time now) {
     release_held(endings);
     if (!waiting_.empty()) call_rails();
     // The target forgets addresses that nobody speaks of.
-    wishes_.announce |= shared_.profile.announces && now - announced_at_ > shared_.profile.idle_timeout / 4;
-    wishes_.look |= now - heard_ >= kPingInterval;
+    if (shared_.profile.announces && now - announced_at_ > shared_.profile.idle_timeout / 4) wishes_.announce();
+    if (now - heard_ >= kPingInterval) wishes_.look();
     ask();
 }
 

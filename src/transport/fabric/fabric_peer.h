@@ -17,38 +17,21 @@
 #include "base/thread_annotations.h"
 #include "transport/control.h"
 #include "transport/fabric/control_pool.h"
+#include "transport/fabric/control_wishes.h"
+#include "transport/fabric/doubts.h"
 #include "transport/fabric/fabric_memory.h"
+#include "transport/fabric/held_operations.h"
 #include "transport/fabric/nics.h"
 #include "transport/fabric/path.h"
 #include "transport/fabric/queue.h"
 #include "transport/fabric/rail.h"
 #include "transport/fabric/remote_keys.h"
+#include "transport/fabric/remote_rails.h"
 #include "transport/fabric/split.h"
 #include "transport/fabric/time_source.h"
 #include "transport/fabric/trouble.h"
 
 namespace mooncake::fabric {
-
-/// Endpoints of a target (rail, epoch) at which something of ours may still arrive.
-using Doubts = std::set<std::pair<uint32_t, uint64_t>>;
-
-/// What peers that are gone leave to whoever connects to that incarnation of the target next: doubts, which are fenced first, and that
-/// there was no path to it any more. Thread-safe.
-class DoubtTable {
-public:
-    void add(Incarnation target, const Doubts& doubts);
-    Doubts take(Incarnation target);
-
-    void add_lost(Incarnation target);
-    bool is_lost(Incarnation target);
-    void found(Incarnation target);
-
-private:
-    static constexpr size_t kTargetsMax = 4096;
-    Mutex mutex_;
-    std::map<uint64_t, Doubts> doubts_ MC_GUARDED_BY(mutex_);
-    std::set<uint64_t> lost_ MC_GUARDED_BY(mutex_);
-};
 
 /// What all peers of one transport share. Outlives them.
 struct FabricShared {
@@ -122,36 +105,12 @@ private:
         Time suspended{};              // something failed then: not used until the control plane has answered
         bool compatible = false;       // constant
     };
-    struct Remote {
-        RailRecord record;  // with the newest name and epoch
-    };
     /// A piece that goes (again) before anything else.
     struct Waiting {
         Piece piece;
         uint64_t avoided = 0;  // rails (bits) on which it failed: others go first
         uint64_t refused = 0;  // rails that cannot carry it
         bool blocked = false;  // waits for keys
-    };
-    /// A piece that failed, until we know what became of the endpoint.
-    struct Held {
-        Piece piece;
-        uint32_t rail = 0, remote = 0;
-        uint64_t epoch = 0;
-        uint32_t generation = 0;
-        Time since{};
-        bool posted = false;    // it got as far as that
-        bool doubtful = false;  // it may still land
-        bool stale = false;     // the target did not know key or address
-        bool settled = false;   // the target has answered since
-        bool given_up = false;  // it was the last try: fails as soon as it cannot land any more
-        Error reason;
-    };
-    struct Wishes {
-        bool look = false;
-        bool announce = false;  // tell the target the addresses we write from
-        std::vector<ResolveRequest> ranges;
-        Doubts fences;
-        bool empty() const noexcept { return !look && !announce && ranges.empty() && fences.empty(); }
     };
     enum class Next : uint8_t { kReady, kLater, kNothing };  // kLater: come again without being announced
     enum class Choice : uint8_t { kFound, kLater, kRefused, kUnknown };
@@ -205,17 +164,14 @@ private:
     bool apply(std::span<const RailState> states, Time asked, Endings& endings) MC_REQUIRES(mutex_);
     void settle_held(Time asked, Endings& endings) MC_REQUIRES(mutex_);
     void release_held(Endings& endings) MC_REQUIRES(mutex_);
-    void settle_blocked(const ResolveRequest& range, Endings& endings) MC_REQUIRES(mutex_);
+    /// What waited for keys of the range goes on, or is refused, with all that the same answer says is not there.
+    void settle_blocked(const ResolveRequest& range, const RemoteKeys::Answered& answered, Endings& endings) MC_REQUIRES(mutex_);
     static Error not_registered(uint64_t address, uint64_t length);
-    bool closed_there(uint32_t remote, uint64_t epoch, Time since) const MC_REQUIRES(mutex_);
-    void add_doubt(uint32_t remote, uint64_t epoch) MC_REQUIRES(mutex_);
     Result<> greet(const EndpointBlob& blob, Deadline deadline);
     Result<> announce(size_t rails, Deadline deadline);
 
     // ---- the end (fabric_peer.cpp)
     void break_off(const Error& reason, Endings& endings) MC_REQUIRES(mutex_);
-    /// To whoever connects next.
-    void leave_doubts() MC_REQUIRES(mutex_);
     /// A path from this rail of ours stalled: it may be the rail.
     void distrust(const Rail& rail, Time now) MC_REQUIRES(mutex_);
     /// A path from this rail of ours went down.
@@ -243,9 +199,8 @@ private:
     bool left_ MC_GUARDED_BY(mutex_) = false;
     WorkQueue queue_ MC_GUARDED_BY(mutex_);
     std::deque<Waiting> waiting_ MC_GUARDED_BY(mutex_);
-    std::deque<Held> held_ MC_GUARDED_BY(mutex_);
-    std::map<std::pair<uint32_t, uint64_t>, Time> doubts_ MC_GUARDED_BY(mutex_);  // since when
-    std::vector<Remote> remotes_ MC_GUARDED_BY(mutex_);
+    RemoteRails remotes_ MC_GUARDED_BY(mutex_);
+    HeldOperations held_ MC_GUARDED_BY(mutex_);
     std::vector<std::vector<Path>> paths_ MC_GUARDED_BY(mutex_);                         // by our rail, then by the peer's
     std::vector<std::vector<std::unique_ptr<Route>>> old_routes_ MC_GUARDED_BY(mutex_);  // by our rail
     RemoteKeys keys_ MC_GUARDED_BY(mutex_);
@@ -257,8 +212,7 @@ private:
     uint32_t in_flight_ MC_GUARDED_BY(mutex_) = 0;
     Time heard_ MC_GUARDED_BY(mutex_){};       // a sign of life
     Time reclaim_at_ MC_GUARDED_BY(mutex_){};  // when broken: then what still flies is hopeless
-    Wishes wishes_ MC_GUARDED_BY(mutex_);
-    bool asking_ MC_GUARDED_BY(mutex_) = false;  // a task sees to the wishes
+    ControlWishes wishes_ MC_GUARDED_BY(mutex_);
 };
 
 }  // namespace mooncake::fabric

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <random>
 #include <thread>
@@ -31,10 +33,11 @@ constexpr uint64_t kLength = 8 << 20;
 /// A target, and our connection to it.
 struct Pair : RemoteTarget {
     explicit Pair(bool own_network = false) : RemoteTarget(own_network, kLength) {}
-    void open(const std::string& ours, const std::string& theirs) {
+    void open(const std::string& ours, const std::string& theirs) { open(options_for(ours), theirs); }
+    void open(const EngineOptions& options, const std::string& theirs) {
         lend(theirs);
         controls.add(*this);
-        initiator.emplace(*this, local, options_for(ours), &controls);
+        initiator.emplace(*this, local, options, &controls);
         peer = initiator->peer.get();
     }
     Result<std::unique_ptr<Peer>> connect(Deadline deadline) { return initiator->host.transport().connect(descriptor, deadline); }
@@ -80,6 +83,41 @@ TEST(FabricProcess, ATargetThatIsKilledEndsItsTransfersSoon) {
         EXPECT_FALSE(pair.peer->usable());
     }
     EXPECT_LT(fastest, 1s);
+}
+
+/// Time that our threads of that name have spent on a processor.
+Duration processor_time_of(const std::string& name) {
+    Duration total{};
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::string comm;
+        uint64_t nanoseconds = 0;
+        std::getline(std::ifstream(task.path() / "comm") >> std::ws, comm);
+        std::ifstream(task.path() / "schedstat") >> nanoseconds;
+        if (comm == name) total += std::chrono::nanoseconds(nanoseconds);
+    }
+    return total;
+}
+
+TEST(FabricProcess, ATargetThatHangsCostsNoProcessor) {
+    Pair pair;
+    EngineOptions options = options_for("127.0.0.1");
+    options.fabric.stall_timeout = 60s;
+    pair.open(options, "127.0.0.1");
+    ASSERT_TRUE(pair.write(1));
+    pair.child.signal(SIGSTOP);
+    Completion completion;
+    completion.add(1);
+    Slice all = pair.all();
+    all.completion = &completion;
+    pair.peer->submit(Direction::kWrite, std::span(&all, 1), Submit::kLeave);
+    EXPECT_FALSE(completion.wait(Deadline::after(500ms))) << "as much as fits into buffers goes, and no more";
+    const Duration before = processor_time_of("mc-fabric-0");
+    EXPECT_GT(before, 0ns);
+    constexpr Duration kTime = 2s;
+    EXPECT_FALSE(completion.wait(Deadline::after(kTime)));
+    EXPECT_LT(processor_time_of("mc-fabric-0") - before, kTime / 10);
+    pair.child.signal(SIGCONT);
+    EXPECT_TRUE(completion.wait(patience()));
 }
 
 /// Writes to a target while another one, of the same rails, is in trouble.

@@ -296,6 +296,28 @@ TEST_F(FabricFaults, ARegistrationThatFailsLeavesNothingBehind) {
     EXPECT_EQ(network.counts("b0").registrations + network.counts("b1").registrations, before);
 }
 
+TEST_F(FabricFaults, ABatchAsksOnceForAllThatIsNotThere) {
+    open(1, 1);
+    const TestMemory unknown(kArea);
+    constexpr uint64_t kLength = 64;
+    for (const bool some_registered : {false, true}) {
+        std::vector<Slice> slices;
+        for (uint64_t i = 0; i < 20'000; ++i) {
+            slices.push_back(slice(i * kLength, kLength));
+            if (!some_registered || i % 2 == 0) slices.back().remote = unknown.address() + i * kLength;
+        }
+        Completion completion;
+        completion.add(static_cast<uint32_t>(slices.size()));
+        for (Slice& one : slices) one.completion = &completion;
+        const uint64_t before = b->control().answered();
+        peer->submit(Direction::kWrite, slices, Submit::kWait);
+        ASSERT_TRUE(peer->wait(completion, patience()));
+        EXPECT_EQ(code_of(completion.result()), Code::kNotRegistered);
+        EXPECT_EQ(completion.bytes(), some_registered ? slices.size() / 2 * kLength : 0);
+        EXPECT_LE(b->control().answered() - before, 10u) << "questions, with those of the sweep";
+    }
+}
+
 TEST_F(FabricFaults, ErrorsOfNobodyAreSurvived) {
     open(1, 1);
     network.inject_error("a0", EIO, 0);

@@ -72,7 +72,7 @@ Result<> FabricPeer::greet(const EndpointBlob& blob, Deadline deadline) {
     Endings endings;
     Lock lock(mutex_);
     apply(answer.rails, asked, endings);
-    keys_.add(answer);
+    keys_.add(answer, 0);
     return {};
 }
 
@@ -90,9 +90,7 @@ Result<> FabricPeer::announce(size_t rails, Deadline deadline) {
 // ---- asking
 
 void FabricPeer::ask() {
-    if (asking_ || left_ || wishes_.empty()) return;
-    asking_ = true;
-    shared_.pool.post([self = shared_from_this()] { self->fulfil_wishes(); });
+    if (!left_ && wishes_.begin()) shared_.pool.post([self = shared_from_this()] { self->fulfil_wishes(); });
 }
 
 void FabricPeer::fulfil_wishes() {
@@ -100,13 +98,10 @@ void FabricPeer::fulfil_wishes() {
         Wishes wishes;
         {
             Lock lock(mutex_);
-            if (broken_.load(std::memory_order_relaxed)) wishes_.ranges.clear();
-            if (wishes_.empty() || left_) {
-                asking_ = false;
-                changed_.notify_all();
-                return;
-            }
-            wishes = std::exchange(wishes_, {});
+            if (broken_.load(std::memory_order_relaxed)) wishes_.drop_keys();
+            if (left_) wishes_.stop();
+            else wishes = wishes_.take();
+            if (wishes.empty()) return changed_.notify_all();
         }
         {
             Endings endings;
@@ -114,10 +109,7 @@ void FabricPeer::fulfil_wishes() {
             Lock lock(mutex_);
             if (!done && done.error().code() == Code::kTimedOut) {
                 // Nothing is known, so nothing can be done but to ask again; whoever waits has a deadline.
-                wishes_.look |= wishes.look;
-                wishes_.announce |= wishes.announce;
-                wishes_.ranges.insert(wishes_.ranges.end(), wishes.ranges.begin(), wishes.ranges.end());
-                wishes_.fences.insert(wishes.fences.begin(), wishes.fences.end());
+                wishes_.again(wishes);
             } else if (!done) {
                 const Code code = done.error().code() == Code::kStale ? Code::kStale : Code::kUnavailable;
                 break_off(Error(code, format_text("{} is gone: {}", descriptor_.name, done.error().message())), endings);
@@ -131,7 +123,7 @@ Result<> FabricPeer::fulfil(const Wishes& wishes, Endings& endings) {
     size_t rails = 0;
     {
         Lock lock(mutex_);
-        rails = remotes_.size();
+        rails = remotes_.count();
     }
     if (wishes.announce) MC_RETURN_IF_ERROR(announce(rails, Deadline::after(kCallTimeout)));
     const bool resolves = !wishes.ranges.empty();
@@ -155,7 +147,7 @@ Result<> FabricPeer::resolve(const ResolveRequest& range, size_t rails, Endings&
         Lock lock(mutex_);
         known = keys_.covered(range.address, range.length);
         if (known == range.length) {
-            settle_blocked(range, endings);
+            settle_blocked(range, {}, endings);
             return {};
         }
     }
@@ -167,7 +159,7 @@ Result<> FabricPeer::resolve(const ResolveRequest& range, size_t rails, Endings&
                             call(shared_, descriptor_, request, rails, Deadline::after(kCallTimeout), decode_resolve_answer));
         Lock lock(mutex_);
         const bool changed = apply(answer.rails, asked, endings);
-        keys_.add(answer);
+        const RemoteKeys::Answered answered = keys_.add(answer, range.address + known);
         const uint64_t now_known = keys_.covered(range.address, range.length);
         if (now_known < range.length && !answer.complete && (changed || now_known > known)) {
             // The answer had no room for all of it, or what we knew is worth nothing any more.
@@ -175,7 +167,7 @@ Result<> FabricPeer::resolve(const ResolveRequest& range, size_t rails, Endings&
             known = now_known;
             continue;
         }
-        settle_blocked(range, endings);
+        settle_blocked(range, answered, endings);
         return {};
     }
     return fail(Code::kUnavailable, "the endpoints of {} do not come to rest", descriptor_.name);
@@ -183,32 +175,11 @@ Result<> FabricPeer::resolve(const ResolveRequest& range, size_t rails, Endings&
 
 // ---- answers
 
-bool FabricPeer::closed_there(uint32_t remote, uint64_t epoch, Time since) const {
-    if (remotes_[remote].record.epoch > epoch) return true;
-    switch (shared_.profile.fence) {
-        case Fence::kNeeded: return false;
-        case Fence::kGrace: return shared_.time.now() - since >= shared_.profile.fence_grace;
-        case Fence::kNone: return true;
-    }
-    return false;
-}
-
-void FabricPeer::add_doubt(uint32_t remote, uint64_t epoch) {
-    const Time now = shared_.time.now();
-    if (closed_there(remote, epoch, now)) return;
-    doubts_.emplace(std::pair(remote, epoch), now);
-    // Whoever connects next may do so before we have left.
-    if (broken_.load(std::memory_order_relaxed)) shared_.doubts.add(descriptor_.incarnation, {{remote, epoch}});
-}
-
 bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& endings) {
     heard_ = shared_.time.now();
     bool changed = false;
     for (const RailState& state : states) {
-        RailRecord& there = remotes_[state.rail].record;
-        if (state.epoch <= there.epoch) continue;
-        there.epoch = state.epoch;
-        there.name = state.name;
+        if (!remotes_.renew(state)) continue;
         changed = true;
         for (auto& ways : paths_) ways[state.rail].health.renew();
     }
@@ -220,8 +191,7 @@ bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& e
     for (Waiting& waiting : waiting_) waiting.refused = 0;
     for (WorkQueue::Batch& batch : queue_.batches()) batch.refused = 0;
     settle_held(asked, endings);
-    std::erase_if(doubts_,
-                  [&](const auto& doubt) MC_REQUIRES(mutex_) { return closed_there(doubt.first.first, doubt.first.second, doubt.second); });
+    held_.forget_closed();
     changed_.notify_all();
     return changed;
 }
@@ -230,45 +200,36 @@ bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& e
 void FabricPeer::settle_held(Time asked, Endings& endings) {
     const Time now = shared_.time.now();
     std::set<std::pair<uint32_t, uint32_t>> blamed;
-    for (auto held = held_.begin(); held != held_.end();) {
-        const bool replaced = remotes_[held->remote].record.epoch > held->epoch;
-        if (held->since > asked || held->settled || replaced) {
-            held->settled |= replaced;
-            ++held;
-            continue;
-        }
-        // The endpoint is still there: it was the way to it, or the operation itself; which, we know once it went alone.
-        const bool was_alone = goes_alone(held->piece);
-        held->settled = true;
-        if (held->posted) ++held->piece.attempts;
-        Path& path = paths_[held->rail][held->remote];
-        if (!was_alone && blamed.emplace(held->rail, held->remote).second && path.health.failed(held->generation, now))
-            path_lost(held->rail, endings);
-        if (broken_.load(std::memory_order_relaxed)) return;  // then nothing is held any more
-        held->given_up = held->piece.attempts >= shared_.options.attempts;
+    held_.settle(asked, [&](Held& held) MC_REQUIRES(mutex_) {
+        // It was the way to the endpoint, or the operation itself; which, we know once it went alone.
+        const bool was_alone = goes_alone(held.piece);
+        if (held.posted) ++held.piece.attempts;
+        Path& path = paths_[held.rail][held.remote];
+        if (!was_alone && blamed.emplace(held.rail, held.remote).second && path.health.failed(held.generation, now))
+            path_lost(held.rail, endings);
+        if (broken_.load(std::memory_order_relaxed)) return false;  // then nothing is held any more
+        held.given_up = held.piece.attempts >= shared_.options.attempts;
         // Providers do not all tell a bad key from a broken connection.
-        if (held->stale || goes_alone(held->piece)) keys_.clear();
-        if (held->doubtful && shared_.profile.fence == Fence::kNeeded) wishes_.fences.emplace(held->remote, held->epoch);
-        ++held;
-    }
+        if (held.stale || goes_alone(held.piece)) keys_.clear();
+        if (held.doubtful && shared_.profile.fence == Fence::kNeeded) wishes_.fence(held.remote, held.epoch);
+        return true;
+    });
     release_held(endings);
 }
 
 /// What cannot land any more may go again, or be reported as failed.
 void FabricPeer::release_held(Endings& endings) {
-    std::erase_if(held_, [&](const Held& held) MC_REQUIRES(mutex_) {
-        if (!held.settled || (held.doubtful && !closed_there(held.remote, held.epoch, held.since))) return false;
+    held_.release([&](const Held& held) MC_REQUIRES(mutex_) {
         if (held.given_up) {
             endings.hold(endings_);
             queue_.fail(held.piece, held.reason, endings);
         } else {
             waiting_.push_back({.piece = held.piece, .avoided = uint64_t{1} << held.rail});
         }
-        return true;
     });
 }
 
-void FabricPeer::settle_blocked(const ResolveRequest& range, Endings& endings) {
+void FabricPeer::settle_blocked(const ResolveRequest& range, const RemoteKeys::Answered& answered, Endings& endings) {
     endings.hold(endings_);
     const bool known = keys_.covered(range.address, range.length) == range.length;
     auto& batches = queue_.batches();
@@ -278,7 +239,10 @@ void FabricPeer::settle_blocked(const ResolveRequest& range, Endings& endings) {
         const Slice& slice = batch->head();
         if (slice.remote + batch->offset != range.address || slice.length - batch->offset != range.length) continue;
         batch->blocked = false;
-        if (!known) queue_.refuse(batch, not_registered(slice.remote, slice.length), endings);
+        batch->answered = answered;
+        bool left = known || queue_.refuse(batch, not_registered(slice.remote, slice.length), endings);
+        while (left && keys_.lacks(batch->head().remote, batch->head().length, answered))
+            left = queue_.refuse(batch, not_registered(batch->head().remote, batch->head().length), endings);
     }
     for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
         const bool asked = waiting->blocked && waiting->piece.remote == range.address && waiting->piece.length == range.length;

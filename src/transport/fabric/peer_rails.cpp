@@ -48,7 +48,7 @@ Rail::Share FabricPeer::share_of(const Rail& rail) const noexcept {
 }
 
 bool FabricPeer::open_route(Rail& rail, uint32_t remote, Path& path) {
-    const RailRecord& there = remotes_[remote].record;
+    const RailRecord& there = remotes_[remote];
     if (path.route && path.route->epoch == there.epoch) return true;
     if (path.route) old_routes_[rail.index()].push_back(std::move(path.route));
     if (there.name.empty()) return false;
@@ -62,7 +62,7 @@ bool FabricPeer::open_route(Rail& rail, uint32_t remote, Path& path) {
 FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& choosing) {
     choosing.chunk = keys_.find(address);
     if (choosing.chunk == nullptr) return Choice::kUnknown;
-    const auto count = static_cast<uint32_t>(remotes_.size());
+    const uint32_t count = remotes_.count();
     for (uint32_t k = 0; k < count; ++k) {
         const uint32_t remote = (rail.index() + k) % count;
         Path& path = paths_[rail.index()][remote];
@@ -87,7 +87,7 @@ FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& ch
 /// Whether the target knows the address that this rail writes from, where it must. If not it is told.
 bool FabricPeer::is_announced(const Rail& rail) {
     if (!shared_.profile.announces || announced_[rail.index()] == rail.initiating_epoch()) return true;
-    wishes_.announce = true;
+    wishes_.announce();
     ask();
     return false;
 }
@@ -121,7 +121,7 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
     flights_on_[rail.index()].fetch_add(1, std::memory_order_relaxed);
     bytes_on_[rail.index()].fetch_add(piece.length, std::memory_order_relaxed);
     alone_ = piece.run != nullptr && goes_alone(piece);
-    const bool virtual_addresses = remotes_[route.remote].record.virtual_addresses;
+    const bool virtual_addresses = remotes_[route.remote].virtual_addresses;
     operation = {.direction = piece.direction,
                  .local = flight.bounce != nullptr ? flight.bounce : piece.local,
                  .length = piece.length,
@@ -133,9 +133,20 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
 
 FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operation& operation, Endings& endings) {
     Next later = Next::kNothing;
-    const bool some_alone = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return goes_alone(one.piece); });
+    const auto alone = [this](const Waiting& one) { return goes_alone(one.piece); };
+    bool some_alone = std::any_of(waiting_.begin(), waiting_.end(), alone);
     if (some_alone && in_flight_ > 0) return Next::kLater;
-    for (auto waiting = waiting_.begin(); waiting != waiting_.end(); ++waiting) {
+    for (auto next = waiting_.begin(); next != waiting_.end();) {
+        const auto waiting = next++;
+        const auto give_up = [&](const Error& error) MC_REQUIRES(mutex_) {
+            endings.hold(endings_);
+            queue_.fail(waiting->piece, error, endings);
+            next = waiting_.erase(waiting);
+            if (!some_alone) return;
+            // It may have been the one that the others had to wait for.
+            some_alone = std::any_of(waiting_.begin(), waiting_.end(), alone);
+            next = waiting_.begin();
+        };
         if (some_alone && !goes_alone(waiting->piece)) continue;
         const uint64_t bit = uint64_t{1} << rail.index();
         const bool others = (waiting->avoided | waiting->refused) != all_rails();
@@ -152,21 +163,17 @@ FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operati
         }
         if (choice == Choice::kUnknown) {
             if (keys_.covered(waiting->piece.remote, waiting->piece.length) == waiting->piece.length) {
-                endings.hold(endings_);
-                queue_.fail(waiting->piece, Error(Code::kStale, "the target's memory was registered anew, in other parts"), endings);
-                waiting_.erase(waiting);
-                return prepare_waiting(rail, flight, operation, endings);
+                give_up(Error(Code::kStale, "the target's memory was registered anew, in other parts"));
+                continue;
             }
             waiting->blocked = true;
-            wishes_.ranges.push_back({.address = waiting->piece.remote, .length = waiting->piece.length});
+            wishes_.keys({.address = waiting->piece.remote, .length = waiting->piece.length});
             ask();
             continue;
         }
         if (choice == Choice::kRefused && refuse(rail, waiting->refused)) {
-            endings.hold(endings_);
-            queue_.fail(waiting->piece, error(Code::kUnavailable, "no rail reaches {}", descriptor_.name), endings);
-            waiting_.erase(waiting);
-            return prepare_waiting(rail, flight, operation, endings);
+            give_up(error(Code::kUnavailable, "no rail reaches {}", descriptor_.name));
+            continue;
         }
         if (choice == Choice::kLater) later = Next::kLater;
         if (choice != Choice::kFound) continue;
@@ -189,6 +196,11 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
     auto& batches = queue_.batches();
     for (auto next = batches.begin(); next != batches.end();) {
         const auto batch = next++;
+        // Goes on with the slice after it, if there is one.
+        const auto refuse_head = [&](Error error) MC_REQUIRES(mutex_) {
+            endings.hold(endings_);
+            if (queue_.refuse(batch, std::move(error), endings)) next = batch;
+        };
         if (batch->blocked || (batch->refused >> rail.index() & 1) != 0) continue;
         const Slice& slice = batch->head();
         const uint64_t address = slice.remote + batch->offset;
@@ -196,14 +208,13 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
         const bool known = batch->offset > 0 || keys_.covered(slice.remote, slice.length) == slice.length;
         Choosing choosing;
         Choice choice = known ? choose(rail, address, choosing) : Choice::kUnknown;
-        if (choice == Choice::kUnknown && slice.remote + (slice.length - 1) < slice.remote) {
-            endings.hold(endings_);
-            queue_.refuse(batch, not_registered(slice.remote, slice.length), endings);
-            return prepare_batch(rail, flight, operation, endings);
+        if (choice == Choice::kUnknown && keys_.lacks(slice.remote, slice.length, batch->answered)) {
+            refuse_head(not_registered(slice.remote, slice.length));
+            continue;
         }
         if (choice == Choice::kUnknown) {
             batch->blocked = true;
-            wishes_.ranges.push_back({.address = address, .length = slice.length - batch->offset});
+            wishes_.keys({.address = address, .length = slice.length - batch->offset});
             ask();
             continue;
         }
@@ -221,9 +232,8 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
             }
         }
         if (choice == Choice::kRefused && refuse(rail, batch->refused)) {
-            endings.hold(endings_);
-            queue_.refuse(batch, error(Code::kUnavailable, "no rail reaches {}", descriptor_.name), endings);
-            return prepare_batch(rail, flight, operation, endings);
+            refuse_head(error(Code::kUnavailable, "no rail reaches {}", descriptor_.name));
+            continue;
         }
         if (choice == Choice::kLater) later = Next::kLater;
         if (choice != Choice::kFound) continue;
@@ -243,7 +253,7 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
 
 FabricPeer::Next FabricPeer::prepare_probe(Rail& rail, Flight& flight, Operation& operation) {
     const Time now = shared_.time.now();
-    for (uint32_t remote = 0; remote < remotes_.size(); ++remote) {
+    for (uint32_t remote = 0; remote < remotes_.count(); ++remote) {
         Path& path = paths_[rail.index()][remote];
         if (path.health.usable() || !path.compatible || path.suspended != Time{} || !is_announced(rail)) continue;
         const ChunkRecord* const chunk = keys_.any(remote);
@@ -356,7 +366,7 @@ bool FabricPeer::again(Rail& rail, Flight& flight, Endings& endings) {
     rail.wake_by(route.retry_at);
     if (now >= route.look_at) {
         route.look_at = now + std::min<Duration>(now - route.connecting_since, kLookMax);
-        wishes_.look = true;
+        wishes_.look();
         ask();
     }
     if (now - route.connecting_since > shared_.profile.connect_timeout && path.health.stalled(flight.generation, now)) {
@@ -415,11 +425,11 @@ void FabricPeer::failed(const Flight& flight, const Finished& finished, bool pos
                          describe_trouble(shared_.profile, finished.error, finished.provider_error));
     endings.hold(endings_);
     if (piece.given_up() || broken_.load(std::memory_order_relaxed) || trouble == Trouble::kMisuse) {
-        if (posted && piece.direction == Direction::kWrite) add_doubt(route.remote, route.epoch);
+        if (posted && piece.direction == Direction::kWrite) held_.add_doubt(route.remote, route.epoch);
         queue_.fail(piece, reason, endings);
         return;
     }
-    if (remotes_[route.remote].record.epoch > route.epoch) {
+    if (remotes_.replaced(route.remote, route.epoch)) {
         // That endpoint is closed, as we know already.
         waiting_.push_back({.piece = piece});
         shared_.rails[route.rail]->announce(*this);
@@ -436,8 +446,8 @@ void FabricPeer::failed(const Flight& flight, const Finished& finished, bool pos
               .doubtful = posted && piece.direction == Direction::kWrite,
               .stale = trouble == Trouble::kStale,
               .reason = std::move(reason)};
-    held_.push_back(std::move(held));
-    wishes_.look = true;
+    held_.hold(std::move(held));
+    wishes_.look();
     ask();
 }
 

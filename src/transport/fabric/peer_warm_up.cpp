@@ -11,7 +11,7 @@ constexpr Duration kTick = 20ms;  // should a change go unnoticed
 }  // namespace
 
 FabricPeer::Path* FabricPeer::first_path(const Rail& rail, uint32_t& remote) {
-    const auto count = static_cast<uint32_t>(remotes_.size());
+    const uint32_t count = remotes_.count();
     for (uint32_t k = 0; k < count; ++k) {
         remote = (rail.index() + k) % count;
         Path& path = paths_[rail.index()][remote];
@@ -78,8 +78,8 @@ Result<> FabricPeer::reach(Deadline deadline) MC_NO_THREAD_ANALYSIS {
     const auto reached = [this]() MC_REQUIRES(mutex_) {
         bool known = false;
         for (const std::vector<Path>& ways : paths_) {
-            for (size_t remote = 0; remote < remotes_.size(); ++remote) {
-                known |= keys_.any(static_cast<uint32_t>(remote)) != nullptr;
+            for (uint32_t remote = 0; remote < remotes_.count(); ++remote) {
+                known |= keys_.any(remote) != nullptr;
                 if (ways[remote].health.state() == PathState::kReady) return true;
             }
         }

@@ -19,13 +19,15 @@ bool WorkQueue::is_given_up(const Batch& batch, const Slice& slice) noexcept {
     return std::find(batch.given_up.begin(), batch.given_up.end(), slice.completion) != batch.given_up.end();
 }
 
-void WorkQueue::advance(std::list<Batch>::iterator batch) {
+bool WorkQueue::advance(std::list<Batch>::iterator batch) {
     batch->offset = 0;
     batch->run = nullptr;
     batch->refused = 0;
     do ++batch->next;
     while (batch->next < batch->slices.size() && !batch->given_up.empty() && is_given_up(*batch, batch->head()));
-    if (batch->next == batch->slices.size()) batches_.erase(batch);
+    if (batch->next < batch->slices.size()) return true;
+    batches_.erase(batch);
+    return false;
 }
 
 Piece WorkQueue::begin(std::list<Batch>::iterator batch, uint64_t length) {
@@ -54,7 +56,7 @@ Piece WorkQueue::begin(std::list<Batch>::iterator batch, uint64_t length) {
     return piece;
 }
 
-void WorkQueue::refuse(std::list<Batch>::iterator batch, Error error, Endings& endings) {
+bool WorkQueue::refuse(std::list<Batch>::iterator batch, Error error, Endings& endings) {
     if (SliceRun* const run = batch->run) {
         run->all_begun = true;
         if (!run->error) run->error = std::move(error);
@@ -63,7 +65,7 @@ void WorkQueue::refuse(std::list<Batch>::iterator batch, Error error, Endings& e
         endings.fail(*batch->head().completion, std::move(error));
     }
     batch->blocked = false;
-    advance(batch);
+    return advance(batch);
 }
 
 void WorkQueue::end(SliceRun& run, Endings& endings) {

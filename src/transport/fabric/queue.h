@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "transport/fabric/endings.h"
+#include "transport/fabric/remote_keys.h"
 #include "transport/transport.h"
 
 namespace mooncake::fabric {
@@ -53,6 +54,7 @@ public:
         SliceRun* run = nullptr;  // of that slice, once something has
         bool blocked = false;     // waits for keys of that slice
         uint64_t refused = 0;     // rails (bits) that cannot carry what comes next
+        RemoteKeys::Answered answered{};  // to a question for keys of one of its slices
         std::vector<const Completion*> given_up{};
 
         const Slice& head() const noexcept { return slices[next]; }
@@ -68,8 +70,8 @@ public:
 
     /// Takes the next `length` bytes. The batch is gone afterwards when they were its last.
     Piece begin(std::list<Batch>::iterator batch, uint64_t length);
-    /// Fails the slice at the head: now, or with the last piece of it that has begun. The batch is gone afterwards when it was its last.
-    void refuse(std::list<Batch>::iterator batch, Error error, Endings& endings);
+    /// Fails the slice at the head: now, or with the last piece of it that has begun. False: it was the batch's last, which is gone.
+    bool refuse(std::list<Batch>::iterator batch, Error error, Endings& endings);
 
     /// A piece is over. Its slice is reported with its last one.
     void finish(const Piece& piece, Endings& endings);
@@ -80,7 +82,7 @@ public:
 
 private:
     static bool is_given_up(const Batch& batch, const Slice& slice) noexcept;
-    void advance(std::list<Batch>::iterator batch);
+    bool advance(std::list<Batch>::iterator batch);
     void end(SliceRun& run, Endings& endings);
 
     std::list<Batch> batches_;

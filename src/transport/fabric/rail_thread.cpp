@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/thread.h"
+#include "transport/fabric/endpoint_sockets.h"
 #include "transport/fabric/rail.h"
 
 namespace mooncake::fabric {
@@ -22,6 +23,7 @@ constexpr Duration kNapping = 20ms;      // and how long it is not
 constexpr Duration kNapMin = 20us;
 constexpr Duration kNapMax = 200us;
 constexpr Duration kCrowded = 200us;  // until a yielded core comes back
+constexpr Duration kDoze = 1ms;       // between looks while descriptors say nothing
 }  // namespace
 
 Result<std::unique_ptr<RailThread>> RailThread::start(const std::string& name, std::vector<Rail*> rails, std::optional<Duration> spin) {
@@ -62,11 +64,13 @@ void RailThread::run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
         const bool any = drive_rails(now);
         now = Clock::now();
-        if (slept) woken(*slept, any);
+        if (slept) woken(*slept, any, now);
         if (slept || any) polling_since = now;
         if (any) in_vain_ = 0;
+        if (any) futility_.found();
+        else if (futility_.wants_to_know(now)) futility_.told(now, received());
         slept.reset();
-        if (now - polling_since < alertness_.budget() && !is_driven(now)) {
+        if (now - polling_since < alertness_.budget() && !is_driven(now) && !futility_.dozing()) {
             ::sched_yield();  // whoever we wait for may need this very core
             const Time before = std::exchange(now, Clock::now());
             if (now - before > kCrowded) alertness_.crowded();
@@ -82,11 +86,22 @@ bool RailThread::is_driven(Time now) const noexcept {
 }
 
 /// Whether the descriptor was readable for a reason shows only where we find something, or where nothing of ours may have left it so.
-void RailThread::woken(Duration slept, bool found) {
+void RailThread::woken(Duration slept, bool found, Time now) {
+    if (!found) futility_.in_vain(now, slept);
     const bool stale = std::any_of(rails_.begin(), rails_.end(), [](const Rail* rail) { return rail->signalled(); });
     if (found || !stale) alertness_.woken(slept);
     // What peers do to us never shows, but does not lead to such a state either.
     else ++in_vain_;
+}
+
+std::optional<uint64_t> RailThread::received() const {
+    uint64_t total = 0;
+    for (const Rail* const rail : rails_) {
+        const auto here = bytes_received_at(rail->state().name);
+        if (!here) return std::nullopt;
+        total += *here;
+    }
+    return total;
 }
 
 /// Some providers leave their descriptor readable after a completion was read. Then we look by ourselves for a while, and when nothing
@@ -103,7 +118,7 @@ Duration RailThread::nap(Time now) {
 std::optional<Duration> RailThread::sleep() {
     sleeping_.store(true, std::memory_order_seq_cst);
     const Time now = Clock::now();
-    const Duration napping = nap(now);
+    const Duration napping = futility_.dozing() ? kDoze : nap(now);
     waited_.assign(1, {.fd = bell_.get(), .events = POLLIN, .revents = 0});
     Time wake = napping != Duration::zero() ? now + napping : Time::max();
     bool awake = false;

@@ -45,6 +45,43 @@ private:
     Duration budget_{};
 };
 
+/// Notices when a rail's descriptor is readable all the time although nothing happens: some providers' is, while a peer does not take what we
+/// send, or when there is no descriptor left for a connection that came. Since what peers do to us shows in the bytes that come alone, it
+/// asks for those, now and then, after many short sleeps in a row that ended for nothing. Pure.
+class Futility {
+public:
+    /// Something was found.
+    void found() noexcept {
+        since_ = Time{};
+        dozing_ = false;
+    }
+    /// A sleep ended because of a descriptor, and nothing was found.
+    void in_vain(Time now, Duration slept) noexcept {
+        if (slept > Alertness::kShortSleep) return found();
+        if (since_ == Time{}) since_ = now;
+    }
+    /// Whether to ask if bytes come.
+    bool wants_to_know(Time now) const noexcept {
+        return since_ != Time{} && now - since_ >= kSuspicious && now - asked_ >= kAskEvery;
+    }
+    /// `received`: so many have; nothing: nobody knows.
+    void told(Time now, std::optional<uint64_t> received) noexcept {
+        dozing_ = received && received == received_;
+        received_ = received;
+        asked_ = now;
+    }
+    /// The descriptors say nothing: look now and then instead.
+    bool dozing() const noexcept { return dozing_; }
+
+    static constexpr Duration kSuspicious = 20ms, kAskEvery = 100ms;
+
+private:
+    Time since_{};
+    Time asked_{};
+    std::optional<uint64_t> received_;
+    bool dozing_ = false;
+};
+
 /// Drives rails when nobody else does: without it, nothing that peers send to us would arrive. Polls while that pays off, then sleeps on
 /// the rails' descriptors.
 class RailThread {
@@ -65,12 +102,14 @@ private:
     bool drive_rails(Time now);
     /// How long, if it ended because of a rail.
     std::optional<Duration> sleep();
-    void woken(Duration slept, bool found);
+    void woken(Duration slept, bool found, Time now);
+    std::optional<uint64_t> received() const;
     bool is_driven(Time now) const noexcept;
     Duration nap(Time now);
 
     const std::vector<Rail*> rails_;
     Alertness alertness_;
+    Futility futility_;
     const UniqueFd bell_;                // an eventfd
     std::atomic<bool> sleeping_{false};  // or about to
     int in_vain_ = 0;                    // wakes in a row for which there was no reason

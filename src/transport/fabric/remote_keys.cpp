@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 namespace mooncake::fabric {
 
-void RemoteKeys::add(const ResolveAnswer& answer) {
+RemoteKeys::Answered RemoteKeys::add(const ResolveAnswer& answer, uint64_t asked_address) {
     if (answer.complete) chunks_.clear();
     for (const ChunkRecord& chunk : answer.chunks) {
         const uint64_t last = chunk.address + (chunk.length - 1);
@@ -18,6 +19,11 @@ void RemoteKeys::add(const ResolveAnswer& answer) {
         while (old != chunks_.end() && old->first <= last) old = chunks_.erase(old);
         chunks_.insert_or_assign(chunk.address, chunk);
     }
+    if (answer.complete) return {.first = 0, .last = std::numeric_limits<uint64_t>::max(), .generation = generation_};
+    // From what was asked for on nothing was left out, up to where there was no more room.
+    if (answer.chunks.empty()) return {};
+    const ChunkRecord& highest = answer.chunks.back();
+    return {.first = asked_address, .last = highest.address + (highest.length - 1), .generation = generation_};
 }
 
 const ChunkRecord* RemoteKeys::find(uint64_t address) const {
@@ -36,6 +42,13 @@ uint64_t RemoteKeys::covered(uint64_t address, uint64_t length) const {
         done += std::min(length - done, chunk->length - (address + done - chunk->address));
     }
     return done;
+}
+
+bool RemoteKeys::lacks(uint64_t address, uint64_t length, const Answered& answered) const {
+    if (length == 0 || address + (length - 1) < address) return true;
+    const uint64_t known = covered(address, length);
+    if (known == length || answered.generation != generation_) return false;
+    return address + known >= answered.first && address + known <= answered.last;
 }
 
 const ChunkRecord* RemoteKeys::any(uint32_t rail) const {

@@ -11,20 +11,33 @@ namespace mooncake::fabric {
 /// A peer's memory as far as it told us. Not thread-safe.
 class RemoteKeys {
 public:
-    /// Adds what it said; where that differs from what we knew, it counts.
-    void add(const ResolveAnswer& answer);
-    void clear() { chunks_.clear(); }
+    /// Addresses of which an answer said everything: what is not known there is not registered. Holds for what was submitted before it was
+    /// asked for, since the peer may register more at any time.
+    struct Answered {
+        uint64_t first = 1, last = 0;  // first > last: nothing
+        uint64_t generation = 0;
+    };
+
+    /// Adds what it said to a question; where that differs from what we knew, it counts.
+    Answered add(const ResolveAnswer& answer, uint64_t asked_address);
+    void clear() {
+        chunks_.clear();
+        ++generation_;
+    }
     bool empty() const noexcept { return chunks_.empty(); }
 
     /// The chunk around an address; null: not known.
     const ChunkRecord* find(uint64_t address) const;
     /// How many bytes from the address on are known without a gap, at most `length`.
     uint64_t covered(uint64_t address, uint64_t length) const;
+    /// Whether some of it is not registered at the peer, as an answer told. Also for a range that wraps around.
+    bool lacks(uint64_t address, uint64_t length, const Answered& answered) const;
     /// Any chunk with a key of that rail; null: none.
     const ChunkRecord* any(uint32_t rail) const;
 
 private:
     std::map<uint64_t, ChunkRecord> chunks_;  // by address; apart
+    uint64_t generation_ = 0;                 // counts how often they were forgotten
 };
 
 }  // namespace mooncake::fabric

@@ -77,7 +77,7 @@ public:
     ~TransportHost();
 
     Transport& transport() { return *transport_; }
-    ControlPlane& control() { return control_; }
+    LocalControl& control() { return control_; }
     SegmentDescriptor describe() const;
     /// As Engine::register_memory. The result stays valid until it is removed.
     const MemoryRegion* add(const MemoryRegion& region);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +34,8 @@ public:
     LocalControl& operator=(const LocalControl&) = delete;
 
     uint16_t port() const noexcept { return port_; }
+    /// Calls that came here.
+    uint64_t answered() const noexcept { return answered_.load(); }
 
     void serve(std::string transport, Handler handler) override {
         std::shared_ptr<Served> before, fresh;
@@ -61,6 +64,7 @@ public:
             Lock lock(target->mutex_);
             served = target->served_[transport];
         }
+        ++target->answered_;
         const Gate::Pass pass = served ? served->gate.enter() : Gate::Pass();
         if (!pass) return fail(Code::kNotSupported, "{} has no transport {}", peer.name, transport);
         return served->handler(request);
@@ -84,6 +88,7 @@ private:
 
     const Incarnation own_;
     uint16_t port_ = 0;
+    std::atomic<uint64_t> answered_{0};
     Gate calls_;  // a call to us is inside
     Mutex mutex_;
     std::map<std::string, std::shared_ptr<Served>> served_ MC_GUARDED_BY(mutex_);

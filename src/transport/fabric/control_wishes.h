@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "transport/fabric/doubts.h"
+#include "transport/fabric/wire.h"
+
+namespace mooncake::fabric {
+
+/// What is to be asked of a target over the control plane.
+struct Wishes {
+    bool look = false;      // whether it is there, and what became of its endpoints
+    bool announce = false;  // tell it the addresses we write from
+    std::vector<ResolveRequest> ranges;
+    Doubts fences;
+
+    bool empty() const noexcept { return !look && !announce && ranges.empty() && fences.empty(); }
+};
+
+/// Gathers wishes while one task at a time sees to those before. As long as there are wishes, somebody sees to them: who adds some calls
+/// begin() and, if told so, starts the task, which calls take() until that is empty. Not thread-safe: belongs to the peer.
+class ControlWishes {
+public:
+    void look() noexcept { wishes_.look = true; }
+    void announce() noexcept { wishes_.announce = true; }
+    void keys(const ResolveRequest& range) { wishes_.ranges.push_back(range); }
+    void fence(uint32_t remote, uint64_t epoch) { wishes_.fences.emplace(remote, epoch); }
+    void fence(const Doubts& doubts) { wishes_.fences.insert(doubts.begin(), doubts.end()); }
+    /// Nobody needs them any more.
+    void drop_keys() { wishes_.ranges.clear(); }
+
+    /// True: a task has to be started for them.
+    bool begin() noexcept {
+        if (asking_ || wishes_.empty()) return false;
+        asking_ = true;
+        return true;
+    }
+    /// What to ask now. Empty: nothing; the task is over.
+    Wishes take() {
+        asking_ = !wishes_.empty();
+        return std::exchange(wishes_, {});
+    }
+    /// They got no answer.
+    void again(const Wishes& wishes) {
+        wishes_.look |= wishes.look;
+        wishes_.announce |= wishes.announce;
+        wishes_.ranges.insert(wishes_.ranges.end(), wishes.ranges.begin(), wishes.ranges.end());
+        fence(wishes.fences);
+    }
+    /// The task is over, whatever is wished.
+    void stop() noexcept { asking_ = false; }
+    bool asking() const noexcept { return asking_; }
+
+private:
+    Wishes wishes_;
+    bool asking_ = false;
+};
+
+}  // namespace mooncake::fabric
