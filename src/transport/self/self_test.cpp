@@ -97,6 +97,35 @@ TEST_F(SelfTransport, MovesOverlappingRangesInMoreThreadsThanSectionsHaveSlots) 
         });
 }
 
+TEST_F(SelfTransport, APeerMayGoWithTheEndOfItsLastTransfer) {
+    /// Whoever is told of the end may have been the last to hold the peer, and is told on a thread of the pool.
+    struct LastHolder final : CompletionHook {
+        void on_done(Completion&) noexcept override {
+            submitted.wait();
+            peer.reset();
+            gone.count_down();
+        }
+        std::unique_ptr<Peer> peer;
+        std::latch submitted{1}, gone{1};
+    };
+    for (int round = 0; round < 20; ++round) {
+        LastHolder holder;
+        holder.peer = pair.connect();
+        Completion completion(nullptr, &holder);
+        completion.add(2);
+        // The first is copied in parts, by more than one thread.
+        const Slice slices[] = {
+            {.local = area.data(), .remote = area.address() + (4 << 20), .length = 4 << 20, .completion = &completion, .region = region},
+            {.local = area.data(), .remote = area.address() + 64, .length = 64, .completion = &completion, .region = region}};
+        holder.peer->submit(Direction::kWrite, slices, Submit::kLeave);
+        holder.submitted.count_down();
+        holder.gone.wait();
+    }
+    ASSERT_TRUE(transfer(*peer, Direction::kWrite, {.local = area.data(), .remote = area.address() + 64, .length = 64, .region = region},
+                         Submit::kLeave))
+        << "the pool goes on";
+}
+
 TEST_F(SelfTransport, ReportsMemoryThatCannotBeWritten) {
     const TestMemory sealed(64 << 10);
     MemoryRegion read_only = sealed.region(0, sealed.length());
