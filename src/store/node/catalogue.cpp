@@ -7,6 +7,7 @@
 #include <memory_resource>
 #include <optional>
 
+#include "base/heap.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -168,7 +169,16 @@ void Catalogue::begin_stream() {
 }
 
 void Catalogue::apply(const FeedView& update, Time now) {
-    Lock lock(mutex_);
+    bool shrunk = false;
+    {
+        Lock lock(mutex_);
+        apply_locked(update, now);
+        shrunk = (!update.dropped.empty() || update.complete) && values_.shrunk(count_values());
+    }
+    if (shrunk) return_free_memory();
+}
+
+void Catalogue::apply_locked(const FeedView& update, Time now) {
     if (update.reset) begin_stream();
     Lent* lent = nullptr;  // words of one segment mostly stand together
     const auto ranges_of = [&](const SegmentId& segment) MC_REQUIRES(mutex_) {
@@ -252,6 +262,10 @@ bool Catalogue::lends() const {
 
 size_t Catalogue::objects() const {
     Lock lock(mutex_);
+    return count_values();
+}
+
+size_t Catalogue::count_values() const {
     size_t count = 0;
     for (const auto& [id, lent] : segments_) count += lent->ranges.values();
     return count;

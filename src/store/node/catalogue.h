@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/heap.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
 #include "store/node/held_ranges.h"
@@ -19,7 +20,7 @@
 namespace mooncake::store {
 
 /// What the segments of this process hold, as the master's feed tells it. When a master is lost, its successor learns it from here.
-/// Thread-safe. About 70 bytes per entry, and its key.
+/// Thread-safe. About 70 bytes per entry, and its key; when most of very many have gone, the system gets their memory back.
 ///
 /// A stream that begins anew does not make it forget at once: until that stream is complete, what it has not told yet stays, so that a
 /// master lost in the middle takes nothing with it.
@@ -46,6 +47,8 @@ public:
     size_t memory_bytes() const;
 
 private:
+    static constexpr size_t kValuesWorthReturning = 200'000;  // some ten megabytes
+
     struct Lent {
         SegmentSpec spec;
         HeldRanges ranges;
@@ -54,6 +57,8 @@ private:
 
     Lent* find(const SegmentId& segment) MC_REQUIRES(mutex_);
     void begin_stream() MC_REQUIRES(mutex_);
+    void apply_locked(const FeedView& update, Time now) MC_REQUIRES(mutex_);
+    size_t count_values() const MC_REQUIRES(mutex_);
     bool report_segment(const SegmentId& id, size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const;
 
     mutable Mutex mutex_;
@@ -62,6 +67,7 @@ private:
     bool exact_ MC_GUARDED_BY(mutex_) = true;       // nothing but what is written here can be in use
     bool streaming_ MC_GUARDED_BY(mutex_) = false;  // a stream began and is not complete yet
     bool round_ MC_GUARDED_BY(mutex_) = false;      // flips with each stream; tells its words from earlier ones
+    ShrinkWatch values_ MC_GUARDED_BY(mutex_){kValuesWorthReturning};
 };
 
 }  // namespace mooncake::store

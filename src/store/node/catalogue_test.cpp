@@ -432,4 +432,28 @@ TEST(CatalogueCost, ManyEntriesTakeLittleMemory) {
     EXPECT_LT(bytes / kCount, 180U);
 }
 
+TEST_F(CatalogueTest, GivesMemoryBackWhenMostOfVeryManyValuesHaveGone) {
+    constexpr uint64_t kValues = 250'000, kBatch = 10'000;
+    uint64_t sequence = 0;
+    for (uint64_t first = 1; first <= kValues; first += kBatch) {
+        FeedUpdate update{.sequence = ++sequence};
+        for (uint64_t generation = first; generation < first + kBatch; ++generation) {
+            update.planned.push_back(planned(generation, generation * 128, std::to_string(generation)));
+            update.filled.push_back(filled(generation));
+        }
+        catalogue_.apply(update, kStart);
+    }
+    ASSERT_EQ(catalogue_.objects(), kValues);
+    const uint64_t before = free_memory_returns();
+    for (uint64_t first = 1; first <= kValues; first += kBatch) {
+        FeedUpdate update{.sequence = ++sequence};
+        for (uint64_t generation = first; generation < first + kBatch; ++generation)
+            update.dropped.push_back({.segment = kSegment, .generation = generation});
+        catalogue_.apply(update, kStart);
+    }
+    EXPECT_EQ(catalogue_.objects(), 0U);
+    EXPECT_GE(free_memory_returns(), before + 1);
+    EXPECT_LE(free_memory_returns(), before + 2) << "not with every update";
+}
+
 }  // namespace mooncake::store

@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "net/address.h"
 #include "rpc/rpc.h"
+#include "store/node/batch_limits.h"
+#include "store/protocol/joined_replies.h"
 #include "store/protocol/messages.h"
 
 namespace mooncake::store {
@@ -48,34 +50,45 @@ public:
     }
 
     Result<PutStartReply> put_start(const PutStartRequest& request, bool replace, Deadline deadline,
-                                    const std::function<void()>& meanwhile) override {
-        auto reply = ask(*calls_, Method::kStorePutStart, encode_put_start_request(request, replace), decode_put_start_reply, deadline,
-                         meanwhile);
-        return of_length(std::move(reply), &PutStartReply::items, request.items.size());
-    }
+                                    const std::function<void()>& meanwhile) override;
     Result<CodesReply> put_end(const PutEndRequest& request, Deadline deadline) override {
-        return codes(Method::kStorePutEnd, encode_put_end_request(request), request.items.size(), deadline);
+        return in_parts(request, &PutEndRequest::items, [&](const PutEndRequest& part) {
+            return codes(Method::kStorePutEnd, encode_put_end_request(part), part.items.size(), deadline);
+        });
     }
     Result<CodesReply> put_revoke(const PutRevokeRequest& request, Deadline deadline) override {
-        return codes(Method::kStorePutRevoke, encode_put_revoke_request(request), request.items.size(), deadline);
+        return in_parts(request, &PutRevokeRequest::items, [&](const PutRevokeRequest& part) {
+            return codes(Method::kStorePutRevoke, encode_put_revoke_request(part), part.items.size(), deadline);
+        });
     }
     Result<GetReply> get_replicas(const KeysRequest& request, Deadline deadline) override {
-        auto reply = ask(*calls_, Method::kStoreGetReplicas, encode_keys_request(request), decode_get_reply, deadline);
-        return of_length(std::move(reply), &GetReply::items, request.keys.size());
+        uint64_t epoch = 0;  // segments are numbered by each life of a master anew
+        return in_parts(request, &KeysRequest::keys, [&](const KeysRequest& part) -> Result<GetReply> {
+            auto reply = ask(*calls_, Method::kStoreGetReplicas, encode_keys_request(part), decode_get_reply, deadline);
+            if (reply && epoch != 0 && reply->epoch != epoch) return fail(Code::kUnavailable, "the master was replaced meanwhile");
+            if (reply) epoch = reply->epoch;
+            return of_length(std::move(reply), &GetReply::items, part.keys.size());
+        });
     }
     Result<ExistReply> exist(const KeysRequest& request, Deadline deadline) override {
-        auto reply = ask(*calls_, Method::kStoreExist, encode_keys_request(request), decode_exist_reply, deadline);
-        return of_length(std::move(reply), &ExistReply::results, request.keys.size());
+        return in_parts(request, &KeysRequest::keys, [&](const KeysRequest& part) {
+            auto reply = ask(*calls_, Method::kStoreExist, encode_keys_request(part), decode_exist_reply, deadline);
+            return of_length(std::move(reply), &ExistReply::results, part.keys.size());
+        });
     }
     Result<CodesReply> remove(const RemoveRequest& request, Deadline deadline) override {
-        return codes(Method::kStoreRemove, encode_remove_request(request), request.keys.size(), deadline);
+        return in_parts(request, &RemoveRequest::keys, [&](const RemoveRequest& part) {
+            return codes(Method::kStoreRemove, encode_remove_request(part), part.keys.size(), deadline);
+        });
     }
     Result<int64_t> remove_matching(std::string_view tenant, std::string_view pattern, bool force, Deadline deadline) override {
         return ask(*calls_, Method::kStoreRemoveMatching, encode_remove_matching_request(tenant, pattern, force),
                    decode_remove_matching_reply, deadline);
     }
     Result<CodesReply> replica_clear(const ReplicaClearRequest& request, Deadline deadline) override {
-        return codes(Method::kStoreReplicaClear, encode_replica_clear_request(request), request.keys.size(), deadline);
+        return in_parts(request, &ReplicaClearRequest::keys, [&](const ReplicaClearRequest& part) {
+            return codes(Method::kStoreReplicaClear, encode_replica_clear_request(part), part.keys.size(), deadline);
+        });
     }
 
     Result<StoreCode> mount(const MountRequest& request, Deadline deadline) override {
@@ -139,6 +152,28 @@ private:
         MC_ASSIGN_OR_RETURN(const rpc::Bytes reply, client.call(*address_, method, body, deadline, meanwhile));
         return decode(reply);
     }
+    Result<PutStartReply> start_some(const PutStartRequest& request, bool replace, Deadline deadline,
+                                     const std::function<void()>& meanwhile) {
+        auto reply = ask(*calls_, Method::kStorePutStart, encode_put_start_request(request, replace), decode_put_start_reply, deadline,
+                         meanwhile);
+        return of_length(std::move(reply), &PutStartReply::items, request.items.size());
+    }
+    /// Asks for as many items at a time as a master takes.
+    template <typename Request, typename Items, typename Ask>
+    static auto in_parts(const Request& request, Items Request::*items, Ask&& ask) -> decltype(ask(request)) {
+        size_t count = first_request(request.*items);
+        if (count == (request.*items).size()) return ask(request);
+        Request part = request;
+        typename std::remove_reference_t<decltype(*ask(request))> joined;
+        for (Items left = request.*items; !left.empty(); left = left.subspan(count)) {
+            count = first_request(left);
+            part.*items = left.first(count);
+            auto reply = ask(part);
+            if (!reply) return reply;
+            append(joined, std::move(*reply));
+        }
+        return joined;
+    }
     Result<CodesReply> codes(Method method, const rpc::Bytes& body, size_t count, Deadline deadline) {
         return of_length(ask(*calls_, method, body, decode_codes_reply, deadline), &CodesReply::codes, count);
     }
@@ -155,6 +190,36 @@ private:
     const std::unique_ptr<rpc::Client> liveness_;
     const std::unique_ptr<rpc::Client> feed_;
 };
+
+Result<PutStartReply> MasterLink::put_start(const PutStartRequest& request, bool replace, Deadline deadline,
+                                            const std::function<void()>& meanwhile) {
+    PutStartReply joined;
+    if (!is_expressible(request.config) || request.tenant.size() > kNameBytesMax) {
+        joined.items.resize(request.items.size(), {.code = StoreCode::kInvalidParams});
+        return joined;
+    }
+    if (first_request(request.items) == request.items.size()) return start_some(request, replace, deadline, meanwhile);
+    joined.items.resize(request.items.size(), {.code = StoreCode::kInvalidParams});  // what is too much for any request
+    const std::function<void()>* work = &meanwhile;
+    for (const std::vector<uint32_t>& positions : plan_put_start(request.items)) {
+        std::vector<PutItem> items;
+        for (const uint32_t position : positions) items.push_back(request.items[position]);
+        PutStartRequest part = request;
+        part.items = items;
+        MC_ASSIGN_OR_RETURN(const PutStartReply reply, start_some(part, replace, deadline, work == nullptr ? nullptr : *work));
+        work = nullptr;
+        if (joined.epoch != 0 && reply.epoch != joined.epoch) return fail(Code::kUnavailable, "the master was replaced meanwhile");
+        joined.epoch = reply.epoch;
+        joined.retry_after = std::max(joined.retry_after, reply.retry_after);
+        const auto replicas = static_cast<uint32_t>(joined.replicas.size());
+        for (size_t i = 0; i < items.size(); ++i) {
+            joined.items[positions[i]] = reply.items[i];
+            joined.items[positions[i]].first_replica += replicas;
+        }
+        joined.replicas.insert(joined.replicas.end(), reply.replicas.begin(), reply.replicas.end());
+    }
+    return joined;
+}
 
 uint64_t MasterLink::follow(const ClientId& client, Feed feed) {
     if (!address_) {

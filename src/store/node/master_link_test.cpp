@@ -34,7 +34,7 @@ public:
     using Held = std::unique_ptr<rpc::Responder>;
 
     explicit Desk(uint16_t port = 0) {
-        auto server = rpc::Server::create({.port = port, .hello = {.incarnation = Incarnation::random()}});
+        auto server = rpc::Server::create({.port = port, .message_bytes_max = 64 << 20, .hello = {.incarnation = Incarnation::random()}});
         MC_CHECK(server.has_value());
         server_ = std::move(*server);
         for (auto method = static_cast<uint16_t>(Method::kStoreExist); method <= static_cast<uint16_t>(Method::kStoreEndTask); ++method)
@@ -176,6 +176,93 @@ TEST_F(MasterLinkTest, AnAnswerOfTheWrongLengthOrWithoutSenseIsCorrupt) {
     desk_.answer(Method::kStoreRemove, [](auto) { return Bytes(40, std::byte{0xee}); });
     EXPECT_EQ(master_->exist({.keys = keys}, soon()).error().code(), Code::kCorrupt);
     EXPECT_EQ(master_->remove({.keys = keys}, soon()).error().code(), Code::kCorrupt);
+}
+
+TEST_F(MasterLinkTest, ABatchOfAnyLengthIsAskedInPartsThatAMasterTakes) {
+    const std::vector<std::string_view> keys(2 * kKeysMax + 5, "k");
+    size_t calls = 0;
+    desk_.answer(Method::kStoreExist, [&](auto body) {
+        ExistReply reply{.promise = 1s + std::chrono::seconds(++calls)};
+        reply.results.resize(decode_keys_request(body)->keys.size(), static_cast<int32_t>(calls));
+        return encode_exist_reply(reply);
+    });
+    desk_.answer(Method::kStoreRemove, [](auto body) {
+        CodesReply reply;
+        reply.codes.resize(decode_remove_request(body)->keys.size(), StoreCode::kObjectHasLease);
+        return encode_codes_reply(reply);
+    });
+    const auto there = master_->exist({.keys = keys}, soon());
+    ASSERT_TRUE(there) << there.error().to_string();
+    ASSERT_EQ(there->results.size(), keys.size());
+    EXPECT_EQ(there->results.front(), 1);
+    EXPECT_EQ(there->results.back(), static_cast<int32_t>(calls));
+    EXPECT_EQ(there->promise, 2s) << "the shortest one";
+    EXPECT_GT(calls, 2u);
+    const auto removed = master_->remove({.keys = keys}, soon());
+    ASSERT_TRUE(removed) << removed.error().to_string();
+    EXPECT_EQ(removed->codes.size(), keys.size());
+    EXPECT_EQ(removed->codes.back(), StoreCode::kObjectHasLease);
+}
+
+TEST_F(MasterLinkTest, TheAnswersToPartsOfAGetAndAPutFitTogether) {
+    constexpr size_t kKeys = (size_t{1} << 18) + 7;
+    uint64_t epoch = 9;
+    desk_.answer(Method::kStoreGetReplicas, [&](auto body) {
+        GetReply reply{.lease = 1s, .epoch = epoch};
+        const auto received = decode_keys_request(body);
+        for (size_t i = 0; i < received->keys.size(); ++i) {
+            reply.items.push_back({.first_replica = static_cast<uint32_t>(i), .replica_count = 1});
+            reply.replicas.push_back({.segment = 1, .offset = reply.items.size()});
+        }
+        return encode_get_reply(reply);
+    });
+    const std::vector<std::string_view> keys(kKeys, "k");
+    const auto found = master_->get_replicas({.keys = keys}, soon());
+    ASSERT_TRUE(found) << found.error().to_string();
+    ASSERT_EQ(found->items.size(), kKeys);
+    EXPECT_EQ(found->items.back().first_replica, kKeys - 1);
+    EXPECT_EQ(found->replicas.back().offset, 7u) << "of the second part";
+
+    desk_.answer(Method::kStorePutStart, [&](auto body) {
+        const auto received = decode_put_start_request(body);
+        PutStartReply reply{.epoch = epoch};
+        for (const PutItem& item : received->items) {
+            const auto position = static_cast<uint32_t>(reply.items.size());
+            reply.items.push_back({.first_replica = position, .replica_count = 1, .generation = item.length});
+            reply.replicas.push_back({.segment = 1, .offset = item.length});
+        }
+        return encode_put_start_reply(reply);
+    });
+    std::vector<PutItem> items(kKeys, {.key = "k"});
+    for (size_t i = 0; i < items.size(); ++i) items[i].length = i + 1;
+    items.front().group = items.back().group = "g";
+    const auto started = master_->put_start({.client = kClient, .request_id = 1, .config = {}, .items = items}, false, soon());
+    ASSERT_TRUE(started) << started.error().to_string();
+    for (size_t i = 0; i < items.size(); ++i) {
+        ASSERT_EQ(started->items[i].generation, i + 1);
+        ASSERT_EQ(started->replicas[started->items[i].first_replica].offset, i + 1);
+    }
+}
+
+TEST_F(MasterLinkTest, NumbersOfTwoLivesOfAMasterAreNotMixed) {
+    uint64_t epoch = 1;
+    desk_.answer(Method::kStoreGetReplicas, [&](auto body) {
+        GetReply reply{.epoch = epoch++};
+        reply.items.resize(decode_keys_request(body)->keys.size(), {.code = StoreCode::kObjectNotFound});
+        return encode_get_reply(reply);
+    });
+    const std::vector<std::string_view> keys(kKeysMax + 1, "k");
+    const auto found = master_->get_replicas({.keys = keys}, soon());
+    ASSERT_FALSE(found);
+    EXPECT_EQ(found.error().code(), Code::kUnavailable);
+}
+
+TEST_F(MasterLinkTest, AWriteThatCannotBeExpressedIsRefusedWithoutAsking) {
+    const PutItem item{.key = "k", .length = 1};
+    const WriteConfig config{.preferred_segments = {std::string(kNameBytesMax + 1, 'a')}};
+    const auto started = master_->put_start({.client = kClient, .config = config, .items = {&item, 1}}, false, soon());
+    ASSERT_TRUE(started) << started.error().to_string();
+    EXPECT_EQ(started->items.at(0).code, StoreCode::kInvalidParams);
 }
 
 TEST_F(MasterLinkTest, FollowsAFeedToItsLastWord) {
