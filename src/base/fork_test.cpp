@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/thread_annotations.h"
 #include "base/unique_fd.h"
 
 namespace mooncake {
@@ -46,6 +47,22 @@ TEST(Fork, NamedDescriptorsAreClosedInTheChildOnly) {
     EXPECT_EQ(in_child([&] { return !is_open(closed.get()) && is_open(kept.get()) && is_open(released.get()); }), 0);
     EXPECT_TRUE(is_open(closed.get()));
     keep_in_child(closed.get());
+}
+
+TEST(Fork, AProcessHasItsOwnEvenWhileAThreadOfItsParentHoldsTheLock) {
+    struct Guarded {
+        Mutex mutex;
+        int value = 0;
+    };
+    static constinit PerProcess<Guarded> each;
+    each.get().value = 7;
+    const Lock held_across_the_fork(each.get().mutex);
+    EXPECT_EQ(in_child([] {
+                  const Lock lock(each.get().mutex);
+                  return each.get().value == 0;
+              }),
+              0);
+    EXPECT_EQ(each.get().value, 7);
 }
 
 TEST(Fork, AGrandchildKeepsWhatItsParentOpenedUnderAClosedNumber) {
