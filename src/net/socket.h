@@ -61,7 +61,8 @@ Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadl
 /// TCP_NODELAY and keep-alive: a peer whose machine vanished is noticed within about 15 s also when nothing is sent. Of a connected one that
 /// does not leave this machine also the congestion control.
 void tune(int fd) noexcept;
-/// The connection fails when bytes it sent stay unconfirmed for so long; keep-alive does not run meanwhile, and repeats come ever more slowly.
+/// The connection fails when bytes it sent stay unconfirmed for so long; keep-alive does not run meanwhile, and repeats come ever more slowly. It is
+/// also the time after which keep-alive gives up, instead of the one of tune().
 void limit_unconfirmed(int fd, Duration time) noexcept;
 
 /// Sends or receives exactly these bytes on a non-blocking socket. For handshakes, not for data.

@@ -25,11 +25,8 @@ public:
     explicit Core(ClientOptions options) : options_(std::move(options)) {
         options_.connect_timeout = std::min(options_.connect_timeout, kTimeoutMax);
         options_.idle_timeout = std::min(options_.idle_timeout, kTimeoutMax);
-        for (int i = 0; i < std::max(options_.threads, 1); ++i) {
-            auto loop = IoLoop::start(format_text("mc-rpc-call-{}", i));
-            if (loop) loops_.push_back(std::move(*loop));
-            else failure_ = std::move(loop).error();
-        }
+        WriteLock lock(mutex_);
+        (void)start_loops();  // what cannot be had now is tried again by the calls that need it
     }
 
     /// The channel to an address. `retired`: the one we got before, which cannot be used any more.
@@ -43,7 +40,7 @@ public:
         if (target.port == 0) return fail(Code::kInvalidArgument, "rpc to {}: an address needs a port", address);
         WriteLock lock(mutex_);
         if (stopped_) return fail(Code::kCancelled, "rpc to {}: call: client stopped", address);
-        if (loops_.empty()) return Unexpected(failure_);
+        MC_RETURN_IF_ERROR(start_loops());
         auto& slot = by_address_[address];
         if (slot && slot != retired) return slot;
         if (slot) by_number_.erase(slot->number());
@@ -74,18 +71,24 @@ public:
 
     /// Callbacks run on a loop, unless there is none any more.
     void fail_soon(const Callback& callback, const Error& error) {
-        if (!loops_.empty() && loops_[0]->post([callback, error] { callback(Unexpected(error)); })) return;
-        callback(Unexpected(error));
+        std::shared_ptr<IoLoop> loop;
+        {
+            ReadLock lock(mutex_);
+            if (!loops_.empty()) loop = loops_[0];
+        }
+        if (!loop || !loop->post([callback, error] { callback(Unexpected(error)); })) callback(Unexpected(error));
     }
 
     void stop() {
         std::vector<std::shared_ptr<Channel>> channels;
+        std::vector<std::shared_ptr<IoLoop>> loops;
         {
             WriteLock lock(mutex_);
             stopped_ = true;
             for (const auto& [number, channel] : by_number_) channels.push_back(channel);
+            loops = loops_;
         }
-        for (const auto& loop : loops_) {
+        for (const auto& loop : loops) {
             loop->stop([&] {
                 for (const auto& channel : channels)
                     if (channel->loop() == loop.get()) channel->shut_down();
@@ -94,6 +97,16 @@ public:
     }
 
 private:
+    /// All of them, or at least one. A call of every new peer comes by: short of threads or descriptors, each tries again.
+    Result<> start_loops() MC_REQUIRES(mutex_) {
+        while (loops_.size() < static_cast<size_t>(std::max(options_.threads, 1))) {
+            auto loop = IoLoop::start(format_text("mc-rpc-call-{}", loops_.size()));
+            if (loop) loops_.push_back(std::move(*loop));
+            else if (loops_.empty()) return Unexpected(std::move(loop).error());
+            else break;
+        }
+        return {};
+    }
     void remove(Channel& channel) {
         WriteLock lock(mutex_);
         const auto found = by_address_.find(channel.address());
@@ -102,9 +115,8 @@ private:
     }
 
     ClientOptions options_;
-    std::vector<std::shared_ptr<IoLoop>> loops_;
-    Error failure_;
     SharedMutex mutex_;
+    std::vector<std::shared_ptr<IoLoop>> loops_ MC_GUARDED_BY(mutex_);
     bool stopped_ MC_GUARDED_BY(mutex_) = false;
     uint64_t next_number_ MC_GUARDED_BY(mutex_) = 0;
     std::unordered_map<std::string, std::shared_ptr<Channel>> by_address_ MC_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/system/system_error.hpp>
 
 #include <thread>
 #include <utility>
@@ -26,6 +27,9 @@ constexpr size_t kScratchBytes = 64 << 10;
 
 struct IoLoop::Impl {
     asio::io_context context{1};
+    // Asio makes its epoll set with the first object that needs it, and throws where no descriptor is left: better here, in start(), than on the
+    // loop's thread.
+    asio::steady_timer first_user{context};
     asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
     std::unique_ptr<std::byte[]> scratch{new std::byte[kScratchBytes]};
     std::thread::id thread_id;
@@ -63,11 +67,11 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(const std::string& thread_name) {
         std::shared_ptr<IoLoop> loop(new IoLoop());
         Impl& impl = *loop->impl_;
         Lock lock(impl.stop_mutex);
-        impl.thread = start_thread(thread_name, [&impl] { impl.run(); });
+        MC_ASSIGN_OR_RETURN(impl.thread, try_start_thread(thread_name, [&impl] { impl.run(); }));
         impl.thread_id = impl.thread.get_id();
         return loop;
-    } catch (const std::system_error& failure) {
-        return fail_errno(Code::kUnavailable, failure.code().value(), "cannot start an i/o thread: {}", failure.what());
+    } catch (const boost::system::system_error& failure) {  // is not a std::system_error
+        return fail_errno(Code::kUnavailable, failure.code().value(), "cannot make an epoll set");
     }
 }
 

@@ -46,10 +46,11 @@ public:
         : socket_(std::move(socket)), shared_(std::move(shared)), lanes_(lanes) {}
 
     void open() {
+        if (!socket_) return;  // closed meanwhile
         auto watch = IoLoop::Watch::open(*lanes_[0].loop, socket_.fd());
         if (!watch) {
-            MC_LOG_ERROR("rpc port {} cannot be served: {}", shared_->port, watch.error().to_string());
-            return;
+            MC_LOG_WARNING_EVERY(10s, "rpc port {} cannot be served now: {}", shared_->port, watch.error().to_string());
+            return after_pause([](Acceptor& self) { self.open(); });
         }
         watch_ = std::move(*watch);
         watch_->wait_readable(shared_from_this());
@@ -81,8 +82,11 @@ private:
     /// The waiting connections would wake us at once: give others time to close some.
     void pause(int status) {
         MC_LOG_WARNING_EVERY(10s, "rpc port {} cannot accept connections now: errno {}", shared_->port, status);
+        after_pause([](Acceptor& self) { self.on_readable(); });
+    }
+    void after_pause(void (*task)(Acceptor&)) {
         if (!timer_) timer_ = std::make_unique<IoLoop::Timer>(*lanes_[0].loop);
-        timer_->set(Clock::now() + kAcceptPause, [self = shared_from_this()] { self->on_readable(); });
+        timer_->set(Clock::now() + kAcceptPause, [self = shared_from_this(), task] { task(*self); });
     }
 
     void take(net::Socket socket) {
@@ -92,6 +96,8 @@ private:
         }
         shared_->connections.fetch_add(1, std::memory_order_relaxed);
         net::tune(socket.fd());
+        // A host that vanished with an answer under way: keep-alive does not run then, and the kernel would repeat it for a quarter of an hour.
+        net::limit_unconfirmed(socket.fd(), shared_->options.idle_body_timeout);
         std::string address = peer_text(socket.fd());
         Lane& lane = lanes_[next_++ % lanes_.size()];
         if (lane.loop->on_loop()) return lane.sessions->add(std::move(socket), std::move(address));

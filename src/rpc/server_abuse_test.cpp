@@ -88,15 +88,17 @@ TEST_F(ServerAbuse, AnIdleConnectionIsKept) {
 }
 
 TEST_F(ServerAbuse, ASlowButSteadySenderIsServed) {
-    TestServer server({.idle_body_timeout = 500ms});
+    TestServer server({.idle_body_timeout = 1s});
     RawPeer slow = RawPeer::connect(server.port());
     ASSERT_TRUE(slow.hello());
-    const Bytes frame = frame_bytes(request(1), bytes_of("0123456789"));
-    for (const std::byte& byte : frame) {
+    const std::string text(100, 'x');
+    const Time begin = Clock::now();
+    for (const std::byte& byte : frame_bytes(request(1), bytes_of(text))) {
+        EXPECT_FALSE(slow.closed_by_peer(10ms));  // longer in sum than the time-out, shorter each
         ASSERT_TRUE(slow.send({&byte, 1}));
-        std::this_thread::sleep_for(20ms);  // longer in sum than the time-out, shorter each
     }
-    EXPECT_EQ(text_of(slow.read_frame()->body), "0123456789");
+    EXPECT_GT(Clock::now() - begin, 1s);
+    EXPECT_EQ(text_of(slow.read_frame()->body), text);
 }
 
 TEST_F(ServerAbuse, FramesSplitAtEveryByteAreUnderstood) {
@@ -251,7 +253,7 @@ TEST_F(ServerAbuse, AClientThatReadsNoRepliesOfOtherThreadsIsDropped) {
     ASSERT_TRUE(deaf.send_frame(request(1, kHold), {}));
     ASSERT_TRUE(deaf.send_frame(request(2, kHold), {}));
     const auto large = server.take_held(), last = server.take_held();
-    std::this_thread::sleep_for(150ms);  // the timer that watched over the hello is over
+    EXPECT_FALSE(deaf.closed_by_peer(150ms));  // by the end of which the timer that watched over the hello is over
     large->reply(Bytes(32 << 20));
     EXPECT_FALSE(last->abandoned());
     EXPECT_TRUE(eventually([&] { return last->abandoned(); }));
