@@ -14,7 +14,9 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/system/system_error.hpp>
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <optional>
 #include <thread>
@@ -40,30 +42,57 @@ constexpr uint64_t kDrainBytesMax = 1 << 20;
 
 class Session;
 
-/// The connections that live, so that stop() can reach and await them. Thread-safe.
+/// The connections that live, so that stop() can reach and await them, and those that wait for a request. Thread-safe.
 class SessionTable {
 public:
-    /// Zero when there are already `max`.
-    uint64_t add(size_t max) {
+    uint64_t add() {
         Lock lock(mutex_);
-        if (sessions_.size() >= max) return 0;
-        sessions_.emplace(++last_id_, std::weak_ptr<Session>());
+        sessions_.emplace(++last_id_, Entry{});
         return last_id_;
     }
     void set(uint64_t id, const std::shared_ptr<Session>& session) {
         Lock lock(mutex_);
-        sessions_[id] = session;
+        sessions_[id].session = session;
     }
     void remove(uint64_t id) {
         Lock lock(mutex_);
-        sessions_.erase(id);
+        const auto found = sessions_.find(id);
+        if (found->second.idle) idle_.erase(found->second.place);
+        if (found->second.leaving) --leaving_;
+        sessions_.erase(found);
         if (sessions_.empty()) empty_.notify_all();
+    }
+    void set_idle(uint64_t id, bool idle) {
+        Lock lock(mutex_);
+        Entry& entry = sessions_.find(id)->second;
+        if (entry.leaving || entry.idle == idle) return;
+        entry.idle = idle;
+        if (idle) entry.place = idle_.insert(idle_.end(), id);
+        else idle_.erase(entry.place);
+    }
+    /// Without those that were told to go.
+    size_t size() {
+        Lock lock(mutex_);
+        return sessions_.size() - leaving_;
+    }
+    /// The one that has waited longest, which the caller tells to go; null: none waits.
+    std::shared_ptr<Session> take_idle() {
+        Lock lock(mutex_);
+        while (!idle_.empty()) {
+            Entry& entry = sessions_.find(idle_.front())->second;
+            idle_.pop_front();
+            entry.idle = false;
+            entry.leaving = true;
+            ++leaving_;
+            if (auto session = entry.session.lock()) return session;
+        }
+        return nullptr;
     }
     std::vector<std::shared_ptr<Session>> all() {
         Lock lock(mutex_);
         std::vector<std::shared_ptr<Session>> found;
-        for (const auto& [id, session] : sessions_)
-            if (auto alive = session.lock()) found.push_back(std::move(alive));
+        for (const auto& [id, entry] : sessions_)
+            if (auto alive = entry.session.lock()) found.push_back(std::move(alive));
         return found;
     }
     bool wait_empty(Deadline deadline) {
@@ -73,9 +102,18 @@ public:
     }
 
 private:
+    struct Entry {
+        std::weak_ptr<Session> session;
+        bool idle = false;
+        bool leaving = false;
+        std::list<uint64_t>::iterator place{};  // in idle_, while idle
+    };
+
     Mutex mutex_;
     std::condition_variable_any empty_;
-    std::map<uint64_t, std::weak_ptr<Session>> sessions_ MC_GUARDED_BY(mutex_);
+    std::map<uint64_t, Entry> sessions_ MC_GUARDED_BY(mutex_);
+    std::list<uint64_t> idle_ MC_GUARDED_BY(mutex_);  // the longest first
+    size_t leaving_ MC_GUARDED_BY(mutex_) = 0;
     uint64_t last_id_ MC_GUARDED_BY(mutex_) = 0;
 };
 
@@ -117,14 +155,18 @@ private:
         parser_.emplace();
         parser_->header_limit(kHeaderBytesMax);
         parser_->body_limit(shared_.options.body_bytes_max);
-        idle_ = true;
+        set_idle(true);
         if (stopping_) return close();
         close_after(shared_.options.idle_timeout);
         http::async_read_header(socket_, buffer_, *parser_, [self = shared_from_this()](beast::error_code status, size_t) {
-            self->idle_ = false;
+            self->set_idle(false);
             if (status) return self->read_failed(status);
             self->read_body();
         });
+    }
+    void set_idle(bool idle) {
+        idle_ = idle;
+        shared_.sessions.set_idle(id_, idle);
     }
 
     void read_body() {
@@ -333,16 +375,14 @@ Result<Bound> listen_for(const HttpServerOptions& options) {
 
 class BeastServer final : public HttpServer {
 public:
-    BeastServer(const HttpServerOptions& options, Bound bound)
-        : port_(bound.port), shared_{.options = options, .routes = {}, .sessions = {}} {
-        asio_ = std::make_unique<Asio>();
-        close_in_child(bound.fd.get());
-        asio_->acceptor.assign(bound.family == AF_INET6 ? Tcp::v6() : Tcp::v4(), bound.fd.release());
-    }
+    BeastServer(const HttpServerOptions& options, uint16_t port) : port_(port), shared_{.options = options, .routes = {}, .sessions = {}} {}
     ~BeastServer() override { stop(); }
 
+    /// Everything that can fail for want of descriptors or threads.
+    Result<> open(Bound bound);
+
     void handle(const std::string& method, const std::string& path, HttpHandler handler) override {
-        MC_CHECK(threads_.empty());
+        MC_CHECK(!started_);
         shared_.routes.add(method, path, std::move(handler));
     }
     uint16_t port() const noexcept override { return port_; }
@@ -352,25 +392,47 @@ public:
 private:
     struct Asio {
         asio::io_context context;
+        asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
         Tcp::acceptor acceptor{asio::make_strand(context)};
         asio::steady_timer retry{acceptor.get_executor()};
     };
     void accept();
     void close_acceptor();
     void accepted(Tcp::socket socket);
+    bool close_longest_idle();
 
     const uint16_t port_;
     const uint32_t generation_ = fork_generation();
     Shared shared_;
     std::unique_ptr<Asio> asio_;  // null once stopped
     std::vector<std::jthread> threads_;
+    bool started_ = false;
 };
 
+Result<> BeastServer::open(Bound bound) try {
+    asio_ = std::make_unique<Asio>();
+    close_in_child(bound.fd.get());
+    const int fd = bound.fd.release();
+    beast::error_code status;
+    asio_->acceptor.assign(bound.family == AF_INET6 ? Tcp::v6() : Tcp::v4(), fd, status);
+    if (status) {
+        keep_in_child(fd);
+        ::close(fd);
+        return fail_errno(Code::kUnavailable, status.value(), "cannot watch port {}", port_);
+    }
+    for (int i = 0; i < std::max(shared_.options.threads, 1); ++i) {
+        MC_ASSIGN_OR_RETURN(auto thread, try_start_thread(format_text("http-{}", i), [this] { asio_->context.run(); }));
+        threads_.push_back(std::move(thread));
+    }
+    return {};
+} catch (const boost::system::system_error& failure) {  // no epoll set
+    return fail_errno(Code::kUnavailable, failure.code().value(), "cannot make an epoll set");
+}
+
 void BeastServer::start() {
-    MC_CHECK(asio_ && threads_.empty());
-    accept();
-    for (int i = 0; i < std::max(shared_.options.threads, 1); ++i)
-        threads_.push_back(start_thread(format_text("http-{}", i), [this] { asio_->context.run(); }));
+    MC_CHECK(asio_ && !started_);
+    started_ = true;
+    asio::post(asio_->acceptor.get_executor(), [this] { accept(); });
 }
 
 void BeastServer::accept() {
@@ -380,7 +442,8 @@ void BeastServer::accept() {
             accepted(std::move(socket));
             return accept();
         }
-        // Most likely no file descriptor is left: trying again at once would only burn a core.
+        // Most likely no file descriptor is left. That of somebody who waits will do; trying again at once would only burn a core.
+        close_longest_idle();
         MC_LOG_WARNING_EVERY(10s, "http server on port {} cannot accept: {}", port_, status.message());
         asio_->retry.expires_after(100ms);
         asio_->retry.async_wait([this](beast::error_code cancelled) {
@@ -389,14 +452,21 @@ void BeastServer::accept() {
     });
 }
 
+/// A client that comes back to it later opens another.
+bool BeastServer::close_longest_idle() {
+    const std::shared_ptr<Session> session = shared_.sessions.take_idle();
+    if (session) session->request_stop();
+    return session != nullptr;
+}
+
 void BeastServer::accepted(Tcp::socket socket) {
-    const uint64_t id = shared_.sessions.add(shared_.options.connections_max);
-    if (id == 0) {
+    if (shared_.sessions.size() >= shared_.options.connections_max && !close_longest_idle()) {
         MC_LOG_WARNING_EVERY(10s, "http server on port {} refuses connections beyond {}", port_, shared_.options.connections_max);
         static constexpr std::string_view kBusy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         ::send(socket.native_handle(), kBusy.data(), kBusy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         return;
     }
+    const uint64_t id = shared_.sessions.add();
     auto session = std::make_shared<Session>(shared_, id, std::move(socket));
     shared_.sessions.set(id, session);
     session->start();
@@ -436,7 +506,9 @@ void BeastServer::close_acceptor() {
 Result<std::unique_ptr<HttpServer>> HttpServer::create(const HttpServerOptions& options) {
     auto bound = listen_for(options);
     if (!bound) return Unexpected(std::move(bound).error().with_context("http server"));
-    return std::make_unique<BeastServer>(options, std::move(*bound));
+    auto server = std::make_unique<BeastServer>(options, bound->port);
+    if (auto opened = server->open(std::move(*bound)); !opened) return Unexpected(std::move(opened).error().with_context("http server"));
+    return server;
 }
 
 }  // namespace mooncake::net

@@ -18,7 +18,7 @@ struct HttpServerOptions {
     std::string host;   // empty: all addresses of both families
     uint16_t port = 0;  // 0: any free one
     int threads = 1;
-    size_t connections_max = 256;        // further ones are closed, with a 503 if that can still be read
+    size_t connections_max = 4096;       // then the longest idle one is closed for a new one; 503 only if none is idle
     uint64_t body_bytes_max = 16 << 20;  // larger ones are answered 413
     Duration idle_timeout = 30s;         // from the last answer (or accept) to the end of the next request's header
     Duration request_timeout = 10s;      // to receive a body; how long a client may take nothing of its answer
@@ -44,7 +44,8 @@ using HttpHandler = std::function<HttpResponse(const HttpServerRequest& request)
 /// methods 405, nonsense 400; no client can delay another beyond the options' limits. In a forked child it does nothing.
 class HttpServer {
 public:
-    /// Listens at once; answers from start() on. kAlreadyExists: the port is taken. kUnavailable: the host has no such address.
+    /// Listens at once; answers from start() on. kAlreadyExists: the port is taken. kUnavailable: the host has no such address, or no descriptor
+    /// or thread is to be had.
     static Result<std::unique_ptr<HttpServer>> create(const HttpServerOptions& options);
     /// Stops if still running.
     virtual ~HttpServer() = default;

@@ -9,6 +9,7 @@
 #include <future>
 #include <latch>
 
+#include "base/testing/full_descriptors.h"
 #include "base/thread.h"
 #include "net/http_client.h"
 #include "net/http_server.h"
@@ -183,23 +184,59 @@ TEST(HttpServer, RefusesLargeBodiesWith413) {
     EXPECT_THAT(talk(server->port(), chunked), StartsWith("HTTP/1.1 413"));
 }
 
-TEST(HttpServer, RefusesConnectionsBeyondItsLimitAndRecovers) {
+/// A connection that is kept open after its answer.
+Socket connect_and_ask(uint16_t port) {
+    Socket socket = connect_to("127.0.0.1", port, soon()).value();
+    RawServer::write(socket, "GET /hello HTTP/1.1\r\n\r\n");
+    EXPECT_THAT(RawServer::read_header(socket), StartsWith("HTTP/1.1 200"));
+    char body[5];
+    EXPECT_TRUE(receive_all(socket.fd(), body, sizeof body, soon()));
+    return socket;
+}
+
+TEST(HttpServer, ClosesTheLongestIdleConnectionForANewOne) {
+    auto server = make_server({.connections_max = 2});
+    server->start();
+    const Socket longest = connect_and_ask(server->port());
+    const Socket later = connect_and_ask(server->port());
+    const Socket newest = connect_and_ask(server->port());
+    char byte;
+    ASSERT_TRUE(wait_ready(longest.fd(), POLLIN, soon()));
+    EXPECT_EQ(::recv(longest.fd(), &byte, 1, 0), 0);
+    for (const Socket* const kept : {&later, &newest}) {
+        RawServer::write(*kept, "GET /hello HTTP/1.1\r\n\r\n");
+        EXPECT_THAT(RawServer::read_header(*kept), StartsWith("HTTP/1.1 200"));
+    }
+}
+
+TEST(HttpServer, RefusesConnectionsWhereNobodyIsIdleAndRecovers) {
     auto server = make_server({.connections_max = 1});
     server->start();
-    auto first = std::make_unique<HttpClient>();
-    ASSERT_EQ(first->send({.url = url_of(server->port(), "/hello")}, soon())->status, 200);  // keeps its connection
+    const Socket busy = connect_to("127.0.0.1", server->port(), soon()).value();
+    RawServer::write(busy, "PUT /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n\r\n");
+    EXPECT_THAT(RawServer::read_header(busy), StartsWith("HTTP/1.1 100"));  // the request has begun
     const auto second = http_request({.url = url_of(server->port(), "/hello")}, soon());
     if (second) {
         EXPECT_EQ(second->status, 503);
     } else {
         EXPECT_EQ(second.error().code(), Code::kUnavailable);  // the connection ended before we read the answer
     }
-    first.reset();
+    RawServer::write(busy, "ab");
+    EXPECT_THAT(RawServer::read_header(busy), StartsWith("HTTP/1.1 201"));
     const Deadline deadline = soon();
     int status = 0;
     while (status != 200 && !deadline.passed())  // the server needs a moment to see the end of the first connection
         if (const auto answer = http_request({.url = url_of(server->port(), "/hello")}, deadline)) status = answer->status;
     EXPECT_EQ(status, 200);
+}
+
+TEST(HttpServer, IsAnErrorWithoutDescriptors) {
+    for (size_t free = 0; free < 4; ++free) {
+        const mooncake::testing::FullDescriptors full(free);
+        const auto server = HttpServer::create({.host = "127.0.0.1"});
+        EXPECT_TRUE(server || server.error().code() == Code::kUnavailable) << server.error().to_string();
+        EXPECT_FALSE(server && free < 2);
+    }
 }
 
 TEST(HttpServer, DropsClientsThatDoNotFinishARequest) {

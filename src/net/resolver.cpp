@@ -16,19 +16,11 @@ namespace mooncake::net {
 
 namespace {
 
-Mutex instance_mutex;
-Lookups* instance MC_GUARDED_BY(instance_mutex) = nullptr;
-uint32_t instance_generation MC_GUARDED_BY(instance_mutex) = 0;
-
 /// Never deleted: a thread may be deep inside the system's resolver when the process ends.
-Lookups& lookups() {
-    Lock lock(instance_mutex);
-    if (instance == nullptr || instance_generation != fork_generation()) {
-        instance = new Lookups([](const std::string& host) { return resolve(host, 0); });
-        instance_generation = fork_generation();
-    }
-    return *instance;
-}
+struct SystemLookups : Lookups {
+    SystemLookups() : Lookups([](const std::string& host) { return resolve(host, 0); }) {}
+};
+constinit PerProcess<SystemLookups> lookups;
 
 }  // namespace
 
@@ -38,7 +30,7 @@ bool is_numeric_host(const std::string& host) {
 }
 
 void resolve_in_background(const std::string& host, uint16_t port, const Resolved& done) {
-    lookups().ask(host, [port, done](Result<std::vector<SocketAddress>> addresses) {
+    lookups.get().ask(host, [port, done](Result<std::vector<SocketAddress>> addresses) {
         if (addresses)
             for (SocketAddress& address : *addresses) address.set_port(port);
         done(std::move(addresses));
