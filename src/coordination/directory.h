@@ -15,9 +15,11 @@ namespace mooncake {
 class Directory {
 public:
     virtual ~Directory() = default;
-    virtual Result<std::string> get(const std::string& key, Deadline deadline) = 0;                 // kNotFound, kUnavailable
-    virtual Result<> put(const std::string& key, const std::string& value, Deadline deadline) = 0;  // replaces what was there
-    virtual Result<> remove(const std::string& key, Deadline deadline) = 0;                         // kNotFound is success
+    virtual Result<std::string> get(const std::string& key, Deadline deadline) = 0;  // kNotFound, kUnavailable
+    /// Replaces what was there. kAlreadyExists: the entry is an address of another process (rpc_meta), which http servers do not replace; who knows
+    /// better removes it first.
+    virtual Result<> put(const std::string& key, const std::string& value, Deadline deadline) = 0;
+    virtual Result<> remove(const std::string& key, Deadline deadline) = 0;  // kNotFound is success
 };
 
 /// `connection`: "http://host:port/path", "https://...", "etcd://host:port[,...]", "redis://host:port", a bare "host:port"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine_parts.h"
 
-#include <sys/resource.h>
-
+#include "base/descriptor_limit.h"
 #include "base/log.h"
 #include "engine/messages.h"
 #include "net/address.h"
@@ -16,13 +15,6 @@ constexpr std::string_view kSoftware = "mooncake 1.0.0a1";
 constexpr Duration kSweepInterval = 1s;
 constexpr Duration kPublishPatience = 5s;
 constexpr Duration kWithdrawPatience = 500ms;
-
-void raise_descriptor_limit() {
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 /// True for the addresses of this machine: a name made of one says plainly where its owner wants to be reached.
 bool is_own_address(const std::string& host) {
@@ -90,7 +82,9 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     parts->install_handlers();
     parts->server->start();
     if (parts->directory) {
-        parts->publisher = std::make_unique<Publisher>(*parts->directory, parts->service, options.cluster_id, parts->name, own);
+        parts->publisher = std::make_unique<Publisher>(
+            *parts->directory, parts->service, options.cluster_id, parts->name, own,
+            [self = parts.get()](const std::string& address, Deadline deadline) { return self->another_lives(address, deadline); });
         MC_RETURN_IF_ERROR(parts->publisher->publish(Deadline::after(kPublishPatience)));
     }
     parts->schedule_sweep();
@@ -166,6 +160,13 @@ SegmentDescriptor EngineParts::describe(uint32_t buffers_max) const {
                              .boot_id = boot_id(),
                              .endpoints = router->endpoints(),
                              .buffers = registry->buffers(buffers_max)};
+}
+
+bool EngineParts::another_lives(const std::string& address, Deadline deadline) {
+    const auto reply = client->call(address, rpc::Method::kDescribe, encode_describe_request(name, 0), deadline);
+    if (!reply) return false;  // also that of an engine with another name, which got the port of the one that is gone
+    const auto other = decode_descriptor(*reply);
+    return other && other->incarnation != incarnation;
 }
 
 Result<> EngineParts::notify(Session& session, const Notification& notification, Deadline deadline) {

@@ -59,6 +59,8 @@ struct EngineParts final : Notifier {
     void close();
 
     SegmentDescriptor describe(uint32_t buffers_max) const;
+    /// At that control port, an engine that has our name and is not this one.
+    bool another_lives(const std::string& address, Deadline deadline);
     Result<> notify(Session& session, const Notification& notification, Deadline deadline) override;
 
 private:

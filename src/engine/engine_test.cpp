@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,7 +9,9 @@
 #include <cstring>
 #include <thread>
 
+#include "coordination/http/metadata_service.h"
 #include "metrics/metrics.h"
+#include "net/http_server.h"
 
 namespace mooncake {
 namespace {
@@ -298,6 +301,46 @@ TEST(EngineDirectory, FindsPeersByName) {
     ASSERT_TRUE(ours->open_segment("node-b:1", soon()));
     const auto again = ours->transfer("node-b:1", Direction::kWrite, {&block, 1}, soon());
     EXPECT_TRUE(again) << again.error().to_string();
+}
+
+class EngineHttpDirectory : public ::testing::Test {
+protected:
+    EngineHttpDirectory() : server_(net::HttpServer::create({.host = "127.0.0.1"}).value()) {
+        entries_.attach(*server_);
+        server_->start();
+    }
+    Result<std::unique_ptr<Engine>> create(const char* name) {
+        EngineConfig config{.local_name = name, .metadata = format_text("http://127.0.0.1:{}/metadata", server_->port())};
+        config.options.bind_address = "127.0.0.1";
+        return Engine::create(config);
+    }
+
+    MetadataService entries_;
+    std::unique_ptr<net::HttpServer> server_;
+};
+
+TEST_F(EngineHttpDirectory, RefusesTheNameOfAnEngineThatLives) {
+    auto first = create("node:1");
+    ASSERT_TRUE(first) << first.error().to_string();
+    const auto second = create("node:1");
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code(), Code::kAlreadyExists);
+    EXPECT_THAT(second.error().message(), ::testing::HasSubstr("node:1"));
+    (*first)->close();
+    EXPECT_TRUE(create("node:1"));
+}
+
+TEST_F(EngineHttpDirectory, TakesOverTheNameOfOneThatIsGone) {
+    auto other = create("other:1");
+    ASSERT_TRUE(other);
+    // One left an entry for a port where nobody listens now, another for one that belongs to an engine of another name.
+    for (const uint16_t port : {uint16_t{1}, static_cast<uint16_t>((*other)->rpc_port())}) {
+        const std::string left = format_text(R"({{"ip_or_host_name": "127.0.0.1", "rpc_port": {}}})", port);
+        entries_.handle(
+            {.method = "PUT", .path = "/metadata", .parameters = {{"key", "mooncake/rpc_meta/node:1"}}, .content_type = {}, .body = left});
+        const auto engine = create("node:1");
+        EXPECT_TRUE(engine) << port << " " << engine.error().to_string();
+    }
 }
 
 }  // namespace

@@ -17,11 +17,13 @@ namespace mooncake {
 class Publisher {
 public:
     using Describe = std::function<SegmentDescriptor(uint32_t buffers_max)>;
-    Publisher(Directory& directory, Service& service, std::string cluster_id, std::string name, Describe describe)
+    /// Asks the control port at `address` ("host:port") whether an engine of our name lives there, other than this one.
+    using Lives = std::function<bool(const std::string& address, Deadline deadline)>;
+    Publisher(Directory& directory, Service& service, std::string cluster_id, std::string name, Describe describe, Lives lives)
         : directory_(directory), service_(service), cluster_id_(std::move(cluster_id)), name_(std::move(name)),
-          describe_(std::move(describe)) {}
+          describe_(std::move(describe)), lives_(std::move(lives)) {}
 
-    /// Writes both entries, over whatever an earlier life of ours left there.
+    /// Writes both entries, over whatever an earlier life of ours left there. kAlreadyExists: another engine of this name is alive.
     Result<> publish(Deadline deadline);
     /// Soon, once for all changes until then.
     void changed();
@@ -29,12 +31,15 @@ public:
     void withdraw(Deadline deadline);
 
 private:
+    Result<> publish_address(const SegmentDescriptor& own, Deadline deadline);
+    Result<> remove_leftover(const std::string& key, Deadline deadline);
     Result<> publish_descriptor(Deadline deadline);
 
     Directory& directory_;
     Service& service_;
     const std::string cluster_id_, name_;
     const Describe describe_;
+    const Lives lives_;
     Mutex mutex_;
     bool scheduled_ MC_GUARDED_BY(mutex_) = false;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordination/http/http_directory.h"
 
+#include <algorithm>
+
 #include "net/http_client.h"
 
 namespace mooncake {
@@ -8,7 +10,7 @@ namespace mooncake {
 namespace {
 
 constexpr Duration kCallTimeout = 3s;  // of one request, also when the caller would wait longer: connecting included
-constexpr int kPutAttemptsMax = 3;
+constexpr Duration kBusyPauseMin = 20ms, kBusyPauseMax = 500ms;
 
 class HttpDirectory final : public Directory {
 public:
@@ -22,14 +24,12 @@ public:
     }
 
     Result<> put(const std::string& key, const std::string& value, Deadline deadline) override {
-        for (int attempt = 1;; ++attempt) {
-            MC_ASSIGN_OR_RETURN(const net::HttpResponse answer, send("PUT", key, value, deadline));
-            if (answer.status == 200) return {};
-            // Servers refuse to replace an address entry. It is ours all the same: left by a process of our name that crashed.
-            if (answer.status != 400 || key.find("rpc_meta") == std::string::npos || attempt == kPutAttemptsMax)
-                return unexpected_status("PUT", key, answer);
-            MC_RETURN_IF_ERROR(remove(key, deadline));
-        }
+        MC_ASSIGN_OR_RETURN(const net::HttpResponse answer, send("PUT", key, value, deadline));
+        if (answer.status == 200) return {};
+        if (answer.status == 400 && key.find("rpc_meta") != std::string::npos)
+            return fail(Code::kAlreadyExists, "PUT {}: the metadata server keeps another entry: {}", url_of(key),
+                        answer.body.substr(0, 200));
+        return unexpected_status("PUT", key, answer);
     }
 
     Result<> remove(const std::string& key, Deadline deadline) override {
@@ -46,7 +46,13 @@ private:
                                        .url = url_of(key),
                                        .body = std::move(body),
                                        .content_type = std::string_view(method) == "PUT" ? "application/json" : ""};
-        return client_.send(request, deadline.earlier(Deadline::after(kCallTimeout)));
+        const Deadline end = deadline.earlier(Deadline::after(kCallTimeout));
+        // A server that is too busy for us now (a whole cluster starts at once) is asked again for as long as there is time.
+        for (Duration pause = kBusyPauseMin;; pause = std::min(2 * pause, kBusyPauseMax)) {
+            auto answer = client_.send(request, end);
+            if (!answer || answer->status != 503 || end.left() <= pause) return answer;
+            (void)net::wait_ready(/*fd=*/-1, 0, Deadline::after(pause));  // for nothing: a pause
+        }
     }
 
     Unexpected unexpected_status(const char* method, const std::string& key, const net::HttpResponse& answer) const {
@@ -55,7 +61,7 @@ private:
     }
 
     const std::string key_prefix_;
-    net::HttpClient client_;
+    net::HttpClient client_{{.idle_connections_max = 0}};  // questions are rare, and a server has only so many connections
 };
 
 }  // namespace

@@ -69,19 +69,28 @@ TEST(HttpDirectory, TakesOnly200AsSuccess) {
     EXPECT_EQ(directory->remove("k", soon()).error().code(), Code::kRefused);
 }
 
-TEST(HttpDirectory, DeletesARefusedAddressEntryAndPutsAgain) {
-    ScriptedServer server({{.status = 400}, {.status = 404}, {.status = 200}});
-    EXPECT_TRUE(server.open()->put("mooncake/rpc_meta/a", "v", soon()));
-    EXPECT_THAT(server.requests(), ElementsAre("PUT mooncake/rpc_meta/a v", "DELETE mooncake/rpc_meta/a", "PUT mooncake/rpc_meta/a v"));
+TEST(HttpDirectory, AsksAServerThatIsTooBusyAgain) {
+    ScriptedServer server({{.status = 503}, {.status = 503}, {.body = "v"}});
+    EXPECT_EQ(server.open()->get("k", soon()).value(), "v");
+    EXPECT_THAT(server.requests(), ElementsAre("GET k", "GET k", "GET k"));
 }
 
-TEST(HttpDirectory, GivesUpOnAnAddressEntryThatStays) {
-    ScriptedServer server({{.status = 400}, {.status = 200}, {.status = 400}, {.status = 200}, {.status = 400, .body = "Duplicate"}});
-    const auto put = server.open()->put("rpc_meta/a", "v", soon());
+TEST(HttpDirectory, GivesUpOnAServerThatStaysBusyAtTheDeadline) {
+    ScriptedServer server(std::vector<net::HttpResponse>(1000, net::HttpResponse{.status = 503}));
+    const auto answer = server.open()->get("k", Deadline::after(100ms));
+    ASSERT_FALSE(answer);
+    EXPECT_TRUE(answer.error().code() == Code::kUnavailable || answer.error().code() == Code::kTimedOut) << answer.error().to_string();
+}
+
+TEST(HttpDirectory, SaysThatTheServerKeepsAnotherAddressEntry) {
+    ScriptedServer server({{.status = 400, .body = "Duplicate"}, {.status = 400}});
+    const auto directory = server.open();
+    const auto put = directory->put("mooncake/rpc_meta/a", "v", soon());
     ASSERT_FALSE(put);
-    EXPECT_EQ(put.error().code(), Code::kRefused);
+    EXPECT_EQ(put.error().code(), Code::kAlreadyExists);
     EXPECT_THAT(put.error().message(), HasSubstr("Duplicate"));
-    EXPECT_EQ(server.requests().size(), 5u);
+    EXPECT_EQ(directory->put("mooncake/ram/a", "v", soon()).error().code(), Code::kRefused);
+    EXPECT_THAT(server.requests(), ElementsAre("PUT mooncake/rpc_meta/a v", "PUT mooncake/ram/a v"));
 }
 
 TEST(HttpDirectory, DoesNotDeleteOtherEntriesThatAreRefused) {
