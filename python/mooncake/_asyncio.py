@@ -80,10 +80,10 @@ async def transfer(
     loop = asyncio.get_running_loop()
     arguments = (target_hostname, buffers, peer_buffer_addresses, lengths, opcode)
     cancelled = False
-    if engine._is_warm(target_hostname):
+    if engine._is_connected(target_hostname):
         batch = engine.batch_transfer_async(*arguments)
     else:
-        # Reaching a peer for the first time, or one that failed, may block for seconds.
+        # Reaching a peer for the first time, or again, may block for seconds.
         try:
             started = loop.run_in_executor(None, _submit, engine, arguments)
         except RuntimeError:  # the interpreter is exiting, and starts no threads any more
@@ -93,14 +93,13 @@ async def transfer(
         if error:
             engine._set_last_error(error)
     if batch == 0:
-        engine._set_warm(target_hostname, False)
         if cancelled:
             raise asyncio.CancelledError
         return -1
-    return await _finish(engine, target_hostname, batch, loop, cancelled)
+    return await _finish(engine, batch, loop, cancelled)
 
 
-async def _finish(engine: TransferEngine, target_hostname: str, batch: int, loop: asyncio.AbstractEventLoop, cancelled: bool) -> int:
+async def _finish(engine: TransferEngine, batch: int, loop: asyncio.AbstractEventLoop, cancelled: bool) -> int:
     over = _Port.of(loop).done(engine, batch, loop)
     try:
         if not cancelled:
@@ -117,6 +116,4 @@ async def _finish(engine: TransferEngine, target_hostname: str, batch: int, loop
         await _outlive(over)
         engine.get_batch_transfer_status([batch])
         raise asyncio.CancelledError
-    status = engine.get_batch_transfer_status([batch])
-    engine._set_warm(target_hostname, status == 0)
-    return status
+    return engine.get_batch_transfer_status([batch])

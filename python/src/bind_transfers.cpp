@@ -138,8 +138,7 @@ void bind_async_transfers(EngineClass& engine) {
              "Stops a batch: once it returned, no byte of it moves any more. The id still wants get_batch_transfer_status() or\n"
              "transfer_check_status(). Returns 0, or -1 for an unknown id.")
         .def("_watch", &TransferEngine::watch, "port"_a, "batch_id"_a, "token"_a)
-        .def("_is_warm", &TransferEngine::is_warm, "target_hostname"_a)
-        .def("_set_warm", &TransferEngine::set_warm, "target_hostname"_a, "warm"_a)
+        .def("_is_connected", &TransferEngine::is_connected, "target_hostname"_a)
         .def(
             "_set_last_error", [](const TransferEngine&, std::string text) { set_last_error(std::move(text)); }, "text"_a);
 }

@@ -32,6 +32,13 @@ std::string metadata_from(const std::string& server, const std::string& type) {
     return type + "://" + server;
 }
 
+/// What a part of the engine throws, for want of memory or threads, is a failure like any other.
+Result<std::unique_ptr<Engine>> create_engine(EngineConfig config) try {
+    return Engine::create(std::move(config));
+} catch (const std::exception& thrown) {
+    return fail(Code::kUnavailable, "{}", thrown.what());
+}
+
 }  // namespace
 
 // ---- life
@@ -80,7 +87,7 @@ int TransferEngine::start(const char* call, EngineConfig config) {
     config.options.transfer_timeout = transfer_timeout_;
 
     state_ = State::kStarting;
-    Result<std::unique_ptr<Engine>> created = without_gil([&] { return Engine::create(std::move(config)); });
+    Result<std::unique_ptr<Engine>> created = without_gil([&] { return create_engine(std::move(config)); });
     if (!created) {
         if (state_ == State::kStarting) state_ = State::kNew;
         return failed(call, created.error());
@@ -106,7 +113,6 @@ void TransferEngine::close() {
     without_gil([this] { return engine_->close(), 0; });
     registered_objects_.clear();
     batch_objects_.clear();
-    warm_targets_.clear();
 }
 
 Error TransferEngine::why_not() const {
@@ -154,7 +160,7 @@ std::string TransferEngine::get_local_topology(const std::optional<Text>& device
     }
     EngineConfig config{.local_name = "127.0.0.1", .devices = devices_from(device_name), .options = load_options()};
     const Result<std::string> topology = without_gil([&]() -> Result<std::string> {
-        MC_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(std::move(config)));
+        MC_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, create_engine(std::move(config)));
         return engine->topology_json();
     });
     if (!topology) raise_failure(kCall, topology.error());
@@ -203,13 +209,9 @@ bool TransferEngine::watch(CompletionPort& port, BatchId batch, uint64_t token) 
     return without_gil([&] { return engine->on_batch_done(batch, [port, token] { port.put(token); }); }).has_value();
 }
 
-void TransferEngine::set_warm(const Text& target, bool warm) {
-    constexpr size_t kTargetsMax = 65'536;
-    if (!warm) {
-        warm_targets_.erase(target);
-    } else if (warm_targets_.size() < kTargetsMax) {
-        warm_targets_.insert(target);
-    }
+bool TransferEngine::is_connected(const Text& target) {
+    if (state_ != State::kReady || exiting() || !engine_.ours()) return false;
+    return without_gil([&] { return engine_->connected(target); });
 }
 
 }  // namespace mooncake::python

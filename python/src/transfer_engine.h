@@ -85,8 +85,7 @@ public:
 
     // ---- what mooncake._asyncio is made of
     bool watch(CompletionPort& port, BatchId batch, uint64_t token);
-    bool is_warm(const Text& target) const { return warm_targets_.contains(target); }
-    void set_warm(const Text& target, bool warm);
+    bool is_connected(const Text& target);
 
 private:
     enum class State : uint8_t { kNew, kStarting, kReady, kClosed };
@@ -106,7 +105,6 @@ private:
     std::unique_ptr<ManagedBuffers> managed_;                                   // thread-safe by itself
     std::unordered_map<uint64_t, std::vector<BufferView>> registered_objects_;  // by address
     std::unordered_map<BatchId, std::vector<BufferView>> batch_objects_;
-    std::unordered_set<Text> warm_targets_;  // peers that answered last time: submitting to them will hardly block
 };
 
 /// The Python class PreparedTransfer: a PreparedTransfer with what must outlive it.

@@ -2,6 +2,7 @@
 """await engine.transfer_async(...)"""
 
 import asyncio
+import socket
 import threading
 
 import numpy as np
@@ -105,6 +106,30 @@ def test_cancelled_task_has_stopped_its_transfer(stalling_pair, wait_for):
 
     asyncio.run(main())
     assert np.all(pair.local.memory == 77)
+
+
+def test_a_peer_that_went_and_does_not_answer_holds_up_nobody_else_of_the_loop(make_local, make_peer, monkeypatch):
+    monkeypatch.setenv("MC_TRANSPORTS", "tcp")
+    local, peer = make_local(), make_peer()
+    arguments = (peer.name, [local.address], [peer.address], [1], WRITE)
+
+    async def main():
+        assert await local.engine.transfer_async(*arguments) == 0
+        assert local.engine._is_connected(peer.name)
+        peer.kill()
+        while local.engine._is_connected(peer.name):
+            await asyncio.sleep(0.01)
+        with socket.socket() as silent:  # takes connections and says nothing
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            silent.bind(("127.0.0.1", int(peer.name.rsplit(":", 1)[1])))
+            silent.listen()
+            transfer = asyncio.ensure_future(local.engine.transfer_async(*arguments))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not transfer.done()  # or it would have been waited for by us
+        assert await transfer == -1
+
+    asyncio.run(main())
 
 
 def test_each_loop_has_its_own_ear(local):

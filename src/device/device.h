@@ -60,7 +60,7 @@ public:
     /// Host memory, which is always there, and `others`, none of which may be of a kind named before.
     explicit Devices(std::vector<std::unique_ptr<Device>> others = {});
     /// Those of this build, made when first asked for. What needs a vendor's library loads it only in a process that has it already.
-    static Devices& of_process();
+    MC_EXPORT static Devices& of_process();
 
     Devices(const Devices&) = delete;
     Devices& operator=(const Devices&) = delete;

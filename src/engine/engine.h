@@ -114,6 +114,8 @@ public:
     virtual Result<std::string> segment_name_of(SegmentId segment) const = 0;
     virtual Result<SegmentDescriptor> describe(const std::string& name, uint32_t buffers_max, Deadline deadline) = 0;
     virtual Result<> probe(const std::string& name, Deadline deadline) = 0;
+    /// Whether a submit() to this segment finds a connection that works. Where it does not, it may have to wait for one.
+    virtual bool connected(const std::string& name) = 0;
 
     // ---- transfers. A failed, timed-out or cancelled one moves no byte any more; the error names peer, path, stage and errno. The first one
     // after the peer has restarted fails with kStale, since its addresses may be those of the former life; unless the segment was opened or

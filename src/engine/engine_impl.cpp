@@ -171,6 +171,13 @@ Result<> EngineImpl::probe(const std::string& name, Deadline deadline) {
     return {};
 }
 
+bool EngineImpl::connected(const std::string& name) {
+    const auto pass = enter();
+    if (!pass) return false;
+    const auto session = parts_->sessions->get(name);
+    return session && (*session)->connected();
+}
+
 // ---- transfers
 
 Deadline EngineImpl::transfer_deadline(uint64_t bytes) const noexcept {

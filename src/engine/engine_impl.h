@@ -39,6 +39,7 @@ public:
     Result<std::string> segment_name_of(SegmentId segment) const override;
     Result<SegmentDescriptor> describe(const std::string& name, uint32_t buffers_max, Deadline deadline) override;
     Result<> probe(const std::string& name, Deadline deadline) override;
+    bool connected(const std::string& name) override;
 
     Deadline transfer_deadline(uint64_t bytes) const noexcept override;
     Result<uint64_t> transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
