@@ -7,6 +7,7 @@
 //     auto client = mooncake::RealClient::create();
 //     if (!client->setup_internal({{"local_hostname", "10.0.0.1"}, {"metadata_server", "P2PHANDSHAKE"}}).has_value()) ...
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -51,7 +52,7 @@ public:
     static std::shared_ptr<RealClient> create() { return std::make_shared<RealClient>(); }
 
     RealClient() : store_(mooncake_store_create()) {}
-    ~RealClient() override { mooncake_store_destroy(store_); }
+    ~RealClient() override { mooncake_store_destroy(store_.load()); }
 
     /// Keys as in MooncakeDistributedStore.setup(); sizes are numbers of bytes. Empty on failure: see last_code().
     std::optional<int> setup_internal(const ConfigDict& config) {
@@ -68,35 +69,36 @@ public:
             return sound ? std::stoull(digits) : UINT64_MAX;
         };
         const uint64_t segment = size("global_segment_size"), buffer = size("local_buffer_size");
-        code_ = segment == UINT64_MAX || buffer == UINT64_MAX
-                    ? -600
-                    : mooncake_store_setup(store_, text("local_hostname", "hostname", "").c_str(),
-                                           text("metadata_server", "metadata_server", "P2PHANDSHAKE").c_str(), segment, buffer,
-                                           text("protocol", "protocol", "tcp").c_str(), text("rdma_devices", "device_name", "").c_str(),
-                                           text("master_server_addr", "master_server_address", "127.0.0.1:50051").c_str());
-        return code_ == 0 ? std::optional<int>(0) : std::nullopt;
+        const int code = segment == UINT64_MAX || buffer == UINT64_MAX
+                             ? -600
+                             : mooncake_store_setup(store_.load(), text("local_hostname", "hostname", "").c_str(),
+                                                    text("metadata_server", "metadata_server", "P2PHANDSHAKE").c_str(), segment, buffer,
+                                                    text("protocol", "protocol", "tcp").c_str(),
+                                                    text("rdma_devices", "device_name", "").c_str(),
+                                                    text("master_server_addr", "master_server_address", "127.0.0.1:50051").c_str());
+        code_.store(code);
+        return code == 0 ? std::optional<int>(0) : std::nullopt;
     }
     /// What the last setup_internal() came to.
-    int last_code() const { return code_; }
+    int last_code() const { return code_.load(); }
 
     int64_t get_into(const std::string& key, void* buffer, size_t size) override {
-        return mooncake_store_get_into(store_, key.c_str(), buffer, size);
+        return mooncake_store_get_into_n(store_.load(), key.data(), key.size(), buffer, size);
     }
     int put_from(const std::string& key, void* buffer, size_t size) override {
-        return mooncake_store_put_from(store_, key.c_str(), buffer, size, nullptr);
+        return mooncake_store_put_from_n(store_.load(), key.data(), key.size(), buffer, size, nullptr);
     }
-    int isExist(const std::string& key) override { return mooncake_store_is_exist(store_, key.c_str()); }
-    int register_buffer(void* buffer, size_t size) override { return mooncake_store_register_buffer(store_, buffer, size); }
-    int unregister_buffer(void* buffer) override { return mooncake_store_unregister_buffer(store_, buffer); }
+    int isExist(const std::string& key) override { return mooncake_store_is_exist_n(store_.load(), key.data(), key.size()); }
+    int register_buffer(void* buffer, size_t size) override { return mooncake_store_register_buffer(store_.load(), buffer, size); }
+    int unregister_buffer(void* buffer) override { return mooncake_store_unregister_buffer(store_.load(), buffer); }
     int tearDownAll() override {
-        mooncake_store_destroy(store_);
-        store_ = mooncake_store_create();
+        mooncake_store_destroy(store_.exchange(mooncake_store_create()));  // calls of other threads end with -1010 or go to the new one
         return 0;
     }
 
 private:
-    mooncake_store_t store_;
-    int code_ = 0;
+    std::atomic<mooncake_store_t> store_;
+    std::atomic<int> code_{0};
 };
 
 }  // namespace mooncake

@@ -17,7 +17,7 @@
  * with -1010. Texts are NUL-terminated UTF-8. Memory that is passed must stay valid until the call returns.
  *
  * Results are 0 or more for success, negative for failure: -200 no space, -600 wrong arguments, -704 no such key, -706 leased,
- * -800 the data could not be moved, -900 the master does not answer, -1010 closed... A store that does not exist, or was not set
+ * -800 the data could not be moved, -900 the master does not answer, -1010 closed, -1 no memory or threads are to be had... A store that does not exist, or was not set
  * up, and NULL where something is needed give -600. Batches give one result per key through `results`, and return 0, or -600 when
  * the call itself makes no sense.
  */
@@ -73,14 +73,19 @@ MOONCAKE_STORE_API int mooncake_store_put(mooncake_store_t store, const char* ke
                                           const mooncake_replicate_config_t* config);
 MOONCAKE_STORE_API int mooncake_store_put_from(mooncake_store_t store, const char* key, void* buffer, size_t size,
                                                const mooncake_replicate_config_t* config);
+/* ..._n: the same for keys of any bytes, NUL included. */
+MOONCAKE_STORE_API int mooncake_store_put_from_n(mooncake_store_t store, const void* key, size_t key_size, void* buffer, size_t size,
+                                                 const mooncake_replicate_config_t* config);
 MOONCAKE_STORE_API int mooncake_store_batch_put_from(mooncake_store_t store, const char** keys, void** buffers, const size_t* sizes,
                                                      size_t count, const mooncake_replicate_config_t* config, int* results);
 /* The length of the value; -600 if it is longer than `size`. */
 MOONCAKE_STORE_API int64_t mooncake_store_get_into(mooncake_store_t store, const char* key, void* buffer, size_t size);
+MOONCAKE_STORE_API int64_t mooncake_store_get_into_n(mooncake_store_t store, const void* key, size_t key_size, void* buffer, size_t size);
 MOONCAKE_STORE_API int mooncake_store_batch_get_into(mooncake_store_t store, const char** keys, void** buffers, const size_t* sizes,
                                                      size_t count, int64_t* results);
 /* 1, 0, or a negative code. */
 MOONCAKE_STORE_API int mooncake_store_is_exist(mooncake_store_t store, const char* key);
+MOONCAKE_STORE_API int mooncake_store_is_exist_n(mooncake_store_t store, const void* key, size_t key_size);
 MOONCAKE_STORE_API int mooncake_store_batch_is_exist(mooncake_store_t store, const char** keys, size_t count, int* results);
 MOONCAKE_STORE_API int64_t mooncake_store_get_size(mooncake_store_t store, const char* key);
 /* `force` removes also what somebody may be reading. */

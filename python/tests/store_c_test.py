@@ -44,6 +44,10 @@ static int check_misuse(mooncake_store_t store) {
         CHECK(mooncake_store_remove(s, NULL, 0) == -600 && mooncake_store_remove_by_regex(s, NULL, 0) == -600);
         CHECK(mooncake_store_register_buffer(s, NULL, 8) == -600 && mooncake_store_unregister_buffer(s, NULL) == -600);
         CHECK(mooncake_store_get_hostname(s, NULL, 8) == -600);
+        CHECK(mooncake_store_batch_put_from(s, keys, buffers, sizes, (size_t)-1, NULL, results) == -600);
+        CHECK(mooncake_store_batch_get_into(s, keys, buffers, sizes, (size_t)-1, lengths) == -600);
+        CHECK(mooncake_store_batch_is_exist(s, keys, (size_t)-1, results) == -600);
+        CHECK(mooncake_store_is_exist_n(s, NULL, 1) == -600 && mooncake_store_get_into_n(s, NULL, 1, text, 8) == -600);
     }
     mooncake_store_destroy(NULL);
     return 0;
@@ -117,14 +121,57 @@ int main(int, char** argv) {
     std::memset(memory, 7, 4096);
     if (store.put_from("k", memory, 4096) != 0 || store.isExist("k") != 1 || store.isExist("none") != 0) return 4;
     if (store.get_into("k", memory + 4096, 4096) != 4096 || memory[8191] != 7) return 5;
+    const std::string one("\x8f\0\x11", 3), two("\x8f\0\x22", 3);
+    if (store.put_from(one, memory, 10) != 0 || store.isExist(two) != 0 || store.isExist("\x8f") != 0) return 7;
+    if (store.put_from(two, memory, 20) != 0 || store.get_into(one, memory, 100) != 10 || store.get_into(two, memory, 100) != 20) return 8;
     if (store.unregister_buffer(memory) != 0 || store.tearDownAll() != 0 || store.isExist("k") >= 0) return 6;
     std::puts("ok");
 }
 """
 
 
+FORKING_PROGRAM = r"""
+#include <store_c.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static volatile int over;
+
+static void* call(void* store) {
+    while (!over) mooncake_store_is_exist(store, "k");
+    return NULL;
+}
+
+int main(void) {
+    pthread_t threads[2];
+    mooncake_store_t store = mooncake_store_create();
+    int failed = 0;
+    for (int i = 0; i < 2; ++i) pthread_create(&threads[i], NULL, call, store);
+    for (int i = 0; i < 200; ++i) {
+        int status = 0;
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60); /* one that hangs is killed */
+            _exit(mooncake_store_is_exist(store, "k") == -600 && mooncake_store_create() != store ? 0 : 1);
+        }
+        waitpid(child, &status, 0);
+        if (status != 0) failed = 1;
+        if (failed) break;
+    }
+    over = 1;
+    for (int i = 0; i < 2; ++i) pthread_join(threads[i], NULL);
+    puts(failed ? "a child failed" : "ok");
+    return failed;
+}
+"""
+
+
 @pytest.mark.parametrize("compiler, options, suffix, program", [("cc", ["-std=c99", "-pedantic"], "c", C_PROGRAM),
-                                                                ("c++", ["-std=c++17"], "cpp", CPP_PROGRAM)], ids=["C", "C++"])
+                                                                ("c++", ["-std=c++17"], "cpp", CPP_PROGRAM),
+                                                                ("cc", ["-std=gnu99", "-pthread"], "c", FORKING_PROGRAM)],
+                         ids=["C", "C++", "forks while others call"])
 def test_program_builds_and_runs_against_the_package(master, tmp_path, compiler, options, suffix, program):
     source, built = tmp_path / f"program.{suffix}", tmp_path / "program"
     source.write_text(program)

@@ -17,6 +17,13 @@ std::string without_slashes(std::string_view name) {
     return start == std::string_view::npos ? std::string() : std::string(name.substr(start));
 }
 
+/// Also the C++ face promises a number, whatever a part of the engine throws for want of memory or threads.
+Result<std::unique_ptr<Engine>> create_engine(EngineConfig config) try {
+    return Engine::create(std::move(config));
+} catch (const std::exception& thrown) {
+    return fail(Code::kUnavailable, "{}", thrown.what());
+}
+
 // Opening asks the peer or the directory; a transfer would have this long for the same question.
 Deadline open_deadline(const Engine& engine) { return engine.transfer_deadline(0); }
 
@@ -24,7 +31,7 @@ Deadline open_deadline(const Engine& engine) { return engine.transfer_deadline(0
 
 Result<EngineHandle> start_engine(EngineConfig config) {
     const std::string name = config.local_name;
-    auto engine = Engine::create(std::move(config));
+    auto engine = create_engine(std::move(config));
     auto handle = engine ? add_engine(std::move(*engine)) : Result<EngineHandle>(Unexpected(std::move(engine).error()));
     if (!handle) MC_LOG_ERROR("cannot start a transfer engine for {}: {}", name, handle.error().to_string());
     return handle;
@@ -69,13 +76,12 @@ Result<> notify(Engine& engine, SegmentId segment, const Notification& notificat
 
 const char* transport_for(std::string_view protocol) {
     static constexpr std::array kOwn = {"tcp", "shm", "self"};
-    // Protocols between hosts: without their hardware the bytes go over tcp.
+    // Protocols between hosts: the fabric's, where this machine has it; the engine says so if it has to take tcp instead.
     static constexpr std::array kReplaced = {"rdma", "efa", "cxi", "barex", "ub"};
     for (const char* name : kOwn)
         if (protocol == name) return name;
     for (const char* name : kReplaced) {
         if (protocol != name) continue;
-        MC_LOG_WARNING_EVERY(1h, "there is no {} transport in this build: peers on other hosts are reached over tcp", protocol);
         return name;
     }
     return nullptr;

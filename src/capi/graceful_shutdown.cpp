@@ -50,8 +50,14 @@ public:
         int ends[2];
         if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return fail_errno(Code::kNoSpace, errno, "cannot make the pipe for signals");
         auto watcher = std::unique_ptr<ExitWatcher>(new ExitWatcher(UniqueFd(ends[0]), UniqueFd(ends[1])));
-        watcher->install();
+        MC_RETURN_IF_ERROR(watcher->install());
         return watcher;
+    }
+
+    /// Only of one that could not be installed.
+    ~ExitWatcher() {
+        keep_in_child(read_end_.get());
+        keep_in_child(write_end_.get());
     }
 
     void add(EngineHandle handle) {
@@ -74,14 +80,15 @@ private:
         close_in_child(write_end_.get());
     }
 
-    void install() {
-        thread_ = start_thread("mc-exit", [this] { watch(); });
+    Result<> install() {
+        MC_ASSIGN_OR_RETURN(thread_, try_start_thread("mc-exit", [this] { watch(); }));
         signal_pipe.store(write_end_.get(), std::memory_order_relaxed);
         watching_process.store(::getpid(), std::memory_order_release);
         struct sigaction action {};
         action.sa_handler = on_exit_signal;
         action.sa_flags = SA_RESTART;
         for (const int signal_number : kSignals) MC_CHECK(::sigaction(signal_number, &action, nullptr) == 0);
+        return {};
     }
 
     void watch() {
@@ -111,26 +118,35 @@ private:
     std::jthread thread_;
 };
 
-Mutex watcher_mutex;
-// Of this process. Never destroyed: exit() stops it (below), and in a child the parent's is unusable but may not be touched.
-constinit ExitWatcher* watcher = nullptr;
+struct Watching {
+    Mutex mutex;
+    ExitWatcher* watcher MC_GUARDED_BY(mutex) = nullptr;  // never destroyed: exit() stops it
+};
+constinit PerProcess<Watching> watching;
+constinit std::atomic<bool> stopped_by_exit{false};  // in this process image, forked children included
 
 void stop_at_exit() {
     if (::getpid() != watching_process.load(std::memory_order_acquire)) return;
-    watcher->stop();
+    ExitWatcher* watcher = nullptr;
+    {
+        Watching& now = watching.get();
+        Lock lock(now.mutex);
+        watcher = now.watcher;
+    }
+    if (watcher != nullptr) watcher->stop();
 }
 
 }  // namespace
 
 Result<> close_on_exit(EngineHandle handle) {
-    Lock lock(watcher_mutex);
-    if (::getpid() != watching_process.load(std::memory_order_acquire)) {
+    Watching& now = watching.get();
+    Lock lock(now.mutex);
+    if (now.watcher == nullptr) {
         MC_ASSIGN_OR_RETURN(auto started, ExitWatcher::start());
-        const bool first_in_image = watcher == nullptr;
-        watcher = started.release();
-        if (first_in_image) std::atexit(stop_at_exit);
+        now.watcher = started.release();
+        if (!stopped_by_exit.exchange(true, std::memory_order_relaxed)) std::atexit(stop_at_exit);
     }
-    watcher->add(handle);
+    now.watcher->add(handle);
     return {};
 }
 

@@ -40,7 +40,9 @@ Result<BatchId> submit_together(Engine& engine, const ScatterTransferRange& rang
     blocks.reserve(range.lengths.size());
     for (size_t i = 0; i < range.lengths.size(); ++i)
         blocks.push_back({local_of(range, i), range.remote_base_offset + range.remote_offsets[i], range.lengths[i]});
-    return engine.submit(range.remote_segment, to_direction(range.opcode), blocks);
+    MC_ASSIGN_OR_RETURN(const SegmentId segment, capi::open_segment(engine, range.remote_segment));
+    MC_ASSIGN_OR_RETURN(const std::string name, engine.segment_name_of(segment));
+    return engine.submit(name, to_direction(range.opcode), blocks);
 }
 
 Result<BatchId> submit_each(Engine& engine, const ScatterTransferRange& range) {

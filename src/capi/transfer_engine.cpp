@@ -233,10 +233,11 @@ int TransferEngine::unregisterLocalMemoryBatch(const std::vector<void*>& address
 }
 bool TransferEngine::checkOverlap(void* addr, uint64_t length) const {
     const EngineUse engine = Impl::use(impl_);
-    if (!engine) return false;
+    if (!engine || length == 0) return false;
     const uint64_t start = reinterpret_cast<uintptr_t>(addr);
+    // By what lies before the other's end, not by sums: they may go round.
     for (const BufferRecord& buffer : engine->buffers())
-        if (start < buffer.address + buffer.length && buffer.address < start + length) return true;
+        if (start < buffer.address ? buffer.address - start < length : start - buffer.address < buffer.length) return true;
     return false;
 }
 

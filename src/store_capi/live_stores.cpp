@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store_capi/live_stores.h"
 
+#include <atomic>
 #include <unordered_map>
 #include <utility>
 
@@ -14,44 +15,40 @@ namespace {
 struct Slot {
     std::shared_ptr<store::StoreClient> client;
     bool busy = false;  // being set up
-    uint32_t fork_generation = 0;
 };
 
 struct Table {
     Mutex mutex;
-    StoreHandle last MC_GUARDED_BY(mutex) = 0;
     std::unordered_map<StoreHandle, Slot> slots MC_GUARDED_BY(mutex);
 
     Slot* find(StoreHandle handle) MC_REQUIRES(mutex) {
         const auto found = slots.find(handle);
-        return found != slots.end() && found->second.fork_generation == fork_generation() ? &found->second : nullptr;
+        return found != slots.end() ? &found->second : nullptr;
     }
 };
 
-/// Never destroyed: threads of the program may be in here while it exits.
-Table& table() {
-    static Table& all = *new Table;
-    return all;
-}
+constinit PerProcess<Table> table;
+constinit std::atomic<StoreHandle> last_handle{0};  // goes on in a forked child, where the parent's handles mean nothing
 
 }  // namespace
 
 StoreHandle add_store() {
-    Table& all = table();
+    const StoreHandle handle = last_handle.fetch_add(1, std::memory_order_relaxed) + 1;
+    Table& all = table.get();
     const Lock lock(all.mutex);
-    all.slots.emplace(++all.last, Slot{.client = nullptr, .busy = false, .fork_generation = fork_generation()});
-    return all.last;
+    all.slots.emplace(handle, Slot{});
+    return handle;
 }
 
 std::shared_ptr<store::StoreClient> client_of(StoreHandle handle) {
-    Table& all = table();
+    Table& all = table.get();
     const Lock lock(all.mutex);
     const Slot* const slot = all.find(handle);
     return slot != nullptr ? slot->client : nullptr;
 }
 
 bool begin_setup(StoreHandle handle) {
-    Table& all = table();
+    Table& all = table.get();
     const Lock lock(all.mutex);
     Slot* const slot = all.find(handle);
     if (slot == nullptr || slot->busy || slot->client) return false;
@@ -59,7 +56,7 @@ bool begin_setup(StoreHandle handle) {
 }
 
 void end_setup(StoreHandle handle, std::shared_ptr<store::StoreClient> client) {
-    Table& all = table();
+    Table& all = table.get();
     const Lock lock(all.mutex);
     Slot* const slot = all.find(handle);
     if (slot == nullptr) return;  // the caller's reference is the last, and closes it
@@ -70,7 +67,7 @@ void end_setup(StoreHandle handle, std::shared_ptr<store::StoreClient> client) {
 void remove_store(StoreHandle handle) {
     std::shared_ptr<store::StoreClient> client;
     {
-        Table& all = table();
+        Table& all = table.get();
         const Lock lock(all.mutex);
         Slot* const slot = all.find(handle);
         if (slot == nullptr) return;

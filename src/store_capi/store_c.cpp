@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
+#include "base/border.h"
 #include "base/options.h"
 #include "store_capi/live_stores.h"
 
@@ -19,6 +20,8 @@ using store::StoreCode;
 namespace {
 
 constexpr int kInvalid = static_cast<int>(StoreCode::kInvalidParams);
+constexpr int kBroken = static_cast<int>(StoreCode::kInternalError);
+constexpr size_t kItemsMax = size_t{1} << 24;  // of one call: more can only be a mistake
 
 using Client = std::shared_ptr<store::StoreClient>;
 
@@ -43,18 +46,49 @@ bool is_sound(const mooncake_replicate_config_t* given) {
 
 std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
 
-int put(mooncake_store_t store, const char* key, void* value, size_t size, const mooncake_replicate_config_t* config) {
+/// Nothing for NULL, which no key is.
+std::optional<std::string_view> key_of(const char* key) { return key != nullptr ? std::optional<std::string_view>(key) : std::nullopt; }
+std::optional<std::string_view> key_of(const void* key, size_t size) {
+    if (key == nullptr && size != 0) return std::nullopt;
+    return std::string_view(static_cast<const char*>(key), size);
+}
+
+int put(mooncake_store_t store, std::optional<std::string_view> key, void* value, size_t size, const mooncake_replicate_config_t* config) {
     const Client client = use(store);
-    if (!client || key == nullptr || value == nullptr || size == 0 || !is_sound(config)) return kInvalid;
+    if (!client || !key || value == nullptr || size == 0 || !is_sound(config)) return kInvalid;
     store::Piece piece{static_cast<std::byte*>(value), size};
     client->drop_unreadable(std::span(&piece, 1));
-    const store::ValueToWrite wanted{key, std::span(&piece, 1), {}};
+    const store::ValueToWrite wanted{*key, std::span(&piece, 1), {}};
     return static_cast<int>(client->write(std::span(&wanted, 1), config_from(config), false).front());
 }
 
-/// The keys and memory of a batch; `sound` is false where something is NULL that must not be.
+int64_t get_into(mooncake_store_t store, std::optional<std::string_view> key, void* buffer, size_t size) {
+    const Client client = use(store);
+    if (!client || !key || buffer == nullptr) return kInvalid;
+    const store::Piece piece{static_cast<std::byte*>(buffer), size};
+    const store::ValueToRead wanted{*key, std::span(&piece, 1), !client->all_registered(std::span(&piece, 1))};
+    return client->read(std::span(&wanted, 1)).front();
+}
+
+int is_exist(mooncake_store_t store, std::optional<std::string_view> key) {
+    const Client client = use(store);
+    if (!client || !key) return kInvalid;
+    return client->exist(std::span(&*key, 1)).front();
+}
+
+/// Ends a setup() with the client it made, if any, also when making it threw.
+struct SetupTurn {
+    ~SetupTurn() { end_setup(handle, std::move(client)); }
+    const StoreHandle handle;
+    Client client;
+};
+
+/// The keys and memory of a batch; `sound` is false where something is NULL that must not be, and for absurd counts.
 struct Batch {
-    Batch(const char** all_keys, void** buffers, const size_t* sizes, size_t count) : keys(count), pieces(count) {
+    Batch(const char** all_keys, void** buffers, const size_t* sizes, size_t count) : sound(count <= kItemsMax) {
+        if (!sound) return;
+        keys.resize(count);
+        pieces.resize(count);
         for (size_t i = 0; i < count; ++i) {
             sound = sound && all_keys[i] != nullptr && buffers[i] != nullptr;
             if (!sound) return;
@@ -64,22 +98,25 @@ struct Batch {
     }
     std::vector<std::string_view> keys;
     std::vector<store::Piece> pieces;
-    bool sound = true;
+    bool sound;
 };
 
 }  // namespace
 
 // ---- life
 
-mooncake_store_t mooncake_store_create(void) { return reinterpret_cast<mooncake_store_t>(static_cast<uintptr_t>(add_store())); }
+mooncake_store_t mooncake_store_create(void) try { return reinterpret_cast<mooncake_store_t>(static_cast<uintptr_t>(add_store())); }
+MC_BORDER(nullptr)
 
-void mooncake_store_destroy(mooncake_store_t store) { remove_store(handle_of(store)); }
+void mooncake_store_destroy(mooncake_store_t store) try { remove_store(handle_of(store)); }
+MC_BORDER()
 
 int mooncake_store_setup(mooncake_store_t store, const char* local_hostname, const char* metadata_server, uint64_t global_segment_size,
-                         uint64_t local_buffer_size, const char* protocol, const char* device_name, const char* master_server_addr) {
+                         uint64_t local_buffer_size, const char* protocol, const char* device_name, const char* master_server_addr) try {
     if (local_hostname == nullptr || *local_hostname == '\0' || metadata_server == nullptr || master_server_addr == nullptr)
         return kInvalid;
     if (!begin_setup(handle_of(store))) return kInvalid;
+    SetupTurn turn{.handle = handle_of(store), .client = nullptr};
     const std::string devices = text_or_empty(device_name);
     auto created = store::StoreClient::create({.local_hostname = local_hostname,
                                                .metadata_server = metadata_server,
@@ -90,24 +127,27 @@ int mooncake_store_setup(mooncake_store_t store, const char* local_hostname, con
                                                .master = master_server_addr,
                                                .engine = nullptr,
                                                .options = store::load_store_options(process_environment())});
-    const StoreCode code = created ? StoreCode::kOk : created.error();
-    end_setup(handle_of(store), created ? Client(std::move(*created)) : nullptr);
-    return static_cast<int>(code);
+    if (!created) return static_cast<int>(created.error());
+    turn.client = std::move(*created);
+    return 0;
 }
+MC_BORDER(kBroken)
 
-int mooncake_store_init_all(mooncake_store_t store, const char* protocol, const char* device_name, uint64_t mount_segment_size) {
+int mooncake_store_init_all(mooncake_store_t store, const char* protocol, const char* device_name, uint64_t mount_segment_size) try {
     constexpr uint64_t kBufferBytes = 1 << 30;
     return mooncake_store_setup(store, "localhost:12345", "127.0.0.1:2379", mount_segment_size, kBufferBytes, protocol, device_name,
                                 "127.0.0.1:50051");
 }
+MC_BORDER(kBroken)
 
-int mooncake_store_health_check(mooncake_store_t store) {
+int mooncake_store_health_check(mooncake_store_t store) try {
     const Client client = use(store);
     if (!client) return 1;
     return client->master_reachable() ? 0 : 2;
 }
+MC_BORDER(1)
 
-int mooncake_store_get_hostname(mooncake_store_t store, char* buffer, size_t size) {
+int mooncake_store_get_hostname(mooncake_store_t store, char* buffer, size_t size) try {
     const Client client = use(store);
     if (!client || buffer == nullptr) return kInvalid;
     const std::string& name = client->name();
@@ -115,19 +155,30 @@ int mooncake_store_get_hostname(mooncake_store_t store, char* buffer, size_t siz
     std::memcpy(buffer, name.c_str(), name.size() + 1);
     return 0;
 }
+MC_BORDER(kBroken)
 
 // ---- values
 
-int mooncake_store_put(mooncake_store_t store, const char* key, const void* value, size_t size, const mooncake_replicate_config_t* config) {
-    return put(store, key, const_cast<void*>(value), size, config);
+int mooncake_store_put(mooncake_store_t store, const char* key, const void* value, size_t size,
+                       const mooncake_replicate_config_t* config) try {
+    return put(store, key_of(key), const_cast<void*>(value), size, config);
 }
+MC_BORDER(kBroken)
 
-int mooncake_store_put_from(mooncake_store_t store, const char* key, void* buffer, size_t size, const mooncake_replicate_config_t* config) {
-    return put(store, key, buffer, size, config);
+int mooncake_store_put_from(mooncake_store_t store, const char* key, void* buffer, size_t size,
+                            const mooncake_replicate_config_t* config) try {
+    return put(store, key_of(key), buffer, size, config);
 }
+MC_BORDER(kBroken)
+
+int mooncake_store_put_from_n(mooncake_store_t store, const void* key, size_t key_size, void* buffer, size_t size,
+                              const mooncake_replicate_config_t* config) try {
+    return put(store, key_of(key, key_size), buffer, size, config);
+}
+MC_BORDER(kBroken)
 
 int mooncake_store_batch_put_from(mooncake_store_t store, const char** keys, void** buffers, const size_t* sizes, size_t count,
-                                  const mooncake_replicate_config_t* config, int* results) {
+                                  const mooncake_replicate_config_t* config, int* results) try {
     const Client client = use(store);
     if (!client || keys == nullptr || buffers == nullptr || sizes == nullptr || results == nullptr || !is_sound(config)) return kInvalid;
     Batch batch(keys, buffers, sizes, count);
@@ -139,17 +190,20 @@ int mooncake_store_batch_put_from(mooncake_store_t store, const char** keys, voi
     for (size_t i = 0; i < count; ++i) results[i] = static_cast<int>(codes[i]);
     return 0;
 }
+MC_BORDER(kBroken)
 
-int64_t mooncake_store_get_into(mooncake_store_t store, const char* key, void* buffer, size_t size) {
-    const Client client = use(store);
-    if (!client || key == nullptr || buffer == nullptr) return kInvalid;
-    const store::Piece piece{static_cast<std::byte*>(buffer), size};
-    const store::ValueToRead wanted{key, std::span(&piece, 1), !client->all_registered(std::span(&piece, 1))};
-    return client->read(std::span(&wanted, 1)).front();
+int64_t mooncake_store_get_into(mooncake_store_t store, const char* key, void* buffer, size_t size) try {
+    return get_into(store, key_of(key), buffer, size);
 }
+MC_BORDER(kBroken)
+
+int64_t mooncake_store_get_into_n(mooncake_store_t store, const void* key, size_t key_size, void* buffer, size_t size) try {
+    return get_into(store, key_of(key, key_size), buffer, size);
+}
+MC_BORDER(kBroken)
 
 int mooncake_store_batch_get_into(mooncake_store_t store, const char** keys, void** buffers, const size_t* sizes, size_t count,
-                                  int64_t* results) {
+                                  int64_t* results) try {
     const Client client = use(store);
     if (!client || keys == nullptr || buffers == nullptr || sizes == nullptr || results == nullptr) return kInvalid;
     const Batch batch(keys, buffers, sizes, count);
@@ -161,17 +215,19 @@ int mooncake_store_batch_get_into(mooncake_store_t store, const char** keys, voi
     std::copy(read.begin(), read.end(), results);
     return 0;
 }
+MC_BORDER(kBroken)
 
-int mooncake_store_is_exist(mooncake_store_t store, const char* key) {
-    const Client client = use(store);
-    if (!client || key == nullptr) return kInvalid;
-    const std::string_view name = key;
-    return client->exist(std::span(&name, 1)).front();
+int mooncake_store_is_exist(mooncake_store_t store, const char* key) try { return is_exist(store, key_of(key)); }
+MC_BORDER(kBroken)
+
+int mooncake_store_is_exist_n(mooncake_store_t store, const void* key, size_t key_size) try {
+    return is_exist(store, key_of(key, key_size));
 }
+MC_BORDER(kBroken)
 
-int mooncake_store_batch_is_exist(mooncake_store_t store, const char** keys, size_t count, int* results) {
+int mooncake_store_batch_is_exist(mooncake_store_t store, const char** keys, size_t count, int* results) try {
     const Client client = use(store);
-    if (!client || keys == nullptr || results == nullptr) return kInvalid;
+    if (!client || keys == nullptr || results == nullptr || count > kItemsMax) return kInvalid;
     std::vector<std::string_view> names;
     for (size_t i = 0; i < count; ++i) {
         if (keys[i] == nullptr) return kInvalid;
@@ -181,42 +237,49 @@ int mooncake_store_batch_is_exist(mooncake_store_t store, const char** keys, siz
     std::copy(found.begin(), found.end(), results);
     return 0;
 }
+MC_BORDER(kBroken)
 
-int64_t mooncake_store_get_size(mooncake_store_t store, const char* key) {
+int64_t mooncake_store_get_size(mooncake_store_t store, const char* key) try {
     const Client client = use(store);
     if (!client || key == nullptr) return kInvalid;
     const std::string_view name = key;
     const store::ValueInfo found = std::move(client->find(std::span(&name, 1)).front());
     return found.code == StoreCode::kOk ? static_cast<int64_t>(found.length) : static_cast<int64_t>(found.code);
 }
+MC_BORDER(kBroken)
 
-int mooncake_store_remove(mooncake_store_t store, const char* key, int force) {
+int mooncake_store_remove(mooncake_store_t store, const char* key, int force) try {
     const Client client = use(store);
     if (!client || key == nullptr) return kInvalid;
     const std::string_view name = key;
     return static_cast<int>(client->remove(std::span(&name, 1), force != 0).front());
 }
+MC_BORDER(kBroken)
 
-int64_t mooncake_store_remove_by_regex(mooncake_store_t store, const char* pattern, int force) {
+int64_t mooncake_store_remove_by_regex(mooncake_store_t store, const char* pattern, int force) try {
     const Client client = use(store);
     return client && pattern != nullptr ? client->remove_by_regex(pattern, force != 0) : kInvalid;
 }
+MC_BORDER(kBroken)
 
-int64_t mooncake_store_remove_all(mooncake_store_t store, int force) {
+int64_t mooncake_store_remove_all(mooncake_store_t store, int force) try {
     const Client client = use(store);
     return client ? client->remove_all(force != 0) : kInvalid;
 }
+MC_BORDER(kBroken)
 
 // ---- memory
 
-int mooncake_store_register_buffer(mooncake_store_t store, void* buffer, size_t size) {
+int mooncake_store_register_buffer(mooncake_store_t store, void* buffer, size_t size) try {
     const Client client = use(store);
     if (!client || buffer == nullptr || size == 0) return kInvalid;
     return static_cast<int>(client->register_buffer(buffer, size));
 }
+MC_BORDER(kBroken)
 
-int mooncake_store_unregister_buffer(mooncake_store_t store, void* buffer) {
+int mooncake_store_unregister_buffer(mooncake_store_t store, void* buffer) try {
     const Client client = use(store);
     if (!client || buffer == nullptr) return kInvalid;
     return static_cast<int>(client->unregister_buffer(buffer));
 }
+MC_BORDER(kBroken)
