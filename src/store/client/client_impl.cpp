@@ -16,6 +16,14 @@ namespace {
 
 constexpr Duration kSettling = 2s;  // within which clients find a master that returned
 
+/// A thread that the client can do without; where none is to be had, whoever needs it next tries again.
+template <typename Body>
+void start_if_possible(std::unique_ptr<std::jthread>& thread, const char* name, Body&& body) {
+    auto started = try_start_thread(name, std::forward<Body>(body));
+    if (started) thread = std::make_unique<std::jthread>(std::move(*started));
+    else MC_LOG_WARNING_EVERY(10s, "store: {}", started.error().to_string());
+}
+
 }  // namespace
 
 ClientImpl::ClientImpl(std::unique_ptr<ClientCore> core, bool own_engine, MembershipOptions membership)
@@ -49,8 +57,7 @@ StoreCode ClientImpl::start(Deadline deadline) {
     }
     if (core_->config.http_server) start_http();
     if (core_->config.options.metrics && core_->config.options.metrics_interval > Duration::zero())
-        metrics_thread_ = std::make_unique<std::jthread>(
-            start_thread("mc-store-log", [this](const std::stop_token& stop) { log_metrics(stop); }));
+        start_if_possible(metrics_thread_, "mc-store-log", [this](const std::stop_token& stop) { log_metrics(stop); });
     MC_LOG_INFO("{} is a client of the pool of {}, and lends {} bytes", core_->name, core_->config.master, core_->config.segment_bytes);
     return StoreCode::kOk;
 }
@@ -248,6 +255,7 @@ MountedSegments ClientImpl::mount(Result<std::shared_ptr<LentMemory>> memory, st
 MountedSegments ClientImpl::mount_file(const FileToMount& file) {
     const auto pass = enter();
     if (!pass) return {.code = StoreCode::kUnavailableInCurrentStatus};
+    if (file.path.find('\0') != std::string::npos) return {.code = StoreCode::kInvalidParams};  // the system would open another one
     return mount(LentMemory::map_file(core_->engine, file.path, file.offset, file.size, file.location), file.protocol);
 }
 
@@ -278,8 +286,7 @@ StoreCode ClientImpl::unmount(std::span<const SegmentId> segments, Duration grac
             Lock lock(leaving_mutex_);
             leaving_.push_back({.at = Clock::now() + grace, .held = std::move(held)});
             if (!leaving_thread_)
-                leaving_thread_ = std::make_unique<std::jthread>(
-                    start_thread("mc-store-leave", [this](const std::stop_token& stop) { give_back_in_time(stop); }));
+                start_if_possible(leaving_thread_, "mc-store-leave", [this](const std::stop_token& stop) { give_back_in_time(stop); });
             leaving_changed_.notify_all();
         } else {
             core_->local.remove(id);  // freed when the last copy of ours has ended, behind the engine's fence

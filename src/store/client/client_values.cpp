@@ -4,6 +4,7 @@
 #include "store/client/client_impl.h"
 #include "store/client/reader.h"
 #include "store/client/writer.h"
+#include "store/protocol/messages_objects.h"
 
 /// The calls of ClientImpl about values: each checks that the client is open and hands over.
 namespace mooncake::store {
@@ -130,7 +131,8 @@ int64_t ClientImpl::remove_matching(std::string_view pattern, bool force) {
 
 int64_t ClientImpl::remove_by_regex(std::string_view pattern, bool force) {
     // To the master an empty pattern means everything; to a caller who asks for a match it is a mistake.
-    return pattern.empty() ? static_cast<int64_t>(StoreCode::kInvalidParams) : remove_matching(pattern, force);
+    return pattern.empty() || pattern.size() > kPatternBytesMax ? static_cast<int64_t>(StoreCode::kInvalidParams)
+                                                                : remove_matching(pattern, force);
 }
 
 int64_t ClientImpl::remove_all(bool force) { return remove_matching("", force); }

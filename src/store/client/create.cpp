@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/border.h"
 #include "base/incarnation.h"
 #include "base/log.h"
 #include "net/address.h"
@@ -78,7 +79,8 @@ std::string segment_name(const StoreConfig& config, const Engine& engine) {
 
 }  // namespace
 
-Made StoreClient::create(StoreConfig config) { return ClientImpl::create(std::move(config), nullptr); }
+Made StoreClient::create(StoreConfig config) try { return ClientImpl::create(std::move(config), nullptr); }
+MC_BORDER(tl::unexpected(StoreCode::kInternalError))  // no thread or no memory was to be had
 
 Made ClientImpl::create(StoreConfig config, std::unique_ptr<MasterApi> master, MembershipOptions membership) {
     if (!makes_sense(config)) return tl::unexpected(StoreCode::kInvalidParams);

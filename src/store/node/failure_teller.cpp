@@ -19,8 +19,10 @@ void FailureTeller::tell(const SegmentId& segment) {
     Lock lock(mutex_);
     if (stopped_) return;
     waiting_.insert(segment);
-    if (thread_.joinable()) wake_.notify_all();
-    else thread_ = start_thread("mc-failures", [this](const std::stop_token& stop) { run(stop); });
+    if (thread_.joinable()) return wake_.notify_all();
+    auto thread = try_start_thread("mc-failures", [this](const std::stop_token& stop) { run(stop); });
+    if (thread) thread_ = std::move(*thread);
+    else MC_LOG_WARNING_EVERY(10s, "the master is not told of unreachable segments now: {}", thread.error().to_string());
 }
 
 void FailureTeller::stop() {

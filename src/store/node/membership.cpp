@@ -30,7 +30,7 @@ public:
         MC_RETURN_IF_ERROR(member_.standing());
         Lock lock(stop_mutex_);
         if (stopped_) return fail(Code::kCancelled, "left the pool");
-        thread_ = start_thread("mc-membership", [this](const std::stop_token& stop) { run(stop); });
+        MC_ASSIGN_OR_RETURN(thread_, try_start_thread("mc-membership", [this](const std::stop_token& stop) { run(stop); }));
         return {};
     }
 

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 
+#include "base/descriptor_limit.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/thread.h"
@@ -43,6 +44,7 @@ std::string bind_host(const std::string& host) { return is_wildcard(host) ? std:
 }  // namespace
 
 Result<std::unique_ptr<MasterProgram>> MasterProgram::start(const MasterFlags& flags) {
+    raise_descriptor_limit();
     std::unique_ptr<MasterProgram> program(new MasterProgram(flags));
     MC_RETURN_IF_ERROR(program->start_master());
     MC_RETURN_IF_ERROR(program->start_metadata());

@@ -109,7 +109,11 @@ void FabricMemory::in_parallel(size_t count, const std::function<void(size_t)>& 
     };
     std::vector<std::jthread> helpers;
     const size_t threads = std::min(count, static_cast<size_t>(std::max(settings_.parallel, 1)));
-    for (size_t i = 1; i < threads; ++i) helpers.push_back(start_thread("mc-register", [&](const std::stop_token&) { work(); }));
+    for (size_t i = 1; i < threads; ++i) {
+        auto helper = try_start_thread("mc-register", [&](const std::stop_token&) { work(); });
+        if (!helper) break;  // this thread does it alone
+        helpers.push_back(std::move(*helper));
+    }
     work();
 }
 

@@ -31,7 +31,7 @@ Result<std::unique_ptr<RailThread>> RailThread::start(const std::string& name, s
     if (!bell) return fail_errno(Code::kNoSpace, errno, "no eventfd");
     std::unique_ptr<RailThread> made(new RailThread(std::move(rails), spin, std::move(bell)));
     for (Rail* const rail : made->rails_) rail->set_thread(made.get());
-    made->thread_ = start_thread(name, [self = made.get()](const std::stop_token& stop) { self->run(stop); });
+    MC_ASSIGN_OR_RETURN(made->thread_, try_start_thread(name, [self = made.get()](const std::stop_token& stop) { self->run(stop); }));
     return made;
 }
 

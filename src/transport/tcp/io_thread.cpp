@@ -22,7 +22,7 @@ Result<std::unique_ptr<IoThread>> IoThread::create(const std::string& name) {
     if (::epoll_ctl(epoll.fd(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
         return fail_errno(Code::kUnavailable, errno, "cannot watch an eventfd");
     std::unique_ptr<IoThread> io(new IoThread(std::move(epoll), std::move(wake)));
-    io->thread_ = start_thread(name, [raw = io.get()](const std::stop_token& stop) { raw->run(stop); });
+    MC_ASSIGN_OR_RETURN(io->thread_, try_start_thread(name, [raw = io.get()](const std::stop_token& stop) { raw->run(stop); }));
     return io;
 }
 
