@@ -52,12 +52,13 @@ void end_within(StoreClient& client, Duration timeout) {
     Mutex mutex;
     std::condition_variable_any changed;
     bool done = false;
-    std::jthread closing = start_thread("close", [&] {
+    const auto closing = try_start_thread("close", [&] {
         client.close();
         Lock lock(mutex);
         done = true;
         changed.notify_all();
     });
+    if (!closing) return client.close();  // as long as it takes
     const Deadline deadline = Deadline::after(timeout);
     {
         Lock lock(mutex);

@@ -24,7 +24,7 @@ int complain(const Error& error) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
     StopSignals signals;
     const Environment environment = process_environment();
     const auto flags = parse_master_flags(std::vector<std::string>(argv + 1, argv + argc),
@@ -44,4 +44,6 @@ int main(int argc, char** argv) {
     MC_LOG_INFO("ending on signal {}", signal_number);
     program->reset();
     return 0;
+} catch (const std::exception& thrown) {  // no thread or no memory was to be had
+    return complain(Error(Code::kUnavailable, thrown.what()));
 }

@@ -19,7 +19,7 @@ namespace {
 using namespace mooncake;
 using namespace mooncake::store;
 
-constexpr std::string_view kSizeFlag = "--global_segment_size";
+constexpr std::string_view kSizeFlag = "-global_segment_size";
 
 int complain(std::string_view text) {
     std::fprintf(stderr, "mooncake_standalone: %s\n", std::string(text).c_str());
@@ -30,10 +30,12 @@ int complain(std::string_view text) {
 std::string take_size(std::vector<std::string>& arguments) {
     std::string size = "1GB";
     for (auto at = arguments.begin(); at != arguments.end();) {
-        if (at->starts_with(std::string(kSizeFlag) + "=")) {
-            size = at->substr(kSizeFlag.size() + 1);
+        // With one dash or two, as all flags.
+        const std::string_view word = at->starts_with("--") ? std::string_view(*at).substr(1) : std::string_view(*at);
+        if (word.starts_with(kSizeFlag) && word.substr(kSizeFlag.size()).starts_with('=')) {
+            size = word.substr(kSizeFlag.size() + 1);
             at = arguments.erase(at);
-        } else if (*at == kSizeFlag && at + 1 != arguments.end()) {
+        } else if (word == kSizeFlag && at + 1 != arguments.end()) {
             size = *(at + 1);
             at = arguments.erase(at, at + 2);
         } else {
@@ -45,7 +47,7 @@ std::string take_size(std::vector<std::string>& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
     StopSignals signals;
     const Environment environment = process_environment();
     std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -54,7 +56,7 @@ int main(int argc, char** argv) {
     const auto flags = parse_master_flags(arguments, {.read_file = read_config_file, .environment = environment});
     if (!flags) return complain(flags.error().message());
     if (flags->log.help)
-        return std::printf("%s  %s (default 1GB)\n        memory lent to the pool\n", master_help().c_str(),
+        return std::printf("%s  -%s (default 1GB)\n        memory lent to the pool\n", master_help().c_str(),
                            std::string(kSizeFlag).c_str()) < 0;
     if (flags->log.version) return std::printf("mooncake_standalone %s\n", std::string(version()).c_str()) < 0;
     configure_program_log(flags->log, load_options(environment).log, "mooncake_standalone");
@@ -77,4 +79,6 @@ int main(int argc, char** argv) {
     node->reset();
     program->reset();
     return 0;
+} catch (const std::exception& thrown) {  // no thread or no memory was to be had
+    return complain(thrown.what());
 }
