@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 _THREADS, _TIMEOUT_S, _POOL_SIZE = 8, 30, 100  # where 0 is given
+_TIMEOUT_MAX_S = 10**7  # the clocks of sockets and locks cannot count much further
 _ASYNC_THREADS = 32  # at most, for each interface
 
 
@@ -110,7 +111,7 @@ class _Callbacks:
             elif self.data is not None:
                 received = _received(ReceivedData, message, source)
                 self.data({"source": received.source_address, "data": received.get_bytes()})
-        except Exception:
+        except BaseException:  # also SystemExit and the like: whoever sent must hear of the end, and this thread goes on serving
             _warn(f"rpc: the callback failed on what {source} sent: {traceback.format_exc().rstrip()}")
 
 
@@ -129,6 +130,7 @@ class RpcInterface:
         self._lock = threading.Lock()
         self._callbacks = _Callbacks()
         self._client: Client | None = None
+        self._close_client: Callable[[], Any] = lambda: None  # done at the latest when this object or the program ends
         self._listen: tuple[str, int, int] | None = None  # address, threads, timeout
         self._server: Server | None = None
         self._stop: Callable[[], Any] = lambda: None  # what stops the server; done at the latest when this object or the program ends
@@ -228,11 +230,10 @@ def _prepare(interface: RpcInterface, listen_address: str, threads: int, timeout
         if interface.port:
             _warn("rpc: initialize is refused while the server runs; stop_server() comes first")
             return False
-        if interface._client is not None:
-            interface._client.close()
-        timeout_s = timeout_s or _TIMEOUT_S
+        interface._close_client()
+        timeout_s = min(timeout_s or _TIMEOUT_S, _TIMEOUT_MAX_S)
         interface._client = Client(pool_size or _POOL_SIZE, timeout_s)
-        weakref.finalize(interface, interface._client.close)
+        interface._close_client = weakref.finalize(interface, interface._client.close)
         interface._listen = (listen_address, threads or _THREADS, timeout_s) if listen_address else None
     return True
 

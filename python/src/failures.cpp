@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "base/log.h"
+#include "interpreter.h"
 
 namespace mooncake::python {
 
@@ -19,7 +20,8 @@ std::string& text_of_this_thread() noexcept {
 void record_failure(const char* call, const Error& error) {
     std::string& text = text_of_this_thread();
     text = format_text("{}: {}", call, error.to_string());
-    MC_LOG_WARNING_EVERY(1s, "{}", text);
+    static constinit LogLimit limit(1s);
+    if (limit.allow()) log_from_python(LogLevel::kWarning, std::string(text));  // a copy: meanwhile Python code may run on this thread
 }
 
 const std::string& last_error() noexcept { return text_of_this_thread(); }

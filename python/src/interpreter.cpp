@@ -77,6 +77,18 @@ void slow_down_at_exit() noexcept {
     });
 }
 
+void log_from_python(LogLevel level, std::string_view text) {
+    constexpr size_t kTextBytesMax = 16 << 10;
+    if (level < log_level()) return;
+    const bool cut = text.size() > kTextBytesMax;
+    const auto write = [&] {
+        log_format(level, "{}{}", text.substr(0, kTextBytesMax), cut ? "..." : "");
+        return 0;
+    };
+    if (exiting()) write();
+    else without_gil(write);
+}
+
 void close_at_exit(std::weak_ptr<void> thing, void (*close)(void*)) {
     std::erase_if(all_open, [](const Open& known) { return known.thing.expired(); });
     all_open.push_back({std::move(thing), close});

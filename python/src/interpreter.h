@@ -5,10 +5,12 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "base/fork.h"
 #include "base/gate.h"
+#include "base/log.h"
 #include "engine/engine.h"
 
 /// How native calls live with the interpreter: they leave its lock behind while they may block, and they are all over before
@@ -61,6 +63,10 @@ auto without_gil(Body&& body) {
         throw;
     }
 }
+
+/// Logs without the interpreter lock: who reads our standard error may be a thread of this interpreter, and wait for it. Long texts are cut.
+/// Under the interpreter lock.
+void log_from_python(LogLevel level, std::string_view text);
 
 /// Sees to it that `thing` is closed, without the interpreter lock, when the interpreter exits. Under the interpreter lock.
 void close_at_exit(std::weak_ptr<void> thing, void (*close)(void* thing));

@@ -108,7 +108,7 @@ NB_MODULE(engine, module) {
     nb::set_leak_warnings(false);
     module.doc() = "Moves bytes between registered memory of any two processes.";
     bind_types(module);
-    module.def("_log_warning", [](const std::string& text) { MC_LOG_WARNING("{}", text); });
+    module.def("_log_warning", [](const std::string& text) { log_from_python(mooncake::LogLevel::kWarning, text); });
     EngineClass engine(
         module, "TransferEngine", nb::is_weak_referenceable(),
         "One end of transfers: registers memory that peers may read and write, and reads and writes theirs. Everything may be\n"

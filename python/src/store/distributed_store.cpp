@@ -18,12 +18,13 @@ constexpr const char* kCapsuleName = "mooncake.PyClient.shared_ptr";
 void log_effective(const store::StoreConfig& config) {
     std::string devices;
     for (const std::string& device : config.devices) devices += (devices.empty() ? "" : ",") + device;
-    MC_LOG_INFO(
+    const std::string text = format_text(
         "store: local_hostname {}, metadata_server {}, global_segment_size {}, local_buffer_size {}, protocol {}, rdma_devices {}, "
         "master_server_addr {}, tenant_id {}, client http {}, engine {}, checksums {}",
         config.local_hostname, config.metadata_server, config.segment_bytes, config.buffer_bytes, config.protocol,
         devices.empty() ? "all" : devices, config.master, config.tenant, config.http_server ? std::to_string(config.http_port) : "off",
         config.engine ? "given" : "own", config.options.checksum ? "on" : "off");
+    log_from_python(LogLevel::kInfo, text);
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ int DistributedStore::setup(Setup setup) {
         return kInvalid;
     }
     if (state_ == State::kReady) {
-        MC_LOG_WARNING("store: setup of a store that is set up; it is closed first");
+        log_from_python(LogLevel::kWarning, "store: setup of a store that is set up; it is closed first");
         close();
         if (state_ != State::kNew) return kInvalid;  // another thread was quicker
     }
@@ -65,7 +66,9 @@ int DistributedStore::setup(Setup setup) {
     auto created = without_gil([&] { return store::StoreClient::create(std::move(config)); });
     if (!created) {
         if (state_ == State::kStarting) state_ = State::kNew;
-        MC_LOG_ERROR("store: setup failed with {} {}", static_cast<int>(created.error()), store::store_code_name(created.error()));
+        const StoreCode code = created.error();
+        log_from_python(LogLevel::kError,
+                        format_text("store: setup failed with {} {}", static_cast<int>(code), store::store_code_name(code)));
         return static_cast<int>(created.error());
     }
     std::shared_ptr<store::StoreClient> client = std::move(*created);

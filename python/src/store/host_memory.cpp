@@ -3,6 +3,7 @@
 
 #include <linux/memfd.h>
 #include <linux/mempolicy.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,8 +27,12 @@ struct Allocations {
     Mutex mutex;
     std::unordered_map<void*, uint64_t> lengths MC_GUARDED_BY(mutex);
 };
+/// Never destroyed, and whole in a forked child, which may free what was allocated before the fork.
 Allocations& allocations() {
-    static Allocations all;
+    static Allocations& all = []() -> Allocations& {
+        ::pthread_atfork([] { allocations().mutex.lock(); }, [] { allocations().mutex.unlock(); }, [] { allocations().mutex.unlock(); });
+        return *new Allocations;
+    }();
     return all;
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "interpreter.h"
 
 namespace mooncake::python {
 
@@ -59,7 +60,8 @@ std::optional<WriteOptions> write_options(const ReplicateConfig* config, size_t 
     WriteOptions options;
     if (config == nullptr) return options;
     if (const char* const why = objection(*config, values, same_node)) {
-        MC_LOG_WARNING_EVERY(1s, "a write is refused: {}", why);
+        static constinit LogLimit limit(1s);
+        if (limit.allow()) log_from_python(LogLevel::kWarning, format_text("a write is refused: {}", why));
         return std::nullopt;
     }
     options.config.replica_num = static_cast<uint32_t>(config->replica_num);

@@ -31,8 +31,8 @@ NB_MODULE(store, module) {
     bind_replicas(module);
     bind_blocks(module);
     bind_host_memory(module);
-    module.def("_log_info", [](const std::string& text) { MC_LOG_INFO("{}", text); });
-    module.def("_log_warning", [](const std::string& text) { MC_LOG_WARNING("{}", text); });
+    module.def("_log_info", [](const std::string& text) { log_from_python(mooncake::LogLevel::kInfo, text); });
+    module.def("_log_warning", [](const std::string& text) { log_from_python(mooncake::LogLevel::kWarning, text); });
     module.def("_address_of", [](nb::handle object) {
         const auto view = BufferView::of(object);
         if (!view) throw nb::type_error("an object with memory of its own is expected");
