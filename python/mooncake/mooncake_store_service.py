@@ -6,11 +6,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import json
 import logging
 import signal
 import sys
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Awaitable, Callable, Sequence
 
 from aiohttp import web
@@ -21,7 +20,9 @@ from .store import MooncakeDistributedStore
 logger = logging.getLogger(__name__)
 
 _BODY_BYTES_MAX = 100 << 20
+_LINE_BYTES_MAX = 256 << 10  # of a request: keys are part of the path
 _RETRY_S = 1.0
+_STOP_TIMEOUT_S = 2  # for requests under way
 _GRACE_MAX_S = 3600
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -69,34 +70,53 @@ def _shm_name_to_path(name: Any) -> str | None:
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
         body = await request.json()
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+    except (ValueError, LookupError, RecursionError) as problem:  # no JSON, or of an unknown charset, or nested too deeply
         raise _BadRequest(f"the body is not JSON: {problem}") from None
+    except web.RequestPayloadError as problem:  # compressed, it says
+        raise _BadRequest(f"the body cannot be read: {problem}") from None
     if not isinstance(body, dict):
         raise _BadRequest("a JSON object is expected")
     return body
 
 
-def _integer(body: dict[str, Any], name: str, otherwise: int | None = None, least: int = 0, most: int = 2**63 - 1) -> int:
+def _is_integer(value: Any, least: int, most: int = 2**63 - 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _integer(body: dict[str, Any], name: str, otherwise: int, most: int = 2**63 - 1) -> int:
     value = body.get(name, otherwise)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _BadRequest(f"{name} must be an integer from {least} to {most}")
+    if not _is_integer(value, 0, most):
+        raise _BadRequest(f"{name} must be an integer from 0 to {most}")
     return value
 
 
-def _text(body: dict[str, Any], name: str, otherwise: str | None = None) -> str:
+def _text(body: dict[str, Any], name: str, otherwise: str) -> str:
     value = body.get(name, otherwise)
-    if not isinstance(value, str) or (otherwise is None and not value):
+    if not _is_text(value):
         raise _BadRequest(f"{name} must be a text")
     return value
+
+
+def _is_text(value: Any) -> bool:
+    """Also one that can be written as bytes."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _segment_ids(body: dict[str, Any]) -> list[str]:
     ids = body.get("segment_ids")
     if isinstance(ids, str):
         ids = [ids]
-    if not isinstance(ids, list) or not ids or not all(isinstance(one, str) and one for one in ids):
-        raise _BadRequest("segment_ids must be a text or a list of texts")
+    if not isinstance(ids, list) or not ids or not all(_is_text(one) and one for one in ids):
+        raise _BadRequest("Missing segment_ids: a text or a list of texts is expected")
     return ids
+
+
+def _grace(body: dict[str, Any]) -> list[int]:
+    """What unmount calls get beside the ids: nothing where nothing was said."""
+    return [_integer(body, "grace_period_seconds", 0)] if "grace_period_seconds" in body else []
 
 
 class MooncakeStoreService:
@@ -120,7 +140,8 @@ class MooncakeStoreService:
 
     def setup_config(self) -> dict[str, Any]:
         """What the store is set up with."""
-        return {_SETUP_NAMES.get(name, name): value for name, value in asdict(self.config).items()}
+        names = [field.name for field in fields(MooncakeConfig) if hasattr(self.config, field.name)]
+        return {_SETUP_NAMES.get(name, name): getattr(self.config, name) for name in names}
 
     def _override(self, name: str, value: str) -> None:
         """From the command line: a text, which setup() reads."""
@@ -135,6 +156,9 @@ class MooncakeStoreService:
         end = loop.time() + max_wait_time
         while loop.time() < end and (shutdown_event is None or not shutdown_event.is_set()):
             if await self._set_up():
+                if shutdown_event is not None and shutdown_event.is_set():
+                    await self._close_store()
+                    return False
                 logger.info("the store is set up as %s", self.store.get_hostname())
                 return True
             await _wait(shutdown_event, min(_RETRY_S, max(end - loop.time(), 0)))
@@ -153,7 +177,7 @@ class MooncakeStoreService:
 
     async def start_http_service(self, port: int = 8080, host: str = "0.0.0.0") -> bool:
         """Serves from now on."""
-        self._runner = web.AppRunner(self.make_app(), access_log=None)
+        self._runner = web.AppRunner(self.make_app(), access_log=None, shutdown_timeout=_STOP_TIMEOUT_S, max_line_size=_LINE_BYTES_MAX)
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         logger.info("the REST service listens on %s:%d", host, self._runner.addresses[0][1])
@@ -163,9 +187,9 @@ class MooncakeStoreService:
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
         app.add_routes([
             web.put("/api/put", self.handle_put),
-            web.get("/api/get/{key:.+}", self.handle_get),
-            web.get("/api/exist/{key:.+}", self.handle_exist),
-            web.delete("/api/remove/{key:.+}", self.handle_remove),
+            web.get(r"/api/get/{key:[\s\S]+}", self.handle_get),
+            web.get(r"/api/exist/{key:[\s\S]+}", self.handle_exist),
+            web.delete(r"/api/remove/{key:[\s\S]+}", self.handle_remove),
             web.delete("/api/remove_all", self.handle_remove_all),
             web.post("/api/mount", self.handle_mount),
             web.post("/api/unmount", self.handle_unmount),
@@ -181,9 +205,13 @@ class MooncakeStoreService:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+        await self._close_store()
+
+    async def _close_store(self) -> None:
         store, self.store = self.store, None
-        if store is not None:
-            await self._run(store.close)
+        code = await self._run(store.close) if store is not None else 0
+        if code:
+            logger.warning("closing the store answered %s", code)
 
     async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """In a thread: the store's calls block."""
@@ -195,18 +223,20 @@ class MooncakeStoreService:
     async def handle_put(self, request: web.Request) -> web.Response:
         body = await _body(request)
         key, value = body.get("key"), body.get("value")
-        if not isinstance(key, str) or not key or not isinstance(value, str) or not value:
-            raise _BadRequest("key and value are needed")
+        if not _is_text(key) or not key or not _is_text(value) or not value:
+            raise _BadRequest("Missing key or value")
         code = await self._run(self.store.put, key, value.encode())
-        return _result(code, "put", status="success")
+        return _result(code, "PUT operation failed", status="success")
 
     @_handler
     async def handle_get(self, request: web.Request) -> web.Response:
         key = request.match_info["key"]
         exists = await self._run(self.store.is_exist, key)
         if exists < 0:
-            return _result(exists, "get")
-        value = await self._run(self.store.get, key) if exists else None
+            return _answer(500, error="Exist check failed")
+        value = await self._run(self.store.get, key) if exists else b""
+        if value is None:
+            return _answer(500, error="GET operation failed")
         if not exists or (not value and await self._run(self.store.is_exist, key) <= 0):  # b"" may mean that it went meanwhile
             return _answer(404, error="Key not found")
         return web.Response(body=value, content_type="application/octet-stream")
@@ -214,81 +244,88 @@ class MooncakeStoreService:
     @_handler
     async def handle_exist(self, request: web.Request) -> web.Response:
         exists = await self._run(self.store.is_exist, request.match_info["key"])
-        return _result(min(exists, 0), "exist", exists=bool(exists))
+        return _answer(500, error="Exist check failed") if exists < 0 else _answer(exists=bool(exists))
 
     @_handler
     async def handle_remove(self, request: web.Request) -> web.Response:
-        return _result(await self._run(self.store.remove, request.match_info["key"]), "remove", status="success")
+        return _result(await self._run(self.store.remove, request.match_info["key"]), "Remove operation failed", status="success")
 
     @_handler
     async def handle_remove_all(self, request: web.Request) -> web.Response:
         removed = await self._run(self.store.remove_all)
-        return _result(min(removed, 0), "remove_all", status=f"success removed {removed} keys")
+        return _result(min(removed, 0), "RemoveAll operation failed", status=f"success removed {removed} keys")
 
     # ---- segments
 
     @_handler
     async def handle_mount(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        size, protocol, location = _integer(body, "size", least=1), _text(body, "protocol", "tcp"), _text(body, "location", "")
+        size = body.get("size")
+        if not _is_integer(size, 1):
+            raise _BadRequest("Invalid size: a positive integer is expected")
+        protocol, location = _text(body, "protocol", self.config.protocol), _text(body, "location", "")
         mounted = await self._run(self.store.allocate_and_mount_segment, size, protocol, location)
-        return _result(mounted["ret"], "mount", status="success", segment_ids=mounted["segment_ids"],
+        return _result(mounted["ret"], "Allocate and mount failed", status="success", segment_ids=mounted["segment_ids"],
                        allocated_size=mounted.get("allocated_size", size))
 
     @_handler
     async def handle_unmount(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        ids, grace = _segment_ids(body), _integer(body, "grace_period_seconds", 0)
-        return _result(await self._run(self.store.unmount_and_free_segment, ids, grace), "unmount", status="success")
+        ids, grace = _segment_ids(body), _grace(body)
+        return _result(await self._run(self.store.unmount_and_free_segment, ids, *grace), "Unmount and free failed", status="success")
 
     @_handler
     async def handle_mount_shm(self, request: web.Request) -> web.Response:
         body = await _body(request)
         path = _shm_name_to_path(body.get("name"))
-        if path is None:
-            raise _BadRequest(f"name is not one of shared memory: {body.get('name')!r}")
-        size, offset = _integer(body, "size", least=1), _integer(body, "offset", 0)
-        mounted = await self._run(self.store.mount_segment, path, size, offset, _text(body, "protocol", "tcp"), _text(body, "location", ""))
-        return _result(mounted["ret"], "mount_shm", status="success", segment_ids=mounted["segment_ids"])
+        if path is None or not _is_integer(body.get("size"), 1):
+            raise _BadRequest("Missing or invalid name or size")
+        protocol, location = _text(body, "protocol", self.config.protocol), _text(body, "location", "")
+        mounted = await self._run(self.store.mount_segment, path, body["size"], _integer(body, "offset", 0), protocol, location)
+        return _result(mounted["ret"], "Mount failed", status="success", segment_ids=mounted["segment_ids"])
 
     @_handler
     async def handle_unmount_shm(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        ids, grace = _segment_ids(body), _integer(body, "grace_period_seconds", 0)
+        ids, grace = _segment_ids(body), _grace(body)
         async with self._state_lock:
-            failed = await self._unmount_each(ids, grace)
+            failed = await self._unmount_each(ids, *grace)
             gone = set(ids) - set(failed)
             if gone & set(self.mounted_segment_ids):
                 self.mounted_segment_ids = [one for one in self.mounted_segment_ids if one not in gone]
                 if not self.mounted_segment_ids:
                     self.current_mode = "prefill"
         if failed:
-            return _answer(500, error="some segments could not be unmounted", failed_segment_ids=failed)
+            return _answer(500, error="Unmount failed for one or more segments", failed_segment_ids=failed)
         return _answer(status="success")
 
     @_handler
     async def handle_unmount_local_disk(self, request: web.Request) -> web.Response:
         grace = _integer(await _body(request), "grace_period_seconds", 0, most=_GRACE_MAX_S)
-        return _result(await self._run(self.store.unmount_local_disk_segment, grace), "unmount_local_disk", status="success")
+        return _result(await self._run(self.store.unmount_local_disk_segment, grace), "Unmount failed", status="success")
 
     @_handler
     async def handle_reconfigure(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        mode = body.get("mode")
+        mode = str(body.get("mode")).lower()
         if mode not in ("decode", "prefill"):
-            raise _BadRequest("mode must be decode or prefill")
+            raise _BadRequest("Invalid mode: decode or prefill is expected")
         async with self._state_lock:
             return await (self._to_decode(body) if mode == "decode" else self._to_prefill())
 
     async def _to_decode(self, body: dict[str, Any]) -> web.Response:
         """Mounts the new segment first, then takes the old ones back."""
-        wanted = {"path": _text(body, "path"), "size": _integer(body, "size", least=1), "offset": _integer(body, "offset", 0),
-                  "protocol": _text(body, "protocol", "tcp"), "location": _text(body, "location", "")}
+        if not _is_text(body.get("path")) or not body["path"] or not _is_integer(body.get("size"), 1):
+            raise _BadRequest("Missing path or size for decode mode")
+        wanted = {"path": body["path"], "size": body["size"], "offset": _integer(body, "offset", 0),
+                  "protocol": _text(body, "protocol", self.config.protocol), "location": _text(body, "location", "")}
         mounted = await self._run(self.store.mount_segment, *wanted.values())
         if mounted["ret"] != 0:
-            if not self.mounted_segment_ids:
-                self.current_mode, self.last_mount_info = "prefill", {}
-            return _answer(500, error=f"reconfigure failed with code {mounted['ret']}", mode=self.current_mode)
+            what = f"Mount failed, ret={mounted['ret']}"
+            if self.mounted_segment_ids:
+                return _answer(500, error=f"{what}; keeping previous decode segments", mode=self.current_mode)
+            self.current_mode, self.last_mount_info = "prefill", {}
+            return _answer(500, error=what, mode=self.current_mode)
         failed = await self._unmount_each(self.mounted_segment_ids)
         if failed:  # they stay on the list, for the next time
             logger.warning("old segments could not be unmounted: %s", ", ".join(failed))
@@ -300,7 +337,7 @@ class MooncakeStoreService:
         if self.mounted_segment_ids:
             code = await self._run(self.store.unmount_segment, list(self.mounted_segment_ids))
             if code != 0:
-                return _result(code, "reconfigure")
+                return _result(code, "Unmount failed")
         self.mounted_segment_ids = []
         self.current_mode, self.last_mount_info = "prefill", {}
         return _answer(status="success", mode=self.current_mode)
@@ -310,8 +347,8 @@ class MooncakeStoreService:
         return [one for one in list(ids) if await self._run(self.store.unmount_segment, [one], *grace) != 0]
 
 
-def _result(code: int, call: str, **fields: Any) -> web.Response:
-    return _answer(500, error=f"{call} failed with code {code}") if code else _answer(**fields)
+def _result(code: int, failure: str, **fields: Any) -> web.Response:
+    return _answer(500, error=f"{failure}, ret={code}") if code else _answer(**fields)
 
 
 async def _wait(event: asyncio.Event | None, seconds: float) -> None:

@@ -10,7 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 import uuid
 from pathlib import Path
@@ -48,6 +50,11 @@ class Service:
             status, kind, content = error.code, error.headers["Content-Type"], error.read()
         return status, json.loads(content) if "json" in kind else content
 
+    def talk(self, text: bytes) -> socket.socket:
+        peer = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
+        peer.sendall(text)
+        return peer
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         self.process.communicate(timeout=PATIENCE_S)
@@ -68,7 +75,16 @@ def test_values_over_http(service):
     assert service.ask("GET", "/api/exist/none") == (200, {"exists": False})
     assert service.ask("GET", "/api/get/none") == (404, {"error": "Key not found"})
     status, answer = service.ask("DELETE", "/api/remove/none")
-    assert status == 500 and "-704" in answer["error"]
+    assert status == 500 and "Remove operation failed" in answer["error"] and "-704" in answer["error"]
+
+
+@pytest.mark.parametrize("key", ["a b", "\n", "x\ny", "ä//ö", "..", "%2F", "k" * 9000], ids=lambda key: repr(key[:10]))
+def test_keys_of_all_kinds_go_both_ways(service, key):
+    path = urllib.parse.quote(key, safe="")
+    assert service.ask("PUT", "/api/put", {"key": key, "value": "v" + key}) == (200, {"status": "success"})
+    assert service.ask("GET", f"/api/exist/{path}") == (200, {"exists": True})
+    assert service.ask("GET", f"/api/get/{path}") == (200, ("v" + key).encode())
+    assert service.ask("DELETE", f"/api/remove/{path}")[0] in (200, 500)  # read just now
 
 
 def test_removal_over_http(service):
@@ -79,10 +95,34 @@ def test_removal_over_http(service):
     assert status == 200 and re.fullmatch(r"success removed \d+ keys", answer["status"])
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", {}, {"key": "k"}, {"value": "v"}, {"key": "", "value": "v"}, {"key": 1, "value": "v"}])
+@pytest.mark.parametrize("body", [{}, {"key": "k"}, {"value": "v"}, {"key": "", "value": "v"}, {"key": 1, "value": "v"}, {"key": "\ud800", "value": "v"},
+                                  {"key": "k", "value": "\ud800"}], ids=repr)
 def test_bad_puts_are_answered_400(service, body):
     status, answer = service.ask("PUT", "/api/put", body)
+    assert status == 400 and "Missing key or value" in answer["error"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"key":' + b"1" * 5000 + b"}"], ids=lambda body: repr(body[:10]))
+def test_bodies_that_are_no_json_are_answered_400(service, body):
+    status, answer = service.ask("PUT", "/api/put", body)
     assert status == 400 and answer["error"]
+
+
+@pytest.mark.parametrize("header", [b"Content-Type: application/json; charset=nosuch", b"Content-Encoding: gzip"])
+def test_bodies_that_cannot_be_read_are_answered_400(service, header):
+    peer = service.talk(b"PUT /api/put HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 7\r\n" + header + b"\r\n\r\nno gzip")
+    assert peer.recv(4096).startswith(b"HTTP/1.1 400")
+    peer.close()
+
+
+def test_half_a_request_does_not_hold_up_the_end(master):
+    service = Service(master.address)
+    peer = service.talk(b"PUT /api/put HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n")
+    assert peer.recv(4096).startswith(b"HTTP/1.1 100")  # it waits for the rest
+    service.process.send_signal(signal.SIGTERM)
+    service.process.communicate(timeout=30)
+    assert service.process.returncode == 0
+    peer.close()
 
 
 def test_segments_over_http(service):
@@ -90,7 +130,11 @@ def test_segments_over_http(service):
     assert status == 200 and answer["status"] == "success" and answer["allocated_size"] >= 16 * MiB
     assert service.ask("POST", "/api/unmount", {"segment_ids": answer["segment_ids"]})[0] == 200
     status, answer = service.ask("POST", "/api/unmount", {"segment_ids": "1-2"})
-    assert status == 500 and answer["error"]
+    assert status == 500 and "Unmount and free failed, ret=" in answer["error"]
+    status, answer = service.ask("POST", "/api/mount", {"size": 1 << 60})
+    assert status == 500 and "Allocate and mount failed" in answer["error"]
+    status, answer = service.ask("POST", "/api/mount_shm", {"name": "mooncake-none", "size": 4096})
+    assert status == 500 and "Mount failed, ret=" in answer["error"]
 
 
 def test_shared_memory_over_http(service):
@@ -103,11 +147,23 @@ def test_shared_memory_over_http(service):
         assert service.ask("POST", "/api/unmount_shm", {"segment_ids": answer["segment_ids"]})[0] == 200
         status, again = service.ask("POST", "/api/unmount_shm", {"segment_ids": answer["segment_ids"]})
         assert status == 500 and again["failed_segment_ids"] == answer["segment_ids"]
-        status, answer = service.ask("POST", "/api/reconfigure", {"mode": "decode", "path": str(file), "size": 16 * MiB})
+        assert "Unmount failed for one or more segments" in again["error"]
+        status, answer = service.ask("POST", "/api/reconfigure", {"mode": "Decode", "path": str(file), "size": 16 * MiB})
         assert status == 200 and answer["mode"] == "decode" and answer["segment_ids"]
         assert service.ask("POST", "/api/reconfigure", {"mode": "prefill"}) == (200, {"status": "success", "mode": "prefill"})
     finally:
         file.unlink()
+
+
+@pytest.mark.parametrize("path, body, text", [
+    ("/api/mount", {"size": True}, "Invalid size"), ("/api/mount", {"size": 0}, "Invalid size"),
+    ("/api/mount_shm", {"name": "..", "size": 1}, "Missing or invalid name or size"),
+    ("/api/mount_shm", {"name": "a", "size": "1"}, "Missing or invalid name or size"), ("/api/unmount", {}, "Missing segment_ids"),
+    ("/api/unmount_shm", {"segment_ids": []}, "Missing segment_ids"), ("/api/reconfigure", {"mode": "x"}, "Invalid mode"),
+    ("/api/reconfigure", {"mode": "decode"}, "Missing path or size for decode mode")])
+def test_bad_requests_are_answered_in_the_words_that_callers_look_for(service, path, body, text):
+    status, answer = service.ask("POST", path, body)
+    assert status == 400 and text in answer["error"]
 
 
 @pytest.mark.parametrize("path, body", [
@@ -212,12 +268,52 @@ def test_the_service_tries_until_the_store_is_set_up(configured, monkeypatch, ou
     assert (asked["global_segment_size"], asked["master_server_addr"]) == ("1gb", "127.0.0.1:1") and "nosuch" not in asked
 
 
-@pytest.mark.parametrize("exists, value, status", [([1], b"v", 200), ([0], b"v", 404), ([-1], b"v", 500), ([1, 0], b"", 404), ([1, 1], b"", 200)])
+@pytest.mark.parametrize("exists, value, status", [([1], b"v", 200), ([0], b"v", 404), ([-1], b"v", 500), ([1, 0], b"", 404), ([1, 1], b"", 200),
+                                                     ([1], None, 500)])
 def test_a_get_asks_first_whether_there_is_a_value(configured, exists, value, status):
     service = MooncakeStoreService()
     service.store = Mock()
     service.store.is_exist.side_effect, service.store.get.return_value = exists, value
     assert asyncio.run(service.handle_get(Mock(match_info={"key": "k"}))).status == status
+
+
+def test_a_store_that_is_set_up_too_late_is_closed_again(configured, monkeypatch):
+    store = Mock()
+
+    async def use() -> bool:
+        shutdown = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        store.setup.side_effect = lambda _: asyncio.run_coroutine_threadsafe(set_event(shutdown), loop).result() or 0
+        return await MooncakeStoreService().start_store_service(PATIENCE_S, shutdown)
+
+    async def set_event(event) -> None:
+        event.set()
+
+    store.close.return_value = 0
+    monkeypatch.setattr(service_module, "MooncakeDistributedStore", lambda: store)
+    assert asyncio.run(use()) is False
+    store.close.assert_called_once_with()
+
+
+def test_any_object_with_the_fields_is_a_configuration(configured):
+    service = MooncakeStoreService()
+    service.config = Mock(spec_set=["local_hostname", "protocol"], local_hostname="h", protocol="efa")
+    assert service.setup_config() == {"local_hostname": "h", "protocol": "efa"}
+
+
+def test_segments_have_the_protocol_of_the_configuration_and_no_grace_of_their_own(configured):
+    service = MooncakeStoreService(None, {"protocol": "efa"})
+    service.store = store = Mock()
+    store.mount_segment.return_value = {"ret": 0, "segment_ids": ["1-0"]}
+    store.unmount_segment.return_value = 0
+
+    async def use() -> None:
+        await service.handle_mount_shm(FakeRequest({"name": "n", "size": 5}))
+        await service.handle_unmount_shm(FakeRequest({"segment_ids": "1-0"}))
+
+    asyncio.run(use())
+    store.mount_segment.assert_called_once_with("/dev/shm/n", 5, 0, "efa", "")
+    store.unmount_segment.assert_called_once_with(["1-0"])
 
 
 def test_what_is_unmounted_by_name_is_no_longer_tracked(configured):
@@ -279,7 +375,9 @@ def test_reconfiguring_keeps_track_of_what_is_mounted(configured):
         store.ret = 0
         assert await ask(decode) == 200 and service.mounted_segment_ids == ["1-0"] and service.last_mount_info["path"] == "/x"
         store.ret = -1
-        assert await ask(decode) == 500 and (service.current_mode, service.mounted_segment_ids) == ("decode", ["1-0"])
+        answer = json.loads((await service.handle_reconfigure(FakeRequest(decode))).text)
+        assert "keeping previous decode segments" in answer["error"] and answer["mode"] == "decode"
+        assert (service.current_mode, service.mounted_segment_ids) == ("decode", ["1-0"])
         store.ret, store.stuck = 0, {"1-0"}
         assert await ask(decode) == 200 and service.mounted_segment_ids == ["2-0", "1-0"]
         assert await ask({"mode": "prefill"}) == 500 and service.mounted_segment_ids == ["2-0", "1-0"]
