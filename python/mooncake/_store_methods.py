@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _INVALID_PARAMS = -600
 _SIZE_MIN = 1024  # or 0
 _BUFFER_MAX = 1 << 40
+_SEGMENT_MAX = 1 << 62
 
 _REQUIRED = ("local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr")
 _DEFAULTS: dict[str, Any] = {
@@ -84,8 +85,11 @@ def _refuse(why: str) -> int:
 
 
 def _start(store: MooncakeDistributedStore, config: Mapping[str, Any]) -> int:
-    for name in ("local_hostname", "metadata_server"):
-        if not str(config.get(name) or "").strip():
+    for name in ("local_hostname", "metadata_server", "master_server_addr", "protocol"):
+        value = config.get(name)
+        if value is not None and not isinstance(value, str):
+            return _refuse(f"{name} must be a text, not {type(value).__name__}")
+        if not (value or "").strip() and name in ("local_hostname", "metadata_server"):
             return _refuse(f"{name} is missing")
     try:
         segment = parse_size(config["global_segment_size"])
@@ -97,6 +101,8 @@ def _start(store: MooncakeDistributedStore, config: Mapping[str, Any]) -> int:
     for name, size in (("global_segment_size", segment), ("local_buffer_size", buffer)):
         if size != 0 and size < _SIZE_MIN:
             return _refuse(f"{name} must be 0 or at least {_SIZE_MIN}, not {size}")
+    if segment > _SEGMENT_MAX:
+        return _refuse(f"global_segment_size must be at most {_SEGMENT_MAX}, not {segment}")
     if buffer > _BUFFER_MAX:
         return _refuse(f"local_buffer_size must be at most 1 TiB, not {buffer}")
     if not 0 <= http_port <= 65535:

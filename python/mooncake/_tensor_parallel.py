@@ -7,6 +7,7 @@ and the part that the axes name is stored. A manifest beside the parts says how 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -146,11 +147,12 @@ def _plan_writer(key: str, tensor: Any, partition: Any) -> _Plan | None:
     except (AttributeError, TypeError, ValueError):
         return None
     shape = [int(extent) for extent in tensor.shape]
-    if size <= 0 or not 0 <= rank < size or not 0 <= dimension < len(shape):
+    if not 0 <= rank < size:
         return None
-    axis = Axis("tp", rank, size, dimension, 0, shape[dimension])
-    shape[dimension] *= size
-    item = tensors.serialize(tensor, [axis], shape)
+    parts = tensors.split(tensor, size, dimension)
+    if parts is None:
+        return None
+    item = tensors.serialize(parts[rank], [Axis("tp", rank, size, dimension, 0, shape[dimension] // size)], shape)
     if item is None:
         return None
     manifest = Manifest(dtype_code(tensor.dtype) or 0, dimension, size, tuple(shape))
@@ -252,6 +254,7 @@ def _copy_into(tensor: Any, address: int, size: int) -> Any:
     """The tensor as a view of the caller's memory, which gets header and elements; None if they do not fit."""
     import ctypes
 
+    address, size = operator.index(address), operator.index(size)
     item = tensors.serialize(tensor) if tensor is not None else None
     if item is None or address == 0 or len(item.header) + item.length > size:
         return None
@@ -270,7 +273,8 @@ def _make_writers(replace: bool) -> dict[str, Any]:
     def one(self: Store, key: str, tensor: Any, parallelism: TensorParallelism | None = None, config: ReplicateConfig | None = None,
             writer_partition: Any = None) -> int:
         """Stores the part of a tensor that `parallelism` or `writer_partition` (an object with rank, size and split_dim) names; the
-        whole without either. Returns 0 or a code."""
+        whole without either. With one axis of tensor parallelism the part itself is given, otherwise the whole, which is cut here; every
+        writer of a partition gives the whole. Returns 0 or a code; -600 where it cannot be cut into equal parts."""
         return _write(self, [key], [tensor], [parallelism], config, [writer_partition], replace)[0]
 
     def batch(self: Store, keys: Sequence[str], tensors_list: Sequence[Any], parallelisms: Sequence[TensorParallelism] | None = None,

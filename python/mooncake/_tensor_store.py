@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import struct
 from typing import TYPE_CHECKING, Any, Sequence
 
 from . import _tensors as tensors
-from ._tensor_format import DTYPES, HEADER_BYTES, Axis, Header, safetensor_code
+from ._tensor_format import DIMENSIONS_MAX, DTYPES, HEADER_BYTES, Axis, Header, safetensor_code
 from ._tensor_parallel import PARALLEL_METHODS, ParallelAxis, ReadTarget, TensorParallelism
 from ._tensors import INVALID_PARAMS
 
@@ -112,9 +113,9 @@ def batch_get_tensor_into_cuda(self: Store, keys: Sequence[str], tensors_list: S
 def _from_memory(store: Store, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int], replace: bool) -> list[int]:
     if not len(keys) == len(addresses) == len(sizes):
         return [INVALID_PARAMS] * len(keys)
-    valid = [address if tensors.header_at(address, size) else 0 for address, size in zip(addresses, sizes)]
+    valid = [operator.index(address) if tensors.header_at(address, size) else 0 for address, size in zip(addresses, sizes)]
     call = store.batch_upsert_from if replace else store.batch_put_from
-    return call(list(keys), valid, [max(1, size) for size in sizes])
+    return call(list(keys), valid, [max(1, operator.index(size)) for size in sizes])
 
 
 def put_tensor_from(self: Store, key: str, buffer_ptr: int, size: int) -> int:
@@ -266,24 +267,31 @@ def load_tensor_from_safetensor(self: Store, key: str | None = None, file_name: 
 
 
 def _read_safetensor(file_name: str, key: str | None) -> bytearray | None:
-    """A stored tensor out of a file."""
+    """A stored tensor out of a file; None if the file is damaged."""
     try:
         with open(file_name, "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            if length > min(_SAFETENSOR_HEADER_MAX, os.fstat(file.fileno()).st_size):
+            file_bytes = os.fstat(file.fileno()).st_size
+            if length > min(_SAFETENSOR_HEADER_MAX, file_bytes):
                 return None
             entries = json.loads(file.read(length))
             entries.pop("__metadata__", None)
             entry = entries[key] if key in entries else next(iter(entries.values()))
             code, shape, (start, end) = safetensor_code(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
-            if code is None or not 0 <= start <= end:
+            if code is None or not _is_shape(shape) or not 0 <= start <= end <= file_bytes - 8 - length:
+                return None
+            header = Header(code, shape, shape)
+            if header.data_bytes != end - start:
                 return None
             file.seek(8 + length + start)
             data = file.read(end - start)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, struct.error):
+            return bytearray(header.pack() + data) if len(data) == end - start else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError, struct.error):
         return None
-    header = Header(code, shape, shape)
-    return bytearray(header.pack() + data) if header.data_bytes == len(data) == end - start else None
+
+
+def _is_shape(shape: tuple[Any, ...]) -> bool:
+    return len(shape) <= DIMENSIONS_MAX and all(type(extent) is int and extent >= 0 for extent in shape)
 
 
 # ---- what is handed to other modules

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
@@ -36,11 +37,17 @@ def serialize(tensor: Any, axes: Sequence[Axis] = (), global_shape: Sequence[int
     code, shape = dtype_code(tensor.dtype), tuple(int(extent) for extent in tensor.shape)
     if code is None or len(shape) > DIMENSIONS_MAX:
         return None
-    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
-        tensor = tensor.cpu()
-    tensor = tensor.contiguous()
+    try:
+        if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+            tensor = tensor.cpu()
+        if getattr(tensor, "is_neg", bool)():  # its memory holds the elements with the other sign
+            tensor = tensor.resolve_neg()
+        tensor = tensor.contiguous()
+        address = tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse, on the device "meta", ...: there is no row of elements
+        return None
     header = Header(code, shape, tuple(global_shape) if global_shape is not None else shape, list(axes))
-    return Serialized(header.pack(), tensor.data_ptr(), header.data_bytes, tensor)
+    return Serialized(header.pack(), address, header.data_bytes, tensor)
 
 
 def write(store: MooncakeDistributedStore, keys: Sequence[str], items: Sequence[Serialized | None], config: ReplicateConfig | None,
@@ -69,12 +76,13 @@ def tensor_at(address: int, header: Header, owner: Any = None) -> Any:
     dtype = getattr(torch, header.dtype_name)
     if header.data_bytes == 0:
         return torch.empty(header.shape, dtype=dtype)
-    memory = (ctypes.c_ubyte * header.data_bytes).from_address(address + HEADER_BYTES)
+    memory = (ctypes.c_ubyte * header.data_bytes).from_address(operator.index(address) + HEADER_BYTES)
     memory.owner = owner  # kept by the tensor's storage
     return torch.frombuffer(memory, dtype=dtype).reshape(header.shape)
 
 
 def header_at(address: int, total_bytes: int) -> Header | None:
+    address, total_bytes = operator.index(address), operator.index(total_bytes)  # numpy's integers, too
     if address == 0 or total_bytes < HEADER_BYTES:
         return None
     return parse_header(ctypes.string_at(address, HEADER_BYTES), total_bytes)
@@ -110,7 +118,8 @@ def _within(buffer: Any, header: Header) -> Any:
 def read_into(store: MooncakeDistributedStore, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[Any]:
     """Tensors that are the callers' memory; None for what is missing, too long or no tensor."""
     tensors: list[Any] = []
-    for address, length in zip(addresses, store.batch_get_into(list(keys), list(addresses), list(sizes))):
+    addresses, sizes = [operator.index(one) for one in addresses], [operator.index(one) for one in sizes]
+    for address, length in zip(addresses, store.batch_get_into(list(keys), addresses, sizes)):
         header = header_at(address, length)
         tensors.append(None if header is None else tensor_at(address, header))
     return tensors
@@ -133,4 +142,7 @@ def split(tensor: Any, count: int, dimension: int) -> list[Any] | None:
     if count <= 0 or not 0 <= dimension < len(shape) or shape[dimension] % count:
         return None
     extent = shape[dimension] // count
-    return [tensor.narrow(dimension, rank * extent, extent) for rank in range(count)]
+    try:
+        return [tensor.narrow(dimension, rank * extent, extent) for rank in range(count)]
+    except (RuntimeError, NotImplementedError):  # sparse
+        return None

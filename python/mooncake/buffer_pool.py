@@ -86,8 +86,8 @@ class BufferLease:
 class BufferPool:
     """Lends registered memory: from the store's staging memory and, when that is full, memory registered for one lease.
 
-    max_bytes bounds all leases together: 0 is twice the staging memory, and it is never less than that once. Thread-safe.
-    min_size_class, max_size_class, max_regions, prewarm_size and prewarm_count are accepted and not needed.
+    max_bytes bounds all leases together: 0 is twice the staging memory, and it is never less than that once. max_regions bounds how many
+    leases may be out at once. Thread-safe. min_size_class, max_size_class, prewarm_size and prewarm_count are accepted and not needed.
     """
 
     def __init__(
@@ -110,7 +110,9 @@ class BufferPool:
             raise RuntimeError(f"alignment must be a power of two and at least {_ALIGNMENT_MIN}, not {alignment}")
         if max_bytes < 0:
             raise TypeError(f"max_bytes must not be negative: {max_bytes}")
-        self._store, self._alignment = store, alignment
+        if max_regions is not None and max_regions < 0:
+            raise TypeError(f"max_regions must not be negative: {max_regions}")
+        self._store, self._alignment, self._max_leases = store, alignment, max_regions
         self._max_bytes = max(max_bytes, staging) if max_bytes else 2 * staging
         self._block, self._timeout = block_on_exhaustion, default_timeout
         self._changed = threading.Condition()  # re-entrant: a lease may go while its thread is in here
@@ -129,7 +131,7 @@ class BufferPool:
         if size < 0:
             raise TypeError(f"size must not be negative: {size}")
         if size > self._max_bytes:
-            raise RuntimeError(f"{size} bytes are more than the pool has ({self._max_bytes})")
+            raise RuntimeError(f"{size} bytes are more than the capacity of the pool ({self._max_bytes})")
         self._reserve(size, self._block if block is None else block, timeout)
         view, needed = None, max(size, 1)  # an empty lease has an address too
         try:
@@ -152,24 +154,28 @@ class BufferPool:
         """Ends lending. RuntimeError while leases are out."""
         with self._changed:
             if self._leases:
-                raise RuntimeError(f"{self._leases} leases are still out")
+                raise RuntimeError(f"the pool has {self._leases} active leases")
             self._closed = True
             self._changed.notify_all()
 
     def _reserve(self, size: int, block: bool, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while not self._closed and self._used + size > self._max_bytes:
+            while not self._closed and not self._has_room(size):
+                out = f"{self._used} of {self._max_bytes} bytes and {self._leases} leases are out"
                 if not block:
-                    raise RuntimeError(f"the pool is exhausted: {self._used} of {self._max_bytes} bytes are out")
+                    raise RuntimeError(f"the pool is exhausted: {out}")
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
-                    raise RuntimeError(f"timed out: {self._used} of {self._max_bytes} bytes are out")
+                    raise RuntimeError(f"timed out, the pool is exhausted: {out}")
                 self._changed.wait(left)
             if self._closed:
                 raise RuntimeError("the pool is closed")
             self._used += size
             self._leases += 1
+
+    def _has_room(self, size: int) -> bool:
+        return self._used + size <= self._max_bytes and (self._max_leases is None or self._leases < self._max_leases)
 
     def _give_back(self, size: int) -> None:
         with self._changed:

@@ -34,8 +34,23 @@ class Pool:
 
     def __init__(self, pool_bytes: int, admin_port: int) -> None:
         command = [cli.program("mooncake_standalone"), "--port=0", f"--metrics_port={admin_port}", f"--global_segment_size={pool_bytes}"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=_ignore_interrupt)
         self.master = self.admin = ""
+        # An interrupt must not come between the start of the process and the place where we see to its end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=_ignore_interrupt)
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            raise
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            self._wait_until_ready()
+        except BaseException:  # the user's interrupt, most likely, which the process does not hear
+            self.close()
+            raise
+        threading.Thread(target=lambda: all(True for _ in self._process.stdout), daemon=True).start()
+
+    def _wait_until_ready(self) -> None:
         said = []
         for line in self._process.stdout:
             said.append(line)
@@ -44,10 +59,8 @@ class Pool:
             if found := re.search(r"admin page (http://\S+)", line):
                 self.admin = found[1]
             if "pool is ready" in line:
-                break
-        else:
-            raise RuntimeError(f"mooncake_standalone ended with {self._process.wait()}:\n{''.join(said)}")
-        threading.Thread(target=lambda: all(True for _ in self._process.stdout), daemon=True).start()
+                return
+        raise RuntimeError(f"mooncake_standalone ended with {self._process.wait()}:\n{''.join(said)}")
 
     def close(self) -> None:
         self._process.terminate()
@@ -187,7 +200,10 @@ def main() -> int:
     parser.add_argument("--admin-port", type=int, default=0, help="of the admin page; 0: any (%(default)s)")
     arguments = parser.parse_args()
     os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # the summary says it all
-    return run(arguments)
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:  # before there was anything to show
+        return 130
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any, Callable, Iterator
 import numpy as np
 import pytest
 
-from helpers import PATHS, Peer
+from helpers import HAS_FABRIC, PATHS, Peer
 from mooncake.engine import TransferEngine
 from store_helpers import Master, Memory, open_store
 
@@ -67,6 +67,8 @@ class Pair:
 @pytest.fixture(params=list(PATHS))
 def pair(request, monkeypatch, make_local, make_peer) -> Pair:
     """Both ends, over every path there is between two processes of one host."""
+    if request.param == "fabric" and not HAS_FABRIC:
+        pytest.skip("libfabric is not installed")
     env, managed = PATHS[request.param]
     for name, value in env.items():
         monkeypatch.setenv(name, value)

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 import mooncake.engine
-from helpers import FABRIC, HERE, PATHS, PATIENCE_S, run_python
+from helpers import FABRIC, HAS_FABRIC, HERE, PATIENCE_S, run_python
 from store_helpers import MiB, Master, open_store, random_bytes
 
-pytestmark = pytest.mark.skipif("fabric" not in PATHS, reason="libfabric is not installed")
+pytestmark = pytest.mark.skipif(not HAS_FABRIC, reason="libfabric is not installed")
 
 START = """
 from mooncake.engine import TransferEngine

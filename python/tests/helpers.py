@@ -16,17 +16,17 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60  # against hangs only
 
+# Nothing but libfabric's tcp, with two rails.
+FABRIC = {"MC_TRANSPORTS": "fabric", "MOONCAKE_PROTOCOL": "fabric:tcp", "MC_FABRIC_NODES": "127.0.0.1,127.0.0.2"}
+HAS_FABRIC = ctypes.util.find_library("fabric") is not None
 # How to reach a peer on this host, by the name of the path: what to put into the environment of both sides, and whether the
 # peer's memory is one that others can map.
 PATHS = {
     "shared memory": ({}, True),
     "foreign memory": ({}, False),
     "tcp": ({"MC_TRANSPORTS": "tcp"}, False),
+    "fabric": (FABRIC, False),
 }
-# Nothing but libfabric's tcp, with two rails.
-FABRIC = {"MC_TRANSPORTS": "fabric", "MOONCAKE_PROTOCOL": "fabric:tcp", "MC_FABRIC_NODES": "127.0.0.1,127.0.0.2"}
-if ctypes.util.find_library("fabric"):
-    PATHS["fabric"] = (FABRIC, False)
 
 
 class Peer:

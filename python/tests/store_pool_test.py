@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mooncake.store import BufferPool
-from store_helpers import MiB
+from store_helpers import PATIENCE_S, MiB
 
 
 @pytest.fixture
@@ -42,6 +42,26 @@ def test_full_staging_memory_is_followed_by_registered_blocks(pool):
     third = pool.acquire(3 * MiB, block=False)
     third.release()
     second.release()
+    pool.close()
+
+
+def test_no_more_leases_are_out_than_was_said(make_store):
+    pool = BufferPool(make_store(), max_regions=2)
+    first, second = pool.acquire(10), pool.acquire(10)
+    with pytest.raises(RuntimeError, match="exhausted"):
+        pool.acquire(0, block=False)
+    with pytest.raises(RuntimeError, match="timed out"):
+        pool.acquire(10, timeout=0.01)
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(pool.acquire(10)))
+    waiting.start()
+    first.release()
+    waiting.join(PATIENCE_S)
+    assert len(got) == 1
+    got[0].release()
+    second.release()
+    with pytest.raises(RuntimeError, match="capacity"):
+        pool.acquire(1 << 40)
     pool.close()
 
 
@@ -115,7 +135,7 @@ def test_memory_of_a_with_that_failed_is_kept_for_views_that_live_on(pool):
             array = np.frombuffer(lease.buffer, np.uint8)
             raise ZeroDivisionError
     assert array[:5].tobytes() == b"alive"
-    with pytest.raises(RuntimeError, match="still out"):
+    with pytest.raises(RuntimeError, match="active leases"):
         pool.close()
     del array
     gc.collect()

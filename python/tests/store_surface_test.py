@@ -113,7 +113,9 @@ GOOD = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE"}
     {}, {"local_hostname": "127.0.0.1"}, {"metadata_server": "P2PHANDSHAKE"}, {**GOOD, "local_hostname": ""},
     {**GOOD, "global_segment_size": "50%"}, {**GOOD, "global_segment_size": 100}, {**GOOD, "local_buffer_size": "512"},
     {**GOOD, "local_buffer_size": 2 << 40}, {**GOOD, "local_buffer_size": -1}, {**GOOD, "client_http_port": "x"},
-    {**GOOD, "client_http_port": 70000}, {**GOOD, "enable_client_http_server": "perhaps"}])
+    {**GOOD, "client_http_port": 70000}, {**GOOD, "enable_client_http_server": "perhaps"}, {**GOOD, "global_segment_size": "1e30"},
+    {**GOOD, "global_segment_size": 1 << 64}, {**GOOD, "local_hostname": b"127.0.0.1"}, {**GOOD, "metadata_server": b"P2PHANDSHAKE"},
+    {**GOOD, "protocol": 5}])
 def test_setup_refuses_a_configuration_that_makes_no_sense(config):
     assert MooncakeDistributedStore().setup(config) == -600
     assert MooncakeDistributedStore().setup(config=config) == -600

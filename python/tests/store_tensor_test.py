@@ -8,6 +8,7 @@ import importlib.util
 import struct
 import sys
 
+import numpy as np
 import pytest
 
 import fake_torch
@@ -215,12 +216,34 @@ def test_writers_parts_become_a_whole(store, torch, numbers):
         def __init__(self, rank):
             self.rank = rank
 
-    assert store.batch_put_tensor_with_parallelism(["k", "k"], [numbers[:2], numbers[2:]], writer_partitions=[Part(0), Part(1)]) == [0, 0]
+    assert store.batch_put_tensor_with_parallelism(["k", "k"], [numbers, numbers], writer_partitions=[Part(0), Part(1)]) == [0, 0]
+    assert torch.equal(store.get_tensor("k__writer_1of2_sd0"), numbers[2:])
     assert store.batch_is_exist(["k__writer_0of2_sd0", "k__writer_1of2_sd0", "k__writer_manifest"]) == [1, 1, 1]
     assert torch.equal(store.get_tensor_with_parallelism("k", target("full")), numbers)
     assert store.put_tensor_with_parallelism("k", numbers, parallel(("tp", 0, 2, 0)), None, Part(0)) == -600
-    assert store.upsert_tensor_with_parallelism("k", numbers[:2], writer_partition=Part(5)) == -600
+    assert store.upsert_tensor_with_parallelism("k", numbers, writer_partition=Part(5)) == -600
     assert store.put_tensor_with_parallelism("k", numbers, writer_partition=5) == -600
+    assert store.put_tensor_with_parallelism("odd", numbers[:3], writer_partition=Part(0)) == -600 and store.is_exist("odd__writer_manifest") == 0
+
+
+def test_a_whole_is_there_once_every_writer_gave_its_part(store, torch, numbers, memory: Memory):
+    class Part:
+        size, split_dim = 3, 1
+
+        def __init__(self, rank):
+            self.rank = rank
+
+    assert store.put_tensor("whole", numbers) == 0 and store.get_tensor_into("whole", memory.address, 1000) is not None
+    for rank in (2, 0):
+        assert store.put_tensor_with_parallelism_from("k", memory.address, 400, writer_partition=Part(rank)) == 0
+    assert store.get_tensor_with_parallelism("k", target("full")) is None
+    assert store.put_tensor_with_parallelism_from("k", memory.address, 400, writer_partition=Part(1)) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("k", target("full")), numbers)
+    assert torch.equal(store.get_tensor_with_parallelism_into("k", memory.address + 1000, 400, target("full")), numbers)
+    doubled = torch.tensor([[2 * one for one in row] for row in numbers.tolist()])
+    for rank in range(3):
+        assert store.upsert_tensor_with_parallelism("k", doubled, writer_partition=Part(rank)) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("k", target("full")), doubled)
 
 
 @pytest.mark.parametrize("axes", [
@@ -247,6 +270,47 @@ def test_other_forms_of_writing(store, torch, numbers, memory: Memory):
     assert torch.equal(store.get_tensor_with_parallelism("a", target("full")), numbers)
 
 
+def test_numpys_integers_are_addresses(store, torch, numbers, memory: Memory):
+    assert store.put_tensor("k", numbers) == 0
+    address, size = np.uint64(memory.address), np.int64(400)
+    assert torch.equal(store.get_tensor_into("k", address, size), numbers)
+    assert store.put_tensor_from("a", address, size) == 0 and store.batch_upsert_tensor_from(["a"], [address], [size]) == [0]
+    assert store.put_tensor_with_tp_from("b", address, size, tp_size=2) == 0
+    assert store.put_tensor_with_parallelism_from("c", address, size) == 0
+    assert torch.equal(store.get_tensor_with_parallelism_into("c", address, size), numbers)
+
+
+class TensorWithoutMemory:
+    """As sparse ones, and those on the device "meta", answer."""
+
+    def __init__(self, dtype, problem):
+        self.dtype, self.shape, self._problem = dtype, (4, 2), problem
+
+    def contiguous(self):
+        raise self._problem
+
+    def narrow(self, *_):
+        raise self._problem
+
+
+@pytest.mark.parametrize("problem", [RuntimeError("sparse"), NotImplementedError("meta")], ids=str)
+def test_a_tensor_without_memory_is_refused_alone(store, torch, numbers, problem):
+    odd = TensorWithoutMemory(numbers.dtype, problem)
+    assert store.put_tensor("k", odd) == store.put_tensor_with_tp("k", odd, tp_size=2) == -600
+    assert store.batch_put_tensor(["a", "k", "b"], [numbers, odd, numbers]) == [0, -600, 0]
+    assert store.batch_is_exist(["a", "k", "b"]) == [1, 0, 1]
+
+
+def test_a_tensor_that_is_negative_by_a_bit_is_stored_as_it_looks(store, torch, numbers):
+    if hasattr(torch, "_neg_view"):
+        negative = torch._neg_view(numbers)
+    else:
+        negative = torch.tensor(numbers.tolist())
+        negative.is_neg, negative.resolve_neg = lambda: True, lambda: torch.tensor([[-one for one in row] for row in numbers.tolist()])
+    assert store.put_tensor("k", negative) == 0
+    assert store.get_tensor("k").tolist() == [[-one for one in row] for row in numbers.tolist()]
+
+
 def test_read_target_knows_its_modes():
     with pytest.raises(RuntimeError):
         ReadTarget().mode = "half"
@@ -266,10 +330,20 @@ def test_safetensors_files_are_written_and_read(store, torch, numbers, tmp_path)
     assert torch.equal(store.get_tensor("other name"), numbers) and torch.equal(store.get_tensor(path), numbers)
 
 
+def safetensor(rest: str, data_bytes: int) -> bytes:
+    text = ('{"k":{"dtype":"F32",' + rest + "}}").encode()
+    return struct.pack("<Q", len(text)) + text + bytes(data_bytes)
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 4) + b"nope",
                                      struct.pack("<Q", 66) + b'{"k":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}'.ljust(66),
                                      struct.pack("<Q", 66) + b'{"k":{"dtype":"F99","shape":[0],"data_offsets":[0,0]}}'.ljust(66),
-                                     struct.pack("<Q", 66) + b'{"k":{"dtype":"F32","shape":[-1],"data_offsets":[4,0]}}'.ljust(66)])
+                                     struct.pack("<Q", 66) + b'{"k":{"dtype":"F32","shape":[-1],"data_offsets":[4,0]}}'.ljust(66),
+                                     safetensor('"shape":[-1,-4],"data_offsets":[0,16]', 16), safetensor('"shape":[-1],"data_offsets":[0,0]', 0),
+                                     safetensor('"shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]', 4), safetensor('"shape":["a"],"data_offsets":[0,4]', 4),
+                                     safetensor('"shape":[288230376151711744],"data_offsets":[0,1152921504606846976]', 4),
+                                     safetensor('"shape":[1.0],"data_offsets":[0,4]', 4), safetensor('"shape":[1],"data_offsets":[0,1,2]', 4),
+                                     safetensor('"shape":' + "[" * 100_000, 4)])
 def test_bad_safetensors_files_give_none(store, tmp_path, content):
     path = tmp_path / "file"
     path.write_bytes(content)
