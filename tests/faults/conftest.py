@@ -5,14 +5,15 @@ import ctypes.util
 import pytest
 from process import Process
 
-PATHS = {"tcp": {"MC_TRANSPORTS": "tcp"}, "shm": {"MC_TRANSPORTS": "shm"}}
-if ctypes.util.find_library("fabric"):
-    PATHS["fabric"] = {"MC_TRANSPORTS": "fabric", "MOONCAKE_PROTOCOL": "fabric:tcp", "MC_FABRIC_NODES": "127.0.0.1,127.0.0.2"}
+PATHS = {"tcp": {"MC_TRANSPORTS": "tcp"}, "shm": {"MC_TRANSPORTS": "shm"},
+         "fabric": {"MC_TRANSPORTS": "fabric", "MOONCAKE_PROTOCOL": "fabric:tcp", "MC_FABRIC_NODES": "127.0.0.1,127.0.0.2"}}
 
 
 @pytest.fixture(params=sorted(PATHS))
 def path(request):
     """The name of the transport under test; nothing else is allowed in the processes made by `spawn`."""
+    if request.param == "fabric" and not ctypes.util.find_library("fabric"):
+        pytest.skip("there is no libfabric here")
     return request.param
 
 

@@ -9,8 +9,9 @@ import summary
 GTEST = """<testsuites><testsuite name="S">
 <testcase name="a" status="run" result="completed"/>
 <testcase name="b" status="run" result="completed"><failure message="x"/></testcase>
-<testcase name="c" status="run" result="skipped"><skipped message=""/></testcase>
+<testcase name="c" classname="S" status="run" result="skipped"><skipped message="no&#x0A;hugepages"/></testcase>
 <testcase name="d" status="notrun" result="suppressed"/>
+<testcase name="DISABLED_Child" classname="S" status="notrun" result="suppressed"/>
 </testsuite></testsuites>"""
 GOOD = '<testsuites><testsuite><testcase name="a" status="run"/><testcase name="b" status="run"/></testsuite></testsuites>'
 PYTEST = '<testsuites><testsuite><testcase name="p"/><testcase name="q"/></testsuite></testsuites>'
@@ -40,6 +41,13 @@ def test_failed_and_skipped_cases_are_counted_apart(run):
     status, lines = run(net_test=GTEST, ctest=ctest(net_test="fail"), pytest=PYTEST)
     assert (status, lines[-1]) == (1, "3 passed, 1 failed")
     assert "C++ 1 passed, 1 failed, 2 skipped" in lines[-2]
+    assert lines[:3] == ["skipped:", "  S.c: no hugepages", "  d: no reason given"]
+
+
+def test_the_slowest_are_named(run):
+    cases = "".join(f'<testcase name="t{n}" status="run" time="{n / 10}"/>' for n in range(30))
+    lines = run(net_test=f"<testsuite>{cases}</testsuite>", ctest=ctest(net_test="run"), pytest=PYTEST)[1]
+    assert lines[:2] == ["slowest:", "     2.90 s  t29"] and lines[10] == "     2.00 s  t20" and lines[11].startswith("C++ 30 passed")
 
 
 def test_a_program_that_crashed_without_a_report_is_a_failure(run):
