@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-import weakref
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -190,49 +189,6 @@ def test_a_callback_that_fails_or_is_missing_harms_nobody(receiver, sender, prob
     assert silent.initialize_server("127.0.0.1:0") and silent.start_server_async()
     assert sender.send_data(f"127.0.0.1:{silent.port}", b"x") == 0
     silent.stop_server()
-
-
-LOG_READ_BY_OURSELVES = """
-import os, threading
-from mooncake.engine import RpcInterface
-
-reading, writing = os.pipe()
-os.dup2(writing, 2)  # as notebooks do
-
-
-def read():
-    while os.read(reading, 1000):
-        pass
-
-
-threading.Thread(target=read, daemon=True).start()
-
-
-def fail(_):
-    raise ValueError("x" * 200_000)
-
-
-receiver, sender = RpcInterface(), RpcInterface()
-assert receiver.initialize("127.0.0.1:0") and sender.initialize_client()
-receiver.set_data_receive_callback(fail)
-assert receiver.start_server_async()
-assert [sender.send_data(f"127.0.0.1:{receiver.port}", b"x") for _ in range(20)] == [0] * 20
-receiver.stop_server()
-print("ok")
-os._exit(0)
-"""
-
-
-def test_a_log_that_this_interpreter_reads_itself_does_not_stop_it():
-    assert run_python(LOG_READ_BY_OURSELVES).stdout == "ok\n"
-
-
-def test_initializing_again_and_again_leaves_nothing_behind():
-    rpc = RpcInterface()
-    before = len(weakref.finalize._registry)
-    for _ in range(10):
-        assert rpc.initialize_client()
-    assert len(weakref.finalize._registry) <= before + 1
 
 
 def test_a_timeout_without_end_is_a_long_one(receiver):
