@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <unordered_map>
 
 #include "store/master/object.h"
@@ -19,9 +19,13 @@ public:
 
     /// Values of that key with a lower generation.
     void bury(uint64_t key_hash, uint64_t generation) {
-        const auto [known, fresh] = below_.insert_or_assign(key_hash, generation);
-        if (!fresh) return;
-        order_.push_back(known->first);
+        const auto [known, fresh] = below_.try_emplace(key_hash);
+        known->second.generation = generation;
+        if (!fresh) {  // among the latest again
+            order_.splice(order_.end(), order_, known->second.place);
+            return;
+        }
+        known->second.place = order_.insert(order_.end(), key_hash);
         if (order_.size() <= kKeysMax) return;
         below_.erase(order_.front());
         order_.pop_front();
@@ -30,7 +34,7 @@ public:
     void bury_all(TenantNumber tenant, uint64_t generation) { all_below_[tenant] = generation; }
 
     bool buried(TenantNumber tenant, uint64_t key_hash, uint64_t generation) const {
-        if (const auto found = below_.find(key_hash); found != below_.end() && generation < found->second) return true;
+        if (const auto found = below_.find(key_hash); found != below_.end() && generation < found->second.generation) return true;
         for (const TenantNumber one : {TenantNumber{0}, tenant})
             if (const auto found = all_below_.find(one); found != all_below_.end() && generation < found->second) return true;
         return false;
@@ -38,8 +42,12 @@ public:
     size_t size() const noexcept { return order_.size(); }
 
 private:
-    std::unordered_map<uint64_t, uint64_t> below_;
-    std::deque<uint64_t> order_;  // oldest first
+    struct Buried {
+        uint64_t generation = 0;
+        std::list<uint64_t>::iterator place;  // in order_
+    };
+    std::unordered_map<uint64_t, Buried> below_;
+    std::list<uint64_t> order_;  // oldest first
     std::unordered_map<TenantNumber, uint64_t> all_below_;
 };
 
