@@ -27,6 +27,7 @@ public:
     virtual ~EvictionPolicy() = default;
     virtual void insert(ObjectId id) = 0;
     virtual void insert_coldest(ObjectId id) = 0;  // back from being set aside: it was the coldest then
+    virtual void insert_used(ObjectId id) = 0;     // back from being set aside because it was used
     virtual void touch(ObjectId id) = 0;           // it was used
     virtual void remove(ObjectId id) = 0;
     virtual void replace(ObjectId id, ObjectId by) = 0;     // another member stands for the group now
@@ -57,6 +58,10 @@ public:
     void insert_coldest(ObjectId id) override {
         objects_[id].size_class = static_cast<uint8_t>(class_of(objects_[id].length));
         list(id).push_front(id, links());
+    }
+    void insert_used(ObjectId id) override {
+        objects_[id].size_class = static_cast<uint8_t>(class_of(objects_[id].length));
+        add(id, true);
     }
     void touch(ObjectId id) override {
         remove(id);
@@ -129,7 +134,8 @@ public:
             policy_->touch(id);
         } else {
             remove(id);
-            insert(id);
+            policy_->insert_used(id);
+            objects_[id].shelf = Shelf::kOrder;
         }
     }
     void remove(ObjectId id) {

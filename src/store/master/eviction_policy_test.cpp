@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace mooncake::store {
 namespace {
@@ -51,6 +52,23 @@ TEST_F(Policy, ProtectsAQuarterOfEachClassHoweverManyTheOthersHave) {
     policy_.touch(second);
     put(10'000), put(10'000);
     EXPECT_EQ(policy_.coldest(EvictionPolicy::class_of(10'000)), first) << "four of its class: one is protected";
+}
+
+TEST_F(Policy, AnEntrySetAsideThatIsReadCountsAsReusedAndAsNothingNew) {
+    EvictionOrder order(objects_);
+    std::vector<ObjectId> ids;
+    for (int i = 0; i < 8; ++i) {
+        ids.push_back(objects_.insert(1, std::to_string(i)));
+        objects_[ids.back()].length = 100;
+        order.insert(ids.back());
+    }
+    const uint64_t age = order.policy().age(ids[1]);
+    order.set_aside(ids[0], Shelf::kLeased);
+    order.touch(ids[0]);
+    EXPECT_TRUE(objects_[ids[0]].reused) << "it is protected";
+    EXPECT_EQ(order.policy().age(ids[1]), age) << "nothing was put";
+    EXPECT_EQ(order.policy().age(ids[0]), 0u);
+    EXPECT_EQ(order.policy().coldest(0), ids[1]);
 }
 
 TEST_F(Policy, KeepsPlaceAndAgeWhenAnotherMemberStandsForTheGroup) {
