@@ -66,7 +66,8 @@ void add_object_flags(FlagSet& set, MasterFlags& f) {
     set.add({.name = "eviction_high_watermark_ratio",
              .target = &f.eviction_high_watermark_ratio,
              .help = "if set: use above which memory is freed ahead of need; else puts make room by themselves",
-             .max = 1});
+             .max = 1,
+             .given = &f.eviction_high_watermark_given});
     set.add({.name = "client_ttl",
              .target = Seconds{&f.client_ttl},
              .help = "silence after which a client is dead",
@@ -324,7 +325,7 @@ MasterOptions master_options(const MasterFlags& flags) {
     options.eviction_ratio = flags.eviction_ratio;
     options.high_watermark = flags.eviction_high_watermark_ratio;
     // Puts make room by themselves; freeing ahead of need only costs hits, so it is left to those who ask for a mark of their own.
-    options.evict_ahead = flags.eviction_high_watermark_ratio != MasterFlags{}.eviction_high_watermark_ratio;
+    options.evict_ahead = flags.eviction_high_watermark_given;
     options.client_ttl = flags.client_ttl;
     options.put_discard_timeout = flags.put_start_discard_timeout;
     options.put_release_timeout = flags.put_start_release_timeout;

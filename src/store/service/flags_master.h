@@ -37,6 +37,7 @@ struct MasterFlags {
     Duration default_kv_soft_pin_ttl = 30min, max_kv_soft_pin_ttl = 24h;
     bool allow_evict_soft_pinned_objects = true;
     double eviction_ratio = 0.05, eviction_high_watermark_ratio = 0.90;
+    bool eviction_high_watermark_given = false;
     Duration client_ttl = 10s;
     Duration put_start_discard_timeout = 30s, put_start_release_timeout = 600s;
     std::string memory_allocator = "offset", allocation_strategy = "random";

@@ -236,6 +236,7 @@ Result<> FlagSet::set(std::string_view name, std::string_view text) {
     if (spec == nullptr) return fail(Code::kNotFound, "unknown flag --{}{}", name, nearest(name));
     if (auto done = assign(*spec, text); !done)
         return fail(Code::kInvalidArgument, "--{} cannot be '{}': {}", name, text, done.error().message());
+    if (spec->given != nullptr) *spec->given = true;
     return {};
 }
 

@@ -35,6 +35,7 @@ struct FlagSpec {
     double max = std::numeric_limits<double>::infinity();
     std::vector<std::string_view> choices{};  // of text; empty: anything
     std::string_view name_in_files{};         // where configuration files spell it in another way as well
+    bool* given = nullptr;                    // becomes true when it is set, also to its default
 };
 
 /// The flags of a program, in the forms people use: -x=y, --x=y, --x y, and for switches --x and --nox. Writes to the targets it was given, which must

@@ -210,6 +210,11 @@ TEST(MasterFlags, AreAllDocumentedHere) {
     EXPECT_THAT(missing, IsEmpty());
 }
 
+TEST(MasterFlags, AWatermarkThatIsGivenCountsAlsoWhereItIsTheDefault) {
+    EXPECT_FALSE(master_options(*parse({})).evict_ahead);
+    EXPECT_TRUE(master_options(*parse({"--eviction_high_watermark_ratio=0.90"})).evict_ahead);
+}
+
 TEST(MasterFlags, ReachTheMastersOptions) {
     const auto flags = parse({"--default_kv_lease_ttl=5s", "--default_kv_soft_pin_ttl=1m", "--max_kv_soft_pin_ttl=1h", "--client_ttl=3",
                               "--eviction_ratio=0.2", "--eviction_high_watermark_ratio=0.8", "--noallow_evict_soft_pinned_objects",
