@@ -323,12 +323,32 @@ void SimClient::begin_task() {
         [](std::optional<TaskReply>) {});
 }
 
+/// Part by part, as the master does: others come in between, also between the look at some keys and their removal.
+void SimClient::remove_on(const std::shared_ptr<Removal>& removal, uint64_t view) {
+    world_.after(world_.between(0ms, 5ms), [this, removal, view] {
+        if (view != master_.view() || !master_.endpoint.up || removal->done()) return;
+        const auto keys = removal->choose(removal->look(master_.state()));
+        world_.after(world_.between(0ms, 5ms), [this, removal, view, keys] {
+            if (view != master_.view() || !master_.endpoint.up) return;
+            master_.run([&](Transaction& t) {
+                removal->remove(t, keys, world_.now());
+                return true;
+            });
+            remove_on(removal, view);
+        });
+    });
+}
+
 void SimClient::begin_remove() {
     const std::string name = some_key();
     const bool force = world_.chance(0.5);
     if (world_.chance(0.02)) {
-        call<uint64_t>([this, force](Transaction& t) { return remove_matching(t, {.force = force}, world_.now()); },
-                       [](std::optional<uint64_t>) {});
+        call<uint64_t>(
+            [this, force](Transaction& t) {
+                remove_on(std::make_shared<Removal>(t, std::nullopt, nullptr, force), master_.view());
+                return uint64_t{0};
+            },
+            [](std::optional<uint64_t>) {});
         return;
     }
     call<StoreCode>(

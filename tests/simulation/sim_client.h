@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "store/master/ops/removal.h"
 #include "tests/simulation/sim_node.h"
 
 namespace mooncake::store::simulation {
@@ -85,6 +86,7 @@ private:
     void read_chunk(const std::shared_ptr<Get>& get, size_t chunk);
     void begin_probe();
     void begin_remove();
+    void remove_on(const std::shared_ptr<Removal>& removal, uint64_t view);
     void begin_task();
 
     std::string some_key() { return format_text("k{}", world_.random.below(keys_)); }

@@ -31,7 +31,7 @@ void MasterState::apply(const WriteStarted& change) {
     writes_by_age_.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].age; });
     clients_[write.client].writes.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].of_client; });
     charge(objects_[id].tenant, change.length, change.replicas.size());
-    next_generation_ = std::max(next_generation_, change.generation + 1);
+    MC_CHECK(generations_.take() == change.generation);
     objects_[id].write = write_id;
     update_order(id);
     for (size_t i = 0; observer_ != nullptr && i < write.replicas.size(); ++i)
@@ -69,6 +69,21 @@ void MasterState::apply(const WriteCommitted& change) {
 
 void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.rest_until, change.now, change.in_doubt); }
 
+void MasterState::apply(const WriterStopped& change) {
+    const ClientNumber writer = clients_.find(change.client);
+    MC_CHECK(writer != 0);
+    for (const RestId id : quarantine_.find_write(change.generation)) {
+        const SegmentNumber segment = quarantine_[id].segment;
+        const bool doubtful = std::find(change.in_doubt.begin(), change.in_doubt.end(), segment) != change.in_doubt.end();
+        if (quarantine_[id].writer != writer || doubtful) continue;
+        const Quarantine::Rest one = quarantine_.extract(id);
+        segments_[segment].resting_bytes -= one.bytes;
+        segments_.free(segment, one.block);
+        --clients_[writer].rests;
+    }
+    clients_.drop_if_unused(writer);
+}
+
 void MasterState::apply(const LeasesGranted& change) {
     constexpr size_t kAhead = 8;  // the neighbours in the eviction order are far apart in memory
     const std::vector<ObjectId>& ids = change.objects;
@@ -105,14 +120,14 @@ void MasterState::apply(const ObjectsRemoved& change) {
     for (const ObjectId id : change.objects) {
         // What was evicted may come back: it is the value of its key all the same. What was removed may not, nor a later value of the key
         // that some node has yet to tell us of.
-        if (change.cause == RemovalCause::kAsked) buried_.bury(objects_.hash(objects_[id].tenant, objects_[id].key()), next_generation_);
+        if (change.cause == RemovalCause::kAsked) buried_.bury(objects_.hash(objects_[id].tenant, objects_[id].key()), generations_.next());
         drop_value(id, change.now);
     }
 }
 
-void MasterState::apply(const KeyBuried& change) { buried_.bury(objects_.hash(change.tenant, change.key), next_generation_); }
+void MasterState::apply(const KeyBuried& change) { buried_.bury(objects_.hash(change.tenant, change.key), generations_.next()); }
 
-void MasterState::apply(const AllBuried& change) { buried_.bury_all(change.tenant, next_generation_); }
+void MasterState::apply(const AllBuried& change) { buried_.bury_all(change.tenant, generations_.next()); }
 
 void MasterState::apply(const ReplicaRemoved& change) { drop_replica(objects_[change.object], change.segment, change.now); }
 

@@ -62,6 +62,7 @@ void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, b
         --clients_[writer].rests;
         segments_[one.segment].resting_bytes -= one.bytes;
         one.writer = 0;
+        one.write = false;
         one.until = std::min(one.until, quiet_from);
         if (one.until <= now) segments_.free(one.segment, one.block);
         else rest(one);
@@ -96,10 +97,14 @@ void MasterState::apply(const SegmentMounted& change) {
 
 void MasterState::apply(const SegmentOpened& change) {
     Segment& segment = segments_[change.segment];
+    const auto stopped = [this](const ClientId& writer) {  // it has reported to us meanwhile
+        const ClientNumber number = writer ? clients_.find(writer) : 0;
+        return number != 0 && clients_[number].alive && clients_[number].attached;
+    };
     std::vector<BusyMemory> busy = std::exchange(segment.busy, {});
     std::sort(busy.begin(), busy.end(), [](const BusyMemory& a, const BusyMemory& b) { return a.offset < b.offset; });
     for (const BusyMemory& one : busy)
-        if (one.until > change.now) rest_free_parts(change.segment, one);
+        if (one.until > change.now && !stopped(one.writer)) rest_free_parts(change.segment, one);
     segment.reporting = false;
     segment.dropped = {};
     segment.allocator.drop_address_index();
@@ -108,7 +113,8 @@ void MasterState::apply(const SegmentOpened& change) {
 }
 
 void MasterState::apply(const RangeBusy& change) {
-    segments_[change.segment].busy.push_back({.offset = change.offset, .bytes = rounded(change.length), .until = change.until});
+    segments_[change.segment].busy.push_back(
+        {.offset = change.offset, .bytes = rounded(change.length), .until = change.until, .writer = change.writer});
 }
 
 void MasterState::rest_free_parts(SegmentNumber number, const BusyMemory& busy) {
@@ -120,8 +126,10 @@ void MasterState::rest_free_parts(SegmentNumber number, const BusyMemory& busy) 
         if (allocator.is_free(block))
             rest({.segment = number,
                   .block = segments_.take(number, at, part_end - at, owner_word(OwnerKind::kResting, 0)),
+                  .writer = busy.writer ? clients_.find_or_insert(busy.writer) : 0,
+                  .earlier = static_cast<bool>(busy.writer),
                   .length = length_of(part_end - at),
-                  .generation = next_generation_++,
+                  .generation = generations_.take(),
                   .until = busy.until});
         at = part_end;
     }
@@ -263,7 +271,6 @@ void MasterState::apply(const ValueAdopted& change) {
                                                        owner_word(OwnerKind::kObject, id));
     MC_CHECK(block != 0);
     const Replica replica{.offset = change.offset, .segment = change.segment, .block = block};
-    next_generation_ = std::max(next_generation_, change.generation + 1);
     if (object.generation != change.generation) {
         if (object.has_value()) {  // an older one: newer things are told later, too
             if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
@@ -287,6 +294,8 @@ void MasterState::apply(const ValueAdopted& change) {
     update_order(id);
 }
 
+void MasterState::apply(const GenerationSeen& change) { generations_.seen(change.generation); }
+
 void MasterState::apply(const RangeReserved& change) {
     const RangeAllocator::Block block = segments_.take(change.segment, change.offset, rounded(change.length),
                                                        owner_word(OwnerKind::kResting, 0));
@@ -296,7 +305,7 @@ void MasterState::apply(const RangeReserved& change) {
           .writer = change.writer ? clients_.find_or_insert(change.writer) : 0,
           .earlier = true,
           .length = change.length,
-          .generation = next_generation_++,
+          .generation = generations_.take(),
           .until = change.until});
 }
 

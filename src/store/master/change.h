@@ -93,11 +93,16 @@ struct RangeBusy {
     SegmentNumber segment = 0;
     uint64_t offset = 0, length = 0;
     Time until{};
+    ClientId writer{};  // not readers but the bytes of a writer are feared, whose write an earlier master had taken from it
 };
 /// With all replicas in it, and the rest of the groups that lost a member.
 struct SegmentRemoved {
     SegmentNumber segment = 0;
     Time now{};
+};
+/// Its node has unmounted it: it must not be mounted (again).
+struct SegmentUnwanted {
+    SegmentId segment;
 };
 struct SegmentStatusSet {
     SegmentNumber segment = 0;
@@ -121,6 +126,10 @@ struct ValueAdopted {
     ClientId writer;
     Time lease_end{};
     Time now{};
+};
+/// A node reported a value of that generation, which must be below Generations::kEnd.
+struct GenerationSeen {
+    uint64_t generation = 0;
 };
 /// A range that a node reported as being written under an earlier master.
 struct RangeReserved {
@@ -162,6 +171,13 @@ struct WriteDropped {
     Time rest_until{};  // of its ranges; not above now: free at once
     Time now{};
     std::vector<SegmentNumber> in_doubt{};  // what it has there rests longer: until put_release_timeout is over
+};
+/// The writer of a write that was taken from it has stopped, but for segments in doubt: what rests for fear of its bytes is free.
+struct WriterStopped {
+    ClientId client;
+    uint64_t generation = 0;
+    std::vector<SegmentNumber> in_doubt{};
+    Time now{};
 };
 struct LeasesGranted {
     Time until{};     // their bytes stay where they are
@@ -284,8 +300,9 @@ struct ClockAdvanced {
 
 using Change =
     std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
-                 SegmentRemoved, SegmentStatusSet, SegmentSuspected, ValueAdopted, RangeReserved, WriteStarted, WriteCommitted,
-                 WriteDropped, LeasesGranted, PromisesGranted, ObjectsRemoved, KeyBuried, AllBuried, ReplicaRemoved, QuotaSet, TaskCreated,
-                 TaskDelayed, TaskFinished, CopyStarted, CopyEnded, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+                 SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, GenerationSeen, RangeReserved,
+                 WriteStarted, WriteCommitted, WriteDropped, WriterStopped, LeasesGranted, PromisesGranted, ObjectsRemoved, KeyBuried,
+                 AllBuried, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, DrainStarted,
+                 DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -43,7 +43,7 @@ private:
     }
 
     Result<> check_objects() {
-        size_t seen = 0;
+        size_t seen = 0, values = 0;
         for (ObjectId id = 1; id < state_.objects().limit(); ++id) {
             if (!state_.objects().exists(id)) continue;
             ++seen;
@@ -60,6 +60,7 @@ private:
             MC_AGREE(object.write == 0 || state_.write(object.write).object == id, "the write of object {} is another's", id);
             charged_[object.tenant] += state_.rounded(object.length) * object.replicas.size();
             ++objects_[object.tenant];
+            values += object.has_value() ? 1 : 0;
             if (object.writer != 0) ++written_[object.writer];
             const bool blocked = object.hard_pin || object.write != 0 || object.copy != 0 || !object.has_value();
             MC_AGREE(object.blocked == blocked, "object {} is {}blocked by mistake", id, blocked ? "not " : "");
@@ -69,6 +70,7 @@ private:
             if (evictable) ++ordered_[object.tenant];
         }
         MC_AGREE(seen == state_.objects().size(), "{} objects seen of {}", seen, state_.objects().size());
+        MC_AGREE(values == state_.values(), "{} values seen of {}", values, state_.values());
         return {};
     }
 

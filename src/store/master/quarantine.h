@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <vector>
 
 #include "base/time.h"
 #include "store/allocation/index_list.h"
@@ -23,6 +25,7 @@ public:
         RangeAllocator::Block block = 0;  // 0: this number is free
         ClientNumber writer = 0;          // whose late bytes are feared; 0: readers' leases only
         bool earlier = false;             // the write was planned by an earlier master
+        bool write = false;               // of a put or upsert that was taken from its writer, who may yet tell that it has stopped
         uint64_t bytes = 0;
         uint64_t length = 0;  // of the value that was or should have been there
         uint64_t generation = 0;
@@ -35,6 +38,7 @@ public:
         rests_[id] = rest;
         by_time_[rest.until].push_back(id, [this](RestId other) -> Links& { return rests_[other].at_time; });
         if (rest.writer != 0) by_writer_[rest.writer].push_back(id, [this](RestId other) -> Links& { return rests_[other].of_writer; });
+        if (rest.write) of_writes_.emplace(rest.generation, id);
         bytes_ += rest.bytes;
         return id;
     }
@@ -53,6 +57,10 @@ public:
             writer->second.erase(id, [this](RestId other) -> Links& { return rests_[other].of_writer; });
             if (writer->second.size() == 0) by_writer_.erase(writer);
         }
+        if (rest.write) {
+            const auto [begin, end] = of_writes_.equal_range(rest.generation);
+            of_writes_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == id; }));
+        }
         bytes_ -= rest.bytes;
         const Rest extracted = rest;
         rests_.give_back(id);
@@ -65,6 +73,20 @@ public:
         return found == by_writer_.end() ? 0 : found->second.first();
     }
     RestId next_of_writer(RestId id) const { return rests_[id].of_writer.next; }
+
+    /// Whether something rests for fear of that write.
+    bool fears(uint64_t generation, ClientNumber writer) const {
+        const auto [begin, end] = of_writes_.equal_range(generation);
+        return std::any_of(begin, end, [&](const auto& entry) { return rests_[entry.second].writer == writer; });
+    }
+    /// What rests for fear of that write, in an order that is the same wherever the same changes are applied.
+    std::vector<RestId> find_write(uint64_t generation) const {
+        std::vector<RestId> found;
+        const auto [begin, end] = of_writes_.equal_range(generation);
+        for (auto at = begin; at != end; ++at) found.push_back(at->second);
+        std::sort(found.begin(), found.end());
+        return found;
+    }
 
     const Rest& operator[](RestId id) const { return rests_[id]; }
     Time next() const { return by_time_.empty() ? Time::max() : by_time_.begin()->first; }
@@ -93,6 +115,7 @@ private:
     Slab<Rest, 256> rests_;
     std::map<Time, IndexList> by_time_;
     std::unordered_map<ClientNumber, IndexList> by_writer_;
+    std::unordered_multimap<uint64_t, RestId> of_writes_;  // by generation: one for each replica
     uint64_t bytes_ = 0;
 };
 

@@ -25,6 +25,7 @@ namespace mooncake::store {
 struct BusyMemory {
     uint64_t offset = 0, bytes = 0;
     Time until{};
+    ClientId writer{};  // as in RangeBusy
 };
 
 struct Segment {

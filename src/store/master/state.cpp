@@ -9,8 +9,8 @@ namespace mooncake::store {
 
 MasterState::MasterState(const MasterOptions& options, StateObserver* observer)
     : options_(options), observer_(observer), objects_(options.hash_seed), tenants_(objects_), leased_(options.lease_ttl),
-      promised_(options.lease_ttl), next_generation_(options.first_generation) {
-    MC_CHECK(options.first_generation != 0);
+      promised_(options.lease_ttl), generations_(options.first_generation) {
+    MC_CHECK(options.first_generation != 0 && options.first_generation < Generations::kEnd);
 }
 
 void MasterState::apply(const Change& change) {
@@ -75,14 +75,15 @@ void MasterState::give_ranges(const ReplicaList& replicas, uint64_t owner) {
     for (size_t i = 0; i < replicas.size(); ++i) segments_[replicas[i].segment].allocator.set_owner(replicas[i].block, owner);
 }
 
-void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, ClientNumber writer) {
+void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, Feared feared) {
     if (observer_ != nullptr) observer_->range_dropped(*this, replica.segment, generation, std::max(until - now, Duration::zero()));
     if (segments_[replica.segment].reporting) segments_[replica.segment].dropped.insert(generation);
     if (until <= now) segments_.free(replica.segment, replica.block);
     else
         rest({.segment = replica.segment,
               .block = replica.block,
-              .writer = writer,
+              .writer = feared.writer,
+              .write = feared.write,
               .length = length,
               .generation = generation,
               .until = until});
@@ -238,6 +239,7 @@ void MasterState::set_writer(Object& object, ClientNumber writer) {
 }
 
 void MasterState::value_arrived(ObjectId id) {
+    ++values_;
     if (const GroupId group = objects_[id].group; group != 0) --groups_[group].writing;
 }
 
@@ -246,6 +248,7 @@ void MasterState::drop_value(ObjectId id, Time now) {
     if (!object.has_value()) return;
     if (observer_ != nullptr && !object.free_of_leases(now)) observer_->value_outdated(*this, id);
     if (object.copy != 0) cancel_copy(object.copy, StoreCode::kReplicaIsGone, "the value is gone", now + options_.put_release_timeout, now);
+    --values_;
     drop_ranges_of(object, now);
     object.replicas = {};
     set_length(object, 0);
@@ -287,7 +290,8 @@ void MasterState::drop_write(WriteId id, Time rest_until, Time now, std::span<co
     const Time doubt_until = std::max(rest_until, write.started + options_.put_release_timeout);
     for (size_t i = 0; i < write.replicas.size(); ++i) {
         const bool doubtful = std::find(in_doubt.begin(), in_doubt.end(), write.replicas[i].segment) != in_doubt.end();
-        drop_range(write.replicas[i], write.length, write.generation, doubtful ? doubt_until : rest_until, now, write.client);
+        drop_range(write.replicas[i], write.length, write.generation, doubtful ? doubt_until : rest_until, now,
+                   {.writer = write.client, .write = true});
     }
     object.write = 0;
     forget_write(id);

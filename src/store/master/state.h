@@ -13,6 +13,7 @@
 #include "store/master/buried_keys.h"
 #include "store/master/change.h"
 #include "store/master/client_table.h"
+#include "store/master/generations.h"
 #include "store/master/group_table.h"
 #include "store/master/hold_ledger.h"
 #include "store/master/object_table.h"
@@ -23,6 +24,7 @@
 #include "store/master/segment_table.h"
 #include "store/master/task_table.h"
 #include "store/master/tenant_table.h"
+#include "store/master/unwanted_segments.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -36,6 +38,12 @@ struct StateTotals {
         uint64_t started = 0, ended = 0, revoked = 0;
     };
     Copies copies, moves;
+};
+
+/// Why a range that is of no use any more must not be used again at once, other than for its readers.
+struct Feared {
+    ClientNumber writer = 0;  // whose bytes may still land
+    bool write = false;       // those of a put or upsert
 };
 
 /// Everything the master knows. Deterministic: no I/O, no clock, no threads; equal after equal changes. Only apply() alters it; a
@@ -58,13 +66,16 @@ public:
     void apply(const SegmentOpened& change);
     void apply(const RangeBusy& change);
     void apply(const SegmentRemoved& change);
+    void apply(const SegmentUnwanted& change) { unwanted_.add(change.segment); }
     void apply(const SegmentStatusSet& change);
     void apply(const SegmentSuspected& change);
     void apply(const ValueAdopted& change);
     void apply(const RangeReserved& change);
+    void apply(const GenerationSeen& change);
     void apply(const WriteStarted& change);
     void apply(const WriteCommitted& change);
     void apply(const WriteDropped& change);
+    void apply(const WriterStopped& change);
     void apply(const LeasesGranted& change);
     void apply(const PromisesGranted& change);
     void apply(const ObjectsRemoved& change);
@@ -92,6 +103,7 @@ public:
     const ObjectTable& objects() const noexcept { return objects_; }
     const Quarantine& quarantine() const noexcept { return quarantine_; }
     const BuriedKeys& buried() const noexcept { return buried_; }
+    const UnwantedSegments& unwanted() const noexcept { return unwanted_; }
     const Write& write(WriteId id) const { return writes_[id]; }
     const Copy& copy(CopyId id) const { return copies_[id]; }
     const TaskTable& tasks() const noexcept { return tasks_; }
@@ -101,6 +113,8 @@ public:
     size_t write_count() const noexcept { return writes_.size(); }
     WriteId oldest_write() const noexcept { return writes_by_age_.first(); }
     const StateTotals& totals() const noexcept { return totals_; }
+    /// Keys that have a value.
+    size_t values() const noexcept { return values_; }
 
     /// The tenant of that name, or the default one where tenants are off; 0: unknown.
     TenantNumber tenant(std::string_view name) const;
@@ -120,7 +134,8 @@ public:
     uint64_t rounded(uint64_t length) const { return (stored_bytes(length) + options_.alignment - 1) & ~(options_.alignment - 1); }
     /// The length of a value that takes that much, a multiple of the alignment.
     uint64_t length_of(uint64_t bytes) const;
-    uint64_t next_generation() const noexcept { return next_generation_; }
+    uint64_t next_generation() const noexcept { return generations_.next(); }
+    const Generations& generations() const noexcept { return generations_; }
     /// How long a value may be promised now: the full time while half of the pool is free; then the less the more is promised already, so that
     /// what is held never crowds out what is used.
     Duration promise_time(Time now) const;
@@ -155,7 +170,7 @@ private:
     ReplicaList take_ranges(const std::vector<ReplicaLocation>& where, uint64_t length, uint64_t owner);
     void give_ranges(const ReplicaList& replicas, uint64_t owner);
     /// A range of that generation is of no use any more: it is free now, or rests; its node is told.
-    void drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, ClientNumber writer = 0);
+    void drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, Feared feared = {});
     void rest(Quarantine::Rest what);
     /// The writer is known to be quiet from some time on.
     void end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool earlier_only);
@@ -212,7 +227,9 @@ private:
     std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;
     std::vector<Departed> departed_;
     BuriedKeys buried_;
-    uint64_t next_generation_;
+    UnwantedSegments unwanted_;
+    Generations generations_;
+    size_t values_ = 0;
     StateTotals totals_;
 };
 

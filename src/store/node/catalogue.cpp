@@ -84,7 +84,7 @@ public:
         bool go_on = true;
         resting_.for_each([&](const HeldRanges::Rest& rest) {
             if (go_on && full()) go_on = hand_over(/*more=*/true);
-            if (go_on) rests_.push_back({.offset = rest.offset, .length = rest.length, .left = rest.until - now_});
+            if (go_on) rests_.push_back({.offset = rest.offset, .length = rest.length, .left = rest.until - now_, .writer = rest.writer});
         });
         return go_on && hand_over(/*more=*/false);
     }

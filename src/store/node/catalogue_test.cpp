@@ -115,6 +115,21 @@ TEST_F(CatalogueTest, ARestEndsByItself) {
     EXPECT_EQ(report(kStart + 2s).rests.size(), 0U);
 }
 
+TEST_F(CatalogueTest, WhatWasNeverFilledRestsForFearOfItsWriter) {
+    begin();
+    RangePlanned lost = planned(1, 0, "a"), read = planned(2, 128, "b");
+    lost.writer = read.writer = kWriter;
+    catalogue_.apply({.planned = {lost, read}, .filled = {filled(2)}}, kStart);
+    catalogue_.apply({.dropped = {{.segment = kSegment, .generation = 1, .rest = 9s}, {.segment = kSegment, .generation = 2, .rest = 9s}}},
+                     kStart);
+    std::map<uint64_t, ClientId> writers;
+    catalogue_.report(1000, kStart, [&](const HeldSegment& part) {
+        for (const HeldRest& rest : part.rests) writers[rest.offset] = rest.writer;
+        return true;
+    });
+    EXPECT_THAT(writers, testing::ElementsAre(std::pair(0, kWriter), std::pair(128, ClientId{})));
+}
+
 TEST_F(CatalogueTest, AWriteInARangeThatSeemsToRestIsTheTruth) {
     begin();
     catalogue_.apply({.planned = {planned(1, 0, "a"), planned(2, 128, "b")},

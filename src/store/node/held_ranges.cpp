@@ -25,7 +25,7 @@ std::string_view HeldRanges::origin_tenant(std::string_view text) { return text.
 
 void HeldRanges::plan(const RangePlannedView& word, bool round, Time now, Names names) {
     if (word.key.empty()) {
-        announced_.push_back({.generation = word.generation, .offset = word.offset, .length = word.length});
+        announced_.push_back({.generation = word.generation, .offset = word.offset, .length = word.length, .writer = word.writer});
         return;
     }
     const uint32_t group = names.groups.take(word.group);
@@ -68,13 +68,15 @@ void HeldRanges::drop(Found found, const RangeDropped& word, Time now, Names nam
         const auto announced = std::find_if(announced_.begin(), announced_.end(),
                                             [&](const Announced& range) { return range.generation == word.generation; });
         if (announced != announced_.end()) {
-            rest(announced->offset, announced->length, word.rest, now);
+            rest({.offset = announced->offset, .length = announced->length, .writer = announced->writer}, word.rest, now);
             announced_.erase(announced);
             return;
         }
     }
     if (!found) return;
-    rest(found.record->offset, found.record->length, word.rest, now);
+    // Nobody reads what was never filled.
+    const ClientId writer = found.record->filled ? ClientId{} : origin_writer(names.origins[found.record->origin]);
+    rest({.offset = found.record->offset, .length = found.record->length, .writer = writer}, word.rest, now);
     erase(found, names);
 }
 
@@ -85,10 +87,11 @@ void HeldRanges::erase(Found found, Names names) {
     records_.erase(found);
 }
 
-void HeldRanges::rest(uint64_t offset, uint64_t length, Duration left, Time now) {
+void HeldRanges::rest(Rest range, Duration left, Time now) {
     expire_rests(now);
     if (left <= Duration::zero()) return;
-    rests_.push_back({.offset = offset, .length = length, .until = now + left});
+    range.until = now + left;
+    rests_.push_back(range);
     std::push_heap(rests_.begin(), rests_.end(), EndsLater());
 }
 

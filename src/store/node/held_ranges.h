@@ -23,9 +23,11 @@ public:
     struct Rest {
         uint64_t offset = 0, length = 0;
         Time until{};
+        ClientId writer{};  // as in HeldRest
     };
     struct Announced {
         uint64_t generation = 0, offset = 0, length = 0;
+        ClientId writer{};
     };
     /// Those of the whole catalogue.
     struct Names {
@@ -68,7 +70,7 @@ private:
     static constexpr size_t kTidyPages = 128;  // at a time: nobody waits for long
 
     void erase(Found found, Names names);
-    void rest(uint64_t offset, uint64_t length, Duration left, Time now);
+    void rest(Rest range, Duration left, Time now);
     void expire_rests(Time now);
 
     RangePages records_;

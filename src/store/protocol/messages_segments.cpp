@@ -48,8 +48,11 @@ flatbuffers::Offset<wire::HeldSegment> held_to_wire(FlatBufferBuilder& builder, 
         builder, held.writes, [](const HeldWrite& write) { return wire::HeldWrite(write.offset, write.length, id_to_wire(write.writer)); });
     const auto rests = structs_to_wire<wire::HeldRest>(
         builder, held.rests, [](const HeldRest& rest) { return wire::HeldRest(rest.offset, rest.length, duration_to_wire(rest.left)); });
+    flatbuffers::Offset<flatbuffers::Vector<const wire::Id*>> writers;
+    if (std::any_of(held.rests.begin(), held.rests.end(), [](const HeldRest& rest) { return static_cast<bool>(rest.writer); }))
+        writers = structs_to_wire<wire::Id>(builder, held.rests, [](const HeldRest& rest) { return id_to_wire(rest.writer); });
     const auto segment = segment_to_wire(builder, held.segment);
-    return wire::CreateHeldSegment(builder, segment, objects, texts.offset(), writes, rests, held.exact, held.more);
+    return wire::CreateHeldSegment(builder, segment, objects, texts.offset(), writes, rests, held.exact, held.more, writers);
 }
 
 HeldObject object_from_wire(const wire::HeldObject& object, TextReader& texts) {
@@ -84,6 +87,9 @@ Result<ReceivedRemount::Held> held_from_wire(const wire::HeldSegment& table) {
     for (size_t i = 0; i < count_of(table.rests()); ++i) {
         const auto rest = struct_at(*table.rests(), i);
         held.rests.push_back({.offset = rest.offset(), .length = rest.length(), .left = duration_from_wire(rest.left_ns())});
+        if (i >= count_of(table.rest_writers())) continue;
+        const wire::Id writer = struct_at(*table.rest_writers(), i);
+        held.rests.back().writer = id_from_wire<ClientId>(&writer);
     }
     return held;
 }

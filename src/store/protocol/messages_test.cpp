@@ -203,7 +203,7 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
                                            .writer = kClient},
                                           {.tenant = {}, .key = "second", .group = {}, .offset = 64, .length = 2}};
     const std::vector<HeldWrite> writes{{.offset = 10, .length = 20, .writer = kClient}};
-    const std::vector<HeldRest> rests{{.offset = 30, .length = 40, .left = 6s}};
+    const std::vector<HeldRest> rests{{.offset = 30, .length = 40, .left = 6s}, {.offset = 80, .length = 1, .left = 7s, .writer = {5, 6}}};
     const std::vector<HeldSegment> segments{
         {.segment = some_segment(), .objects = objects, .writes = writes, .rests = rests, .exact = true, .more = true},
         {.segment = {.id = {9, 9}, .name = "empty", .endpoint = {}, .protocol = {}}, .objects = {}, .writes = {}, .rests = {}}};
@@ -232,8 +232,10 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
     EXPECT_FALSE(held.objects[1].writer);
     ASSERT_EQ(held.writes.size(), 1u);
     EXPECT_EQ(held.writes[0].length, 20u);
-    ASSERT_EQ(held.rests.size(), 1u);
+    ASSERT_EQ(held.rests.size(), 2u);
     EXPECT_EQ(held.rests[0].left, 6s);
+    EXPECT_FALSE(held.rests[0].writer);
+    EXPECT_EQ(held.rests[1].writer, (ClientId{5, 6}));
     EXPECT_EQ(back.request.segments[1].segment.name, "empty");
     EXPECT_FALSE(back.request.segments[1].exact);
 

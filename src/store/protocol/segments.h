@@ -49,10 +49,11 @@ struct HeldWrite {
     uint64_t offset = 0, length = 0;
     ClientId writer;
 };
-/// A range whose value went, but whose readers' leases may still run.
+/// A range whose value went, but whose readers' leases may still run; or one that was taken from its writer, whose bytes may still land.
 struct HeldRest {
     uint64_t offset = 0, length = 0;
     Duration left{0};
+    ClientId writer{};  // none: readers
 };
 struct HeldSegment {
     SegmentSpec segment;

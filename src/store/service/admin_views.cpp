@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "store/master/ops/object_ops.h"
+#include "store/master/ops/removal.h"
 #include "store/master/ops/task_ops.h"
 
 namespace mooncake::store {
@@ -23,40 +24,6 @@ std::vector<PlaceView> places_of(const MasterState& state, const Object& object)
     return places;
 }
 
-struct FoundKey {
-    TenantNumber tenant = 0;
-    std::string key;
-};
-/// Keys with a value among the objects from `first` on; `next` is where to go on, 0 at the end.
-std::vector<FoundKey> keys_from(const LockedMaster& master, TenantNumber tenant, ObjectId first, ObjectId& next) {
-    return master.look([&](const MasterState& state, Time) {
-        const ObjectTable& objects = state.objects();
-        const ObjectId end = std::min(objects.limit(), first + kObjectsPerPart);
-        std::vector<FoundKey> keys;
-        for (ObjectId id = first; id < end; ++id) {
-            if (!objects.exists(id) || !objects[id].has_value()) continue;
-            if (tenant == 0 || objects[id].tenant == tenant) keys.push_back({objects[id].tenant, std::string(objects[id].key())});
-        }
-        next = end < objects.limit() ? end : 0;
-        return keys;
-    });
-}
-
-/// Removes keys that lie in the order of their tenants; returns how many went.
-uint64_t remove_found(Transaction& transaction, const std::vector<FoundKey>& keys, bool force, Time now) {
-    const TenantTable& tenants = transaction.state().tenants();
-    uint64_t removed = 0;
-    for (auto begin = keys.begin(); begin != keys.end();) {
-        const TenantNumber tenant = begin->tenant;
-        std::vector<std::string_view> views;
-        for (; begin != keys.end() && begin->tenant == tenant; ++begin) views.push_back(begin->key);
-        if (!tenants.exists(tenant)) continue;  // gone meanwhile
-        const CodesReply reply = remove(transaction, {.tenant = tenants[tenant].name, .keys = views, .force = force}, now);
-        removed += static_cast<uint64_t>(std::count(reply.codes.begin(), reply.codes.end(), StoreCode::kOk));
-    }
-    return removed;
-}
-
 /// 0: all tenants. Fails if there is no such tenant.
 tl::expected<TenantNumber, StoreCode> tenant_number(const LockedMaster& master, std::optional<std::string_view> tenant) {
     if (!tenant) return TenantNumber{0};
@@ -73,6 +40,7 @@ PoolView view_pool(const LockedMaster& master) {
                       .used_bytes = state.segments().used_bytes(),
                       .resting_bytes = state.quarantine().bytes(),
                       .keys = state.objects().size(),
+                      .values = state.values(),
                       .writes = state.write_count(),
                       .clients = 0,
                       .segments = state.segments().size(),
@@ -183,25 +151,17 @@ std::string KeyWalk::next_lines() {
 
 uint64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
                          const std::function<bool(std::string_view key)>& matches, bool force) {
-    const auto number = tenant_number(master, tenant);
-    if (!number) return 0;
-    if (!matches && force)  // also what a node is yet to report
-        master.run([&](Transaction& transaction, Time) {
-            transaction.apply(AllBuried{.tenant = *number});
+    Removal removal = master.run([&](Transaction& transaction, Time) { return Removal(transaction, tenant, matches, force); });
+    while (!removal.done()) {
+        const auto keys = removal.choose(master.look([&](const MasterState& state, Time) { return removal.look(state); }));
+        if (keys.empty()) continue;
+        master.run([&](Transaction& transaction, Time now) {
+            removal.remove(transaction, keys, now);
             return true;
         });
-    uint64_t removed = 0;
-    for (ObjectId first = 1; first != 0;) {
-        ObjectId next = 0;
-        auto keys = keys_from(master, *number, first, next);
-        first = next;
-        if (matches) std::erase_if(keys, [&](const FoundKey& found) { return !matches(found.key); });
-        if (keys.empty()) continue;
-        std::stable_sort(keys.begin(), keys.end(), [](const FoundKey& a, const FoundKey& b) { return a.tenant < b.tenant; });
-        removed += master.run([&](Transaction& transaction, Time now) { return remove_found(transaction, keys, force, now); });
         master.give_way();
     }
-    return removed;
+    return removal.removed();
 }
 
 }  // namespace mooncake::store

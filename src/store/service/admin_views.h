@@ -20,7 +20,7 @@ namespace mooncake::store {
 struct PoolView {
     uint64_t capacity_bytes = 0, used_bytes = 0;  // used: with what rests
     uint64_t resting_bytes = 0;
-    size_t keys = 0, writes = 0, clients = 0, segments = 0;
+    size_t keys = 0, values = 0, writes = 0, clients = 0, segments = 0;  // keys: with those being written
     uint64_t soft_pinned = 0;  // keys
     StateTotals totals;
 };
@@ -82,8 +82,7 @@ private:
     ObjectId end_;  // of the objects that there were at the beginning: the walk ends however fast others put
 };
 
-/// Removes what matches (nothing: everything), as remove_matching() would, some at a time. `matches` runs without the lock. How
-/// many went; none of a tenant that there is not.
+/// A Removal from beginning to end. `matches` runs without the lock. How many went; none of a tenant that there is not.
 uint64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
                          const std::function<bool(std::string_view key)>& matches, bool force);
 

@@ -81,6 +81,7 @@ net::HttpResponse AdminService::remove_all(const Request& request) {
     const std::string* tenant = request.parameter("tenant_id");
     const uint64_t removed = remove_in_parts(master_, tenant == nullptr ? std::nullopt : std::optional<std::string_view>(*tenant), nullptr,
                                              *force);
+    options_.settle();
     metrics_.call(CountedCall::kRemoveAll, true);
     return json_answer({{"success", true}, {"removed_count", removed}});
 }

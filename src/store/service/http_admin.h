@@ -21,6 +21,7 @@ struct AdminOptions {
     std::string address;                    // host:port of the master, for /leader
     std::string quota_file{};               // where quotas are kept; empty: only in memory
     std::function<void()> changed = [] {};  // called when there may be something to do for the master's jobs
+    std::function<void()> settle = [] {};   // returns when clients know of what was changed, or do not answer
 };
 
 /// Everything on the master's HTTP port: metrics, dashboard, what there is and where, drain jobs, quotas (docs/guide/master.md). Borrows

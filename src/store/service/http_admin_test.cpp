@@ -37,7 +37,8 @@ protected:
         server_.reset();
         options.lease_ttl = 1h;
         master_.emplace(options, nullptr, nullptr);
-        admin_.emplace(*master_, metrics_, AdminOptions{.address = "10.0.0.1:50051", .quota_file = quota_file});
+        admin_.emplace(*master_, metrics_,
+                       AdminOptions{.address = "10.0.0.1:50051", .quota_file = quota_file, .settle = [this] { ++settled_; }});
         ASSERT_TRUE(admin_->load_quota_file());
         auto made = net::HttpServer::create({.host = "127.0.0.1"});
         ASSERT_TRUE(made);
@@ -88,6 +89,7 @@ protected:
     }
 
     MasterMetrics metrics_;
+    std::atomic<int> settled_ = 0;
     std::optional<LockedMaster> master_;
     std::optional<AdminService> admin_;
     std::unique_ptr<net::HttpServer> server_;
@@ -203,6 +205,7 @@ TEST_F(AdminTest, RemovesAllThatIsNotLeased) {
     for (int i = 0; i < 3000; ++i) ASSERT_EQ(put(std::to_string(i), 64), StoreCode::kOk);
     ask("/query_key?key=7");
     EXPECT_EQ(ask_json("/api/v1/remove_all", 200, "POST"), json::parse(R"({"success": true, "removed_count": 2999})"));
+    EXPECT_EQ(settled_, 1) << "who hears the answer can count on it";
     EXPECT_EQ(ask("/get_all_keys").body, "7\n");
     EXPECT_EQ(ask_json("/api/v1/remove_all?force=maybe", 400, "POST")["error_code"], -600);
     EXPECT_EQ(ask_json("/api/v1/remove_all?force=true", 200, "POST")["removed_count"], 1);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/service/master_calls.h"
 
@@ -19,7 +20,17 @@ void add(RemountReply::Segment& to, const RemountReply::Segment& from) {
     to.refused += from.refused;
 }
 
+void warn_of_namesake(const ClientId& client, std::string_view name) {
+    MC_LOG_WARNING_EVERY(1s, "memory of client {} was refused: another client that is alive lends as '{}'; each needs a name of its own",
+                         client.to_string(), name.substr(0, 256));
+}
+
 }  // namespace
+
+void MasterCalls::note_lost(Transaction& transaction, Time now) const {
+    for (const ClientId& client : parts_.hub.take_lost(transaction.state()))
+        transaction.apply(ClientFollows{.client = client, .follows = false, .now = now});
+}
 
 void MasterCalls::attach(rpc::Server& server) {
     attach_objects(server);
@@ -43,10 +54,12 @@ void MasterCalls::attach_segments(rpc::Server& server) {
 
 void MasterCalls::mount(const MountRequest& request, Answer answer) {
     const StoreCode code = run([&](Transaction& transaction, Time now) {
+        note_lost(transaction, now);
         const StoreCode result = mount_segment(transaction, request, now);
         parts_.hub.drop_strangers(transaction.state());  // it may have taken the place of another
         return result;
     });
+    if (code == StoreCode::kSegmentAlreadyExists) warn_of_namesake(request.client, request.segment.name);
     answer->reply(encode_code_reply(code));
     parts_.metrics.call(CountedCall::kMountSegment, code == StoreCode::kOk);
 }
@@ -57,6 +70,7 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
     const auto run_part = [&](std::span<const HeldSegment> segments) {
         return run([&](Transaction& transaction, Time now) {
             const RemountRequest request{.client = received.request.client, .epoch = received.request.epoch, .segments = segments};
+            note_lost(transaction, now);
             RemountReply part = store::remount(transaction, request, now);
             parts_.hub.drop_strangers(transaction.state());
             return part;
@@ -80,6 +94,9 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
             parts_.master.give_way();
         } while (!objects.empty() && reply.segments[i].code == StoreCode::kOk);
     }
+    for (size_t i = 0; i < reply.segments.size(); ++i)
+        if (reply.segments[i].code == StoreCode::kSegmentAlreadyExists)
+            warn_of_namesake(received.request.client, received.segments[i].segment.name);
     answer->reply(encode_remount_reply(reply));
     parts_.metrics.remount(reply);
 }

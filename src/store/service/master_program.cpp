@@ -78,7 +78,10 @@ Result<> MasterProgram::start_master() {
     const std::string address = net::join_host_port(public_host(host), master_->port());
     admin_.emplace(
         master_->master(), master_->metrics(),
-        AdminOptions{.address = address, .quota_file = flags_.tenant_quota_connector_uri, .changed = [this] { master_->touch(); }});
+        AdminOptions{.address = address,
+                     .quota_file = flags_.tenant_quota_connector_uri,
+                     .changed = [this] { master_->touch(); },
+                     .settle = [this] { master_->settle(); }});
     if (!flags_.enable_multi_tenants) return {};
     if (auto loaded = admin_->load_quota_file(); !loaded)
         return Unexpected(std::move(loaded).error().with_context("--tenant_quota_connector_uri"));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -21,6 +22,7 @@ namespace {
 constexpr int kThreadsMax = 16;
 constexpr size_t kConnectionsMax = 16384;
 constexpr size_t kLongCallsMax = 64;  // waiting
+constexpr Duration kSettleMax = 10s;  // a guard: the jobs answer who waits for too long
 
 MasterOptions with_identity(MasterOptions options) {
     const auto wall = std::chrono::system_clock::now().time_since_epoch();
@@ -29,6 +31,30 @@ MasterOptions with_identity(MasterOptions options) {
     if (options.hash_seed == 0) options.hash_seed = random_u64();
     return options;
 }
+
+/// An answer that nobody sends: it wakes who waits for it.
+class Waiter final : public rpc::Responder {
+public:
+    ~Waiter() override {
+        if (!told_) answered.set_value();
+    }
+    void reply(rpc::Bytes) override { tell(); }
+    void fail(const Error&) override { tell(); }
+    bool part(rpc::Bytes, Haste) override { return false; }
+    bool abandoned() const noexcept override { return false; }
+    Deadline deadline() const noexcept override { return Deadline::after(kSettleMax); }
+    const rpc::PeerInfo& peer() const noexcept override { return peer_; }
+
+    std::promise<void> answered;
+
+private:
+    void tell() {
+        if (!std::exchange(told_, true)) answered.set_value();
+    }
+
+    bool told_ = false;
+    const rpc::PeerInfo peer_{};
+};
 
 class MasterServerImpl final : public MasterServer {
 public:
@@ -57,6 +83,15 @@ public:
     uint64_t epoch() const noexcept override { return epoch_; }
     LockedMaster& master() noexcept override { return master_; }
     void touch() override { jobs_.touch(); }
+    void settle() override {
+        touch();
+        const uint64_t change = hub_.changes();
+        if (change == 0) return;
+        auto waiter = std::make_unique<Waiter>();
+        const std::future<void> answered = waiter->answered.get_future();
+        jobs_.wake_by(hub_.answer_when_acknowledged(change, std::move(waiter), {}, Clock::now()));
+        answered.wait_for(kSettleMax);
+    }
     MasterMetrics& metrics() noexcept override { return metrics_; }
     size_t followers() const override { return hub_.followers(); }
 

@@ -40,6 +40,8 @@ public:
     virtual LockedMaster& master() noexcept = 0;
     /// Something was done to it: the jobs look for what follows.
     virtual void touch() = 0;
+    /// Returns when every client that follows has acknowledged the changes up to now, or has not in time: as calls over RPC are answered.
+    virtual void settle() = 0;
     virtual MasterMetrics& metrics() noexcept = 0;
     virtual size_t followers() const = 0;
 };

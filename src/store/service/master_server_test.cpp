@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
 #include <thread>
 
+#include "store/master/ops/object_ops.h"
 #include "store/master/ops/task_ops.h"
 #include "store/protocol/message_parts.h"
 #include "store/protocol/testing/next_version.h"
@@ -296,6 +298,52 @@ TEST(MasterServer, MissesAClientByItsPingsAlone) {
     EXPECT_TRUE(eventually([&] { return caller.segments().segments.empty(); }));
     EXPECT_EQ(caller.ping(kNode).status, PingStatus::kNeedRemount);
     EXPECT_THAT(caller.exist({"k"}).results, ElementsAre(0));
+}
+
+TEST(MasterServer, SettlesWhenItsFollowersHaveAcknowledged) {
+    const auto server = serve({.core = {.client_ttl = 1h}, .feed = {.acknowledge_timeout = 1h}, .threads = 2});
+    Caller caller(address_of(*server));
+    server->settle();  // nothing has changed
+    caller.join(kNode, 1);
+    Following following(caller.address(), kNode, /*acknowledges=*/false);
+    ASSERT_TRUE(following.wait_complete());
+    caller.put(kNode, {"k"});
+    caller.get({"k"});
+    server->master().run([](Transaction& transaction, Time now) {
+        const std::string_view key = "k";
+        return remove(transaction, {.tenant = {}, .keys = {&key, 1}, .force = true}, now).codes[0];
+    });
+    std::atomic<bool> settled = false;
+    std::jthread waiter([&] {
+        server->settle();
+        settled = true;
+    });
+    uint64_t told = 0;
+    EXPECT_TRUE(eventually([&] {
+        for (const FeedUpdate& one : following.updates())
+            if (!one.changed.empty()) told = one.sequence;
+        return told != 0;
+    }));
+    EXPECT_FALSE(settled);
+    following.acknowledge(told);
+    EXPECT_TRUE(eventually([&] { return settled.load(); }));
+}
+
+TEST(MasterServer, RefusesASecondClientUnderTheNameOfALivingOne) {
+    const auto server = serve();
+    Caller caller(address_of(*server));
+    caller.join(kNode, 1);
+    auto following = std::make_unique<Following>(caller.address(), kNode);
+    ASSERT_TRUE(following->wait_complete());
+    caller.remount({.client = kOther, .segments = {}});
+    SegmentSpec namesake = Caller::segment(2);
+    namesake.name = Caller::segment(1).name;
+    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    EXPECT_EQ(caller.mount(kOther, namesake), StoreCode::kSegmentAlreadyExists);
+    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    following.reset();  // it dies, and its connection with it
+    EXPECT_TRUE(eventually([&] { return caller.mount(kOther, namesake) == StoreCode::kOk; }));
+    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kNeedRemount);
 }
 
 TEST(MasterServer, EvictsByItselfAboveTheWatermark) {

@@ -32,7 +32,7 @@ void add_pool(Snapshot& snapshot, const PoolView& pool) {
     snapshot.gauge("master_key_count", "keys, with those being written", pool.keys);
     snapshot.gauge("master_writes_in_progress", "values between put_start and put_end", pool.writes);
     snapshot.gauge("master_active_clients", "clients that live", pool.clients);
-    snapshot.gauge("mem_cache_nums_", "values in memory", pool.keys - pool.writes);
+    snapshot.gauge("mem_cache_nums_", "values in memory", pool.values);
     snapshot.gauge("file_cache_nums_", "values on disk", 0);
     snapshot.counter("file_cache_hit_nums_", "keys whose place on disk was given out", 0);
     snapshot.counter("file_cache_hit_bytes_total", "their bytes", 0);

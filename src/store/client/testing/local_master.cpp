@@ -6,6 +6,7 @@
 #include "base/thread.h"
 #include "store/master/jobs/jobs.h"
 #include "store/master/ops/object_ops.h"
+#include "store/master/ops/removal.h"
 #include "store/master/ops/segment_ops.h"
 
 namespace mooncake::store::testing {
@@ -96,17 +97,19 @@ public:
         return owner_.run("remove", deadline, stopped_, [&](Transaction& t, Time now, uint64_t) { return store::remove(t, request, now); });
     }
     Result<int64_t> remove_matching(std::string_view tenant, std::string_view pattern, bool force, Deadline deadline) override {
-        RemoveMatchingRequest request{.tenant = tenant, .matches = {}, .force = force};
+        Removal::Matches matches;
         try {
             if (!pattern.empty()) {
                 const std::regex expression{std::string(pattern)};
-                request.matches = [expression](std::string_view key) { return std::regex_search(std::string(key), expression); };
+                matches = [expression](std::string_view key) { return std::regex_search(std::string(key), expression); };
             }
         } catch (const std::regex_error&) {
             return static_cast<int64_t>(StoreCode::kInvalidParams);
         }
         return owner_.run("remove_matching", deadline, stopped_, [&](Transaction& t, Time now, uint64_t) {
-            return static_cast<int64_t>(store::remove_matching(t, request, now));
+            Removal removal(t, tenant, matches, force);
+            while (!removal.done()) removal.remove(t, removal.choose(removal.look(t.state())), now);
+            return static_cast<int64_t>(removal.removed());
         });
     }
     Result<CodesReply> replica_clear(const ReplicaClearRequest& request, Deadline deadline) override {

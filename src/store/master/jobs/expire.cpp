@@ -47,7 +47,7 @@ size_t finish_unmounts(Transaction& transaction, Time now) {
         const SegmentNumber number = segments.numbers()[i];
         const Segment& segment = segments[number];
         if (segment.status == SegmentStatus::kGracefullyUnmounting && segment.status_end <= now) {
-            transaction.apply(SegmentRemoved{.segment = number, .now = now});
+            give_up_segment(transaction, number, now);
             ++removed;
         } else {
             ++i;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "store/master/ops/segment_ops.h"
 
 namespace mooncake::store {
@@ -8,6 +10,7 @@ StoreCode check_mount(const MasterState& state, ClientNumber client, const Segme
     const bool sensible = spec.id && !spec.name.empty() && spec.size >= state.options().alignment && spec.size >> 56 == 0 &&
                           spec.base + spec.size >= spec.base;
     if (!sensible) return StoreCode::kInvalidParams;
+    if (state.unwanted().contains(spec.id)) return StoreCode::kSegmentNotFound;
     if (const SegmentNumber known = state.segments().find(spec.id); known != 0) {
         const Segment& segment = state.segments()[known];
         mounted = segment.client == client && segment.spec.base == spec.base && segment.spec.size == spec.size;
@@ -18,6 +21,18 @@ StoreCode check_mount(const MasterState& state, ClientNumber client, const Segme
         if (spec.base < other.base + other.size && other.base < spec.base + spec.size) return StoreCode::kSegmentAlreadyExists;
     }
     return StoreCode::kOk;
+}
+
+bool name_taken(const MasterState& state, ClientNumber client, std::string_view name, Time now) {
+    const auto numbers = state.segments().find_name(name);
+    return std::any_of(numbers.begin(), numbers.end(), [&](SegmentNumber number) {
+        const ClientNumber other = state.segments()[number].client;
+        if (other == client) return false;
+        const Client& owner = state.clients()[other];
+        const Duration silence = now - (owner.expires - state.options().client_ttl);
+        const Duration silent_after = state.options().silent_after;
+        return owner.deaf_since == Time::max() && (silent_after == Duration::zero() ? owner.expires > now : silence < silent_after);
+    });
 }
 
 void replace_namesakes(Transaction& transaction, ClientNumber client, std::string_view name, Time now) {
@@ -45,21 +60,32 @@ StoreCode mount_segment(Transaction& transaction, const MountRequest& request, T
             transaction.apply(SegmentOpened{.segment = known, .now = now});
         return code;
     }
+    if (name_taken(state, client, request.segment.name, now)) return StoreCode::kSegmentAlreadyExists;
     replace_namesakes(transaction, client, request.segment.name, now);
     transaction.apply(SegmentMounted{.client = request.client, .segment = request.segment, .now = now});
     transaction.apply(SegmentOpened{.segment = state.segments().find(request.segment.id), .now = now});
     return StoreCode::kOk;
 }
 
+void give_up_segment(Transaction& transaction, SegmentNumber number, Time now) {
+    const SegmentId id = transaction.state().segments()[number].spec.id;
+    transaction.apply(SegmentRemoved{.segment = number, .now = now});
+    transaction.apply(SegmentUnwanted{.segment = id});
+}
+
 StoreCode unmount_segment(Transaction& transaction, const UnmountRequest& request, Time now) {
     const MasterState& state = transaction.state();
     const SegmentNumber number = state.segments().find(request.segment);
-    if (number == 0) return StoreCode::kSegmentNotFound;
+    if (number == 0) {
+        // Over two connections it may have overtaken its mount.
+        if (!state.unwanted().contains(request.segment)) transaction.apply(SegmentUnwanted{.segment = request.segment});
+        return StoreCode::kSegmentNotFound;
+    }
     if (state.clients()[state.segments()[number].client].id != request.client) return StoreCode::kIllegalClient;
     if (request.grace > Duration::zero())
         transaction.apply(
             SegmentStatusSet{.segment = number, .status = SegmentStatus::kGracefullyUnmounting, .until = now + request.grace, .now = now});
-    else transaction.apply(SegmentRemoved{.segment = number, .now = now});
+    else give_up_segment(transaction, number, now);
     return StoreCode::kOk;
 }
 

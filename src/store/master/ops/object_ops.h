@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string_view>
 
 #include "store/master/transaction.h"
@@ -19,7 +17,8 @@ PutStartReply put_start(Transaction& transaction, const PutStartRequest& request
 /// As put_start, but a value is replaced at the end, and unfinished writes of others are pre-empted at once. Also per item:
 /// kObjectHasReplicationTask, kInvalidParams where the group would change.
 PutStartReply upsert_start(Transaction& transaction, const PutStartRequest& request, Time now);
-/// Ends a put or an upsert: kOk (also when repeated), kObjectNotFound, kIllegalClient, kInvalidWrite (not the current write).
+/// Ends a put or an upsert. To name a write that another's upsert has pre-empted tells that its bytes have landed: its range is free again.
+/// kOk (also when repeated), kObjectNotFound, kIllegalClient, kInvalidWrite (not the current write).
 CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time now);
 /// Gives a write up; the client has stopped writing, but for what is in doubt. Codes as put_end; kInvalidWrite also for a finished one.
 CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now);
@@ -32,13 +31,6 @@ ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now)
 
 /// Per key: kObjectNotFound, kReplicaIsNotReady (being written), kObjectHasReplicationTask, kObjectHasLease.
 CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time now);
-/// Removes what `matches` (nothing: all), of one tenant or (nothing) of all; what remove() would refuse stays. Returns how many went.
-struct RemoveMatchingRequest {
-    std::optional<std::string_view> tenant;
-    std::function<bool(std::string_view key)> matches;
-    bool force = false;
-};
-uint64_t remove_matching(Transaction& transaction, const RemoveMatchingRequest& request, Time now);
 /// Per key: kOk (cleared), kObjectNotFound, kIllegalClient (written by another), kReplicaIsNotReady (also where only replicas would be
 /// left that cannot be counted on now), kObjectHasReplicationTask, kObjectHasLease, kReplicaNotFound (none on that segment).
 CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& request, Time now);

@@ -27,12 +27,12 @@ Ended find_write(const MasterState& state, ClientNumber client, const PutEndItem
 
 template <typename End>
 CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, const ClientId& client_id, std::span<const PutEndItem> items,
-                      End&& end) {
+                      std::span<const SegmentNumber> in_doubt, Time now, End&& end) {
     const MasterState& state = transaction.state();
     CodesReply reply;
     reply.codes.resize(items.size());
     const TenantNumber tenant = state.tenant(tenant_name);
-    const ClientNumber client = state.clients().find(client_id);
+    const ClientNumber client = state.clients().find(client_id);  // stays: it is alive, or has values
     std::vector<std::string_view> keys(items.size());
     for (size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
     constexpr size_t kPrefetch = 32;
@@ -47,7 +47,12 @@ CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, co
             continue;
         }
         const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, items[i].key);
-        reply.codes[i] = end(items[i], find_write(state, client, items[i], id));
+        const Ended ended = find_write(state, client, items[i], id);
+        // It was taken from this client, which has stopped writing all the same.
+        if (ended.code != StoreCode::kOk && client != 0 && state.quarantine().fears(items[i].generation, client))
+            transaction.apply(WriterStopped{
+                .client = client_id, .generation = items[i].generation, .in_doubt = {in_doubt.begin(), in_doubt.end()}, .now = now});
+        reply.codes[i] = end(items[i], ended);
     }
     return reply;
 }
@@ -55,7 +60,7 @@ CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, co
 }  // namespace
 
 CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time now) {
-    return end_writes(transaction, request.tenant, request.client, request.items, [&](const PutEndItem& item, const Ended& ended) {
+    return end_writes(transaction, request.tenant, request.client, request.items, {}, now, [&](const PutEndItem& item, const Ended& ended) {
         if (ended.write != 0) transaction.apply(WriteCommitted{.write = ended.write, .checksum = item.checksum, .now = now});
         return ended.code;
     });
@@ -63,7 +68,8 @@ CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time 
 
 CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now) {
     CodesReply reply = end_writes(
-        transaction, request.tenant, request.client, request.items, [&](const PutEndItem& item, const Ended& ended) {
+        transaction, request.tenant, request.client, request.items, request.in_doubt, now,
+        [&](const PutEndItem& item, const Ended& ended) {
             if (ended.code != StoreCode::kOk) return ended.code;
             if (ended.write == 0) return StoreCode::kInvalidWrite;
             // Who never heard of a generation means the write of that request, not another one of its own to the same key.

@@ -310,9 +310,50 @@ TEST_F(Upsert, PreemptsAnUnfinishedWriteAtOnce) {
     const PutStartItem first = start("k");
     const PutStartItem second = upsert("k", kKiB, {}, kOther);
     ASSERT_EQ(second.code, StoreCode::kOk);
-    EXPECT_EQ(end("k", first.generation), StoreCode::kIllegalClient);
     EXPECT_EQ(end("k", second.generation, kOther), StoreCode::kOk);
-    EXPECT_EQ(state().quarantine().size(), 1u);
+    EXPECT_EQ(state().quarantine().size(), 1u) << "the first one may still write";
+    EXPECT_EQ(end("k", first.generation), StoreCode::kIllegalClient);
+}
+
+TEST_F(Upsert, ARangeThatItTookFromAWriterIsFreeWhenThatOneHasStopped) {
+    for (const bool by_end : {true, false}) {
+        const PutStartItem lost = upsert("k", kKiB, {}, kOther);
+        const PutStartItem won = upsert("k");
+        ASSERT_EQ(state().quarantine().size(), 1u);
+        EXPECT_EQ(end("k", lost.generation, {7, 7}), StoreCode::kIllegalClient);
+        EXPECT_EQ(end("k", 0, kOther), StoreCode::kIllegalClient);
+        EXPECT_EQ(state().quarantine().size(), 1u) << "somebody else, or about something else";
+        EXPECT_EQ(by_end ? end("k", lost.generation, kOther) : revoke("k", lost.generation, kOther), StoreCode::kIllegalClient);
+        EXPECT_EQ(state().quarantine().size(), 0u);
+        EXPECT_EQ(end("k", won.generation), StoreCode::kOk);
+        EXPECT_EQ(remove_key("k", true), StoreCode::kOk);
+        EXPECT_EQ(end("k", lost.generation, kOther), StoreCode::kObjectNotFound) << "once more";
+    }
+}
+
+TEST_F(Upsert, ARangeThatItTookFromAWriterRestsWhereThatOnesBytesAreInDoubt) {
+    add_node(2);
+    const PutStartReply lost = start({{.key = "k", .length = kKiB}}, {.replica_num = 2}, kOther);
+    upsert("k");
+    ASSERT_EQ(state().quarantine().size(), 2u);
+    const PutEndItem item{.key = "k", .generation = lost.items[0].generation};
+    const uint32_t doubtful = lost.replicas[1].segment;
+    auto t = transaction();
+    put_revoke(t, {.client = kOther, .tenant = tenant_, .items = {&item, 1}, .in_doubt = {&doubtful, 1}}, now_);
+    ASSERT_EQ(state().quarantine().size(), 1u);
+    EXPECT_EQ(state().segments()[doubtful].resting_bytes, kKiB);
+}
+
+TEST_F(Upsert, TwoThatRaceForOneKeyLeaveNothingAtRest) {
+    uint64_t first = upsert("k").generation;
+    for (int i = 0; i < 1000; ++i) {
+        const ClientId loser = i % 2 == 0 ? kClient : kOther, winner = i % 2 == 0 ? kOther : kClient;
+        const PutStartItem second = upsert("k", kKiB, {}, winner);
+        ASSERT_EQ(second.code, StoreCode::kOk) << i;
+        end("k", first, loser);
+        first = second.generation;
+    }
+    EXPECT_EQ(state().quarantine().bytes(), 0u);
 }
 
 TEST_F(Upsert, RevokeBringsBackTheOldValue) {

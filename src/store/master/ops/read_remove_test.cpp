@@ -137,19 +137,6 @@ TEST_F(Remove, OfAKeyTwiceInABatchFindsItOnce) {
     EXPECT_EQ(reply.codes, (std::vector{StoreCode::kOk, StoreCode::kObjectNotFound}));
 }
 
-TEST_F(Remove, MatchingTakesWhatItMay) {
-    for (const char* key : {"a1", "a2", "a3", "b1"}) put(key);
-    start("a4");
-    get("a2");
-    auto t = transaction();
-    const auto with_a = [](std::string_view key) { return key.starts_with("a"); };
-    EXPECT_EQ(remove_matching(t, {.tenant = "", .matches = with_a}, now_), 2u);
-    EXPECT_TRUE(holds("a2"));
-    EXPECT_EQ(remove_matching(t, {.tenant = "", .matches = with_a, .force = true}, now_), 1u);
-    EXPECT_EQ(remove_matching(t, {}, now_), 1u);
-    EXPECT_EQ(state().objects().size(), 1u) << "the one being written";
-}
-
 TEST_F(Remove, ReplicaClearIsForTheWriterOfAnUnleasedFinishedObject) {
     add_node(2);
     const auto clear = [&](std::string_view key, std::string_view segment = {}, const ClientId& client = kClient) {

@@ -25,8 +25,9 @@ public:
 
     void run(RemountReply::Segment& result) {
         for (const HeldRest& rest : held_.rests)
-            if (rest.left > Duration::zero() && in_bounds(rest.offset, rest.length))
-                busy(rest.offset, rest.length, std::min(rest.left, state().options().put_release_timeout));
+            if (rest.left > Duration::zero() && in_bounds(rest.offset, rest.length) && !stopped(rest.writer))
+                busy(rest.offset, rest.length, std::min(rest.left, rest.writer ? writer_rest() : state().options().put_release_timeout),
+                     rest.writer);
         for (const Entry& entry : select(result)) {
             if (entry.write != nullptr) {
                 if (can_take(entry)) reserve(*entry.write);
@@ -34,6 +35,7 @@ public:
             }
             const HeldObject& object = *entry.object;
             const Verdict verdict = judge(object, entry);
+            if (object.generation >= state().next_generation()) transaction_.apply(GenerationSeen{.generation = object.generation});
             if (verdict == Verdict::kAdopt) adopt(object);
             // Readers sent there by an earlier master may still be on their way.
             if (verdict == Verdict::kStale || verdict == Verdict::kRefuse) busy(object.offset, object.length, state().options().lease_ttl);
@@ -61,7 +63,8 @@ private:
             if (in_bounds(write.offset, write.length) && !stopped(write.writer))
                 writes.push_back({write.offset, write.offset + state().rounded(write.length), nullptr, &write});
         for (const HeldObject& object : held_.objects) {
-            const bool sensible = !object.key.empty() && object.generation != 0 && in_bounds(object.offset, object.length);
+            const bool sensible = !object.key.empty() && object.generation != 0 && object.generation < Generations::kEnd &&
+                                  in_bounds(object.offset, object.length);
             if (sensible) objects.push_back({object.offset, object.offset + state().rounded(object.length), &object, nullptr});
             else ++result.refused;
         }
@@ -99,13 +102,14 @@ private:
         const TenantNumber tenant = state().options().tenants ? state().tenants().find(held.tenant) : TenantTable::kDefault;
         const ObjectId id = tenant == 0 ? 0 : state().objects().find(tenant, held.key);
         if (state().segments()[segment_].dropped.contains(held.generation)) return Verdict::kStale;
-        if (tenant != 0 && state().buried().buried(tenant, state().objects().hash(tenant, held.key), held.generation))
-            return Verdict::kStale;
+        // What this life has buried is older, as is all that it did not give out.
+        const uint64_t age = state().generations().is_own(held.generation) ? held.generation : 0;
+        if (tenant != 0 && state().buried().buried(tenant, state().objects().hash(tenant, held.key), age)) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];
-        if (object.generation > held.generation) return Verdict::kStale;
-        if (object.generation < held.generation) return free && object.copy == 0 ? Verdict::kAdopt : Verdict::kRefuse;
+        if (object.has_value() && state().generations().newer(object.generation, held.generation)) return Verdict::kStale;
+        if (object.generation != held.generation) return free && object.copy == 0 ? Verdict::kAdopt : Verdict::kRefuse;
         if (object.length != held.length || object.checksum != held.checksum) return Verdict::kRefuse;
         const size_t here = object.replicas.find(segment_);
         if (here == object.replicas.size()) return free ? Verdict::kAdopt : Verdict::kRefuse;
@@ -132,14 +136,16 @@ private:
     }
 
     /// The writer reports to us, or it must stop by itself because no master answers it.
-    void reserve(const HeldWrite& write) {
+    Duration writer_rest() const {
         const MasterOptions& options = state().options();
-        const Duration rest = std::min(options.put_release_timeout, options.client_ttl + options.silent_writer_rest);
-        transaction_.apply(RangeReserved{
-            .segment = segment_, .offset = write.offset, .length = write.length, .writer = write.writer, .until = now_ + rest});
+        return std::min(options.put_release_timeout, options.client_ttl + options.silent_writer_rest);
     }
-    void busy(uint64_t offset, uint64_t length, Duration rest) {
-        transaction_.apply(RangeBusy{.segment = segment_, .offset = offset, .length = length, .until = now_ + rest});
+    void reserve(const HeldWrite& write) {
+        transaction_.apply(RangeReserved{
+            .segment = segment_, .offset = write.offset, .length = write.length, .writer = write.writer, .until = now_ + writer_rest()});
+    }
+    void busy(uint64_t offset, uint64_t length, Duration rest, const ClientId& writer = {}) {
+        transaction_.apply(RangeBusy{.segment = segment_, .offset = offset, .length = length, .until = now_ + rest, .writer = writer});
     }
 
     Transaction& transaction_;
@@ -164,6 +170,10 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
         bool mounted = false;
         reply.segments[i].code = check_mount(state, client, held.segment, mounted);
         if (reply.segments[i].code != StoreCode::kOk) continue;
+        if (!mounted && name_taken(state, client, held.segment.name, now)) {
+            reply.segments[i].code = StoreCode::kSegmentAlreadyExists;
+            continue;
+        }
         if (!mounted) {
             replace_namesakes(transaction, client, held.segment.name, now);
             transaction.apply(SegmentMounted{.client = request.client, .segment = held.segment, .now = now});

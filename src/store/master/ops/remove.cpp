@@ -53,24 +53,6 @@ CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time n
     return reply;
 }
 
-uint64_t remove_matching(Transaction& transaction, const RemoveMatchingRequest& request, Time now) {
-    const MasterState& state = transaction.state();
-    const TenantNumber tenant = request.tenant ? state.tenant(*request.tenant) : 0;
-    if (request.tenant && tenant == 0) return 0;
-    ObjectsRemoved removed{.cause = RemovalCause::kAsked, .now = now};
-    for (ObjectId id = 1; id < state.objects().limit(); ++id) {
-        const Object& object = state.objects()[id];
-        if (!state.objects().exists(id) || (tenant != 0 && object.tenant != tenant)) continue;
-        if (request.matches && !request.matches(object.key())) continue;
-        if (check_removable(transaction, id, request.force, now) == StoreCode::kOk) removed.objects.push_back(id);
-    }
-    const uint64_t count = removed.objects.size();
-    if (count != 0) transaction.apply(std::move(removed));
-    // Without force what a node is yet to report would count as leased.
-    if (!request.matches && request.force) transaction.apply(AllBuried{.tenant = tenant});
-    return count;
-}
-
 CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& request, Time now) {
     const MasterState& state = transaction.state();
     const TenantNumber tenant = state.tenant(request.tenant);

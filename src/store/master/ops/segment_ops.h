@@ -9,7 +9,7 @@ namespace mooncake::store {
 
 /// Makes the client known, and adopts what its segments hold, told in one or several parts each; a part may be repeated. An earlier life
 /// under the same segment name ends at once. Per segment: kOk (also when mounted already), kInvalidParams, kSegmentAlreadyExists (another
-/// client's id, or overlapping memory).
+/// client's id, overlapping memory, or the name of another client that is alive), kSegmentNotFound (unmounted before).
 RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now);
 /// New, empty memory: kOk (also when repeated), kClientNotFound (remount first), kInvalidParams, kSegmentAlreadyExists.
 StoreCode mount_segment(Transaction& transaction, const MountRequest& request, Time now);
@@ -24,8 +24,14 @@ StoreCode report_failures(Transaction& transaction, const FailureReport& report,
 
 /// Takes the client's segments away and ends it; for the operations and jobs.
 void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Time now);
-/// What is wrong with mounting this: kOk, kInvalidParams, kSegmentAlreadyExists. `mounted` tells that it is there already.
+/// What is wrong with mounting this: kOk, kInvalidParams, kSegmentAlreadyExists, kSegmentNotFound (its node has unmounted it). `mounted` tells
+/// that it is there already.
 StoreCode check_mount(const MasterState& state, ClientNumber client, const SegmentSpec& spec, bool& mounted);
+/// Takes a segment away that its node does not lend any more: a late mount of it is refused.
+void give_up_segment(Transaction& transaction, SegmentNumber segment, Time now);
+/// Whether somebody else lends memory under this name who is alive: was heard lately, and its feed has not broken. To replace it would make
+/// the two end each other for ever.
+bool name_taken(const MasterState& state, ClientNumber client, std::string_view name, Time now);
 /// Ends other lives of the client that mounts under this name.
 void replace_namesakes(Transaction& transaction, ClientNumber client, std::string_view name, Time now);
 
