@@ -2,7 +2,8 @@
 //
 // The tcp transport between two processes, each row beside what the machine can do at best, measured right before it by the
 // raw_limits program next to this one. What the constants in transport/tcp/policy.h were chosen with.
-//     tcp_bench [SECONDS PER ROW] [name=value of an option: lanes, io, checksum]...
+//     tcp_bench [SECONDS PER ROW] [name=value of an option: lanes, io, checksum, or of only: throughput, latency, threads, leave, sweep]...
+// Only on request: sweep, how it grows with the number of threads up to that of the cores.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -148,8 +149,9 @@ std::vector<size_t> scattered(size_t size, size_t count, unsigned seed) {
 /// One caller with its blocks.
 class Caller {
 public:
-    Caller(Engine& engine, const Target& target, Peer& peer, size_t size, size_t count, size_t share) : peer_(peer) {
-        const size_t base = share * (kPoolBytes / kThreads / 4096 * 4096);
+    /// `share`: the part of the pool, of `shares`, that is its own.
+    Caller(Engine& engine, const Target& target, Peer& peer, size_t size, size_t count, size_t share, size_t shares = 1) : peer_(peer) {
+        const size_t base = share * (kPoolBytes / shares / 4096 * 4096);
         const auto here = scattered(size, count, 1), there = scattered(size, count, 2);
         for (size_t i = 0; i < count; ++i)
             slices_.push_back({.local = engine.pool + base + here[i],
@@ -232,17 +234,17 @@ public:
         std::fflush(stdout);
     }
 
-    void threads(size_t size, size_t count, Direction direction) {
+    void threads(size_t size, size_t count, Direction direction, size_t number = kThreads) {
         std::vector<std::unique_ptr<Caller>> callers;
-        for (size_t i = 0; i < kThreads; ++i) callers.push_back(std::make_unique<Caller>(engine_, target_, *peer_, size, count, i));
+        for (size_t i = 0; i < number; ++i) callers.push_back(std::make_unique<Caller>(engine_, target_, *peer_, size, count, i, number));
         // One after the other, so that the caches hold as much for one thread as for all.
         size_t turn = 0;
-        const Figures one = measure(seconds_, size * count, [&] { callers[turn++ % kThreads]->call(direction, Submit::kWait); });
-        std::vector<Figures> each(kThreads);
+        const Figures one = measure(seconds_, size * count, [&] { callers[turn++ % number]->call(direction, Submit::kWait); });
+        std::vector<Figures> each(number);
         std::atomic<bool> go{false};
         {
             std::vector<std::jthread> running;
-            for (size_t i = 0; i < kThreads; ++i)
+            for (size_t i = 0; i < number; ++i)
                 running.emplace_back([&, i] {
                     each[i] = measure(
                         seconds_, size * count, [&] { callers[i]->call(direction, Submit::kWait); }, &go);
@@ -256,7 +258,7 @@ public:
             worst = std::max(worst, figures.p99_us);
         }
         std::printf("%-5s %zu threads %7zu x %3zu  %6.2f GB/s  one alone %6.2f  ratio %.2f (>= 1.00 %s)  p50 %.1f us, worst p99 %.1f us\n",
-                    name(direction), kThreads, size, count, together, one.gbps, together / one.gbps, together >= one.gbps ? "ok" : "MISSED",
+                    name(direction), number, size, count, together, one.gbps, together / one.gbps, together >= one.gbps ? "ok" : "MISSED",
                     each[0].p50_us, worst);
         std::fflush(stdout);
     }
@@ -313,6 +315,12 @@ int main(int argc, char** argv) {
         bench.threads(4 << 10, 128, Direction::kRead);
         bench.threads(4 << 10, 1, Direction::kWrite);
         bench.threads(4 << 10, 1, Direction::kRead);
+    }
+    if (only == "sweep") {
+        for (const Row& row : {Row{1 << 20, 8, 1}, Row{64 << 10, 128, 1}, Row{4 << 10, 128, 1}, Row{4 << 10, 1, 1}})
+            for (const Direction direction : {Direction::kWrite, Direction::kRead})
+                for (size_t number = 1; number <= std::clamp<size_t>(std::thread::hardware_concurrency(), 4, 16); number *= 2)
+                    bench.threads(row.size, row.count, direction, number);
     }
     if (wanted("leave")) {
         bench.throughput({1 << 20, 128, 0.8}, Direction::kWrite, Submit::kLeave);

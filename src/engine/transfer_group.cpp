@@ -213,6 +213,13 @@ bool TransferGroup::over() {
 }
 
 TransferStatus TransferGroup::status(size_t index) {
+    // Who polls would otherwise wait for another thread to get a processor.
+    std::shared_ptr<Link> link;
+    {
+        Lock lock(mutex_);
+        if (state_ == State::kRunning && !tasks_[index].completion.done()) link = link_;
+    }
+    if (link) link->peer->poke();
     Lock lock(mutex_);
     const BatchTask& task = tasks_[index];
     const bool moved = tries_ > 0 || task.slices == 0;  // a task that was never submitted also looks done

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/socket.h"
 
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -80,11 +82,20 @@ bool stays_on_host(int fd) noexcept {
 
 }  // namespace
 
-void Socket::reset_hard() noexcept {
-    if (!fd_) return;
+void Socket::forget_unsent() noexcept {
     const linger hard{.l_onoff = 1, .l_linger = 0};
     ::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+}
+
+void Socket::reset_hard() noexcept {
+    if (!fd_) return;
+    forget_unsent();
     reset();
+}
+
+void Socket::replace_hard(Socket other) noexcept {
+    forget_unsent();
+    MC_CHECK(::dup3(other.fd(), fd(), O_CLOEXEC) == fd());
 }
 
 Result<Listener> listen_on(uint16_t port, int backlog) {

@@ -99,6 +99,10 @@ public:
     /// faster than waking another thread. True when done; false at the deadline (nothing is cancelled).
     virtual bool wait(Completion& completion, Deadline deadline) { return completion.wait(deadline); }
 
+    /// Lets the calling thread do a moment of the transport's work, for one that asks again and again whether something is done instead of
+    /// waiting for it. Never blocks.
+    virtual void poke() {}
+
     /// Stops everything outstanding of one completion. When it returns, the completion is done and no byte of it is read from or
     /// written to local memory any more. Waits for the peer's word no longer than the deadline.
     virtual Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) = 0;

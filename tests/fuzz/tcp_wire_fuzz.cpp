@@ -37,12 +37,8 @@ void read_messages(std::span<const std::byte> bytes, bool checked) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto bytes = std::as_bytes(std::span(data, size));
     (void)may_be_hello(bytes);
-    if (bytes.size() >= kHelloBytes) {
-        if (const auto hello = decode_hello(bytes.first<kHelloBytes>())) {
-            std::array<std::byte, kHelloBytes> again;
-            encode(*hello, again);
-            MC_CHECK(*decode_hello(again) == *hello);
-        }
+    if (const size_t length = hello_bytes(bytes); length > 0 && length <= bytes.size()) {
+        if (const auto hello = decode_hello(bytes.first(length))) MC_CHECK(*decode_hello(encode(*hello)) == *hello);
     }
     if (bytes.size() >= kHelloReplyBytes) {
         size_t text_bytes = 0;
@@ -51,6 +47,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     read_messages(bytes, false);
     read_messages(bytes, true);
     const std::string_view text(reinterpret_cast<const char*>(data), size);
-    if (const auto port = parse_endpoint(text)) MC_CHECK(*parse_endpoint(format_endpoint(*port)) == *port);
+    if (const auto endpoint = parse_endpoint(text)) MC_CHECK(*parse_endpoint(format_endpoint(*endpoint)) == *endpoint);
     return 0;
 }

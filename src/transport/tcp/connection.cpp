@@ -130,11 +130,12 @@ bool Connection::receive_hello(std::optional<Hello>& hello) {
     if (inbox_.receive(socket_.fd(), kAheadBytes).error != 0) return false;
     const auto bytes = inbox_.bytes();
     if (!may_be_hello(bytes)) return false;
-    if (bytes.size() < kHelloBytes) return true;
-    const auto decoded = decode_hello(bytes.first<kHelloBytes>());
+    const size_t length = hello_bytes(bytes);
+    if (length == 0 || bytes.size() < length) return true;
+    auto decoded = decode_hello(bytes.first(length));
     if (!decoded) return false;
-    hello = *decoded;
-    inbox_.drop(kHelloBytes);
+    hello = std::move(*decoded);
+    inbox_.drop(length);
     return true;
 }
 

@@ -33,7 +33,8 @@ public:
 
     // Written by the Server, under its mutex.
     Incarnation initiator;
-    uint64_t session = 0;
+    SessionId session;      // zero before it greeted
+    bool numbered = false;  // its session has a number instead
 
 private:
     enum class Phase : uint8_t { kHello, kOpen, kParting, kClosed };

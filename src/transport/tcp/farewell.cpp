@@ -23,8 +23,7 @@ Farewell::Farewell(const net::SocketAddress& address, const Hello& hello, Durati
 
 bool Farewell::finish(const Target& target) {
     if (!socket_ || !net::wait_ready(socket_.fd(), POLLOUT, deadline_)) return false;
-    std::array<std::byte, kHelloBytes> bytes;
-    encode(hello_, bytes);
+    const auto bytes = encode(hello_);
     if (!net::send_all(socket_.fd(), bytes.data(), bytes.size(), deadline_)) return false;
     const auto greeted = receive_hello_reply(target, std::move(socket_), hello_, deadline_);
     return greeted || greeted.error().code() == Code::kStale;

@@ -8,7 +8,7 @@
 
 namespace mooncake::tcp {
 
-/// Asks a target to drop whatever it still has of our older sessions, without waiting: who leaves many targets asks all of them
+/// Asks a target to drop whatever it still has of a session of ours, without waiting: who leaves many targets asks all of them
 /// first and listens then. Not thread-safe.
 class Farewell {
 public:

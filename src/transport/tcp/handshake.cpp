@@ -10,6 +10,16 @@ namespace mooncake::tcp {
 namespace {
 
 constexpr std::string_view kPortKey = "port=";
+constexpr std::string_view kVersionKey = "version=";
+
+/// The number behind `key`; 0 when there is none, or nonsense.
+uint16_t number_after(std::string_view key, std::string_view field) {
+    uint16_t number = 0;
+    if (!field.starts_with(key)) return 0;
+    const std::string_view digits = field.substr(key.size());
+    const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return status == std::errc() && end == digits.data() + digits.size() ? number : 0;
+}
 
 Error in_stage(Error error, const Target& target, const char* stage) {
     return std::move(error).with_context(format_text("{}: {}", target.to_string(), stage));
@@ -28,8 +38,7 @@ Result<net::Socket> send_hello(const Target& target, const Hello& hello, Deadlin
     auto socket = net::connect_to(target.host, target.port, deadline);
     if (!socket) return Unexpected(in_stage(std::move(socket).error(), target, "connect"));
     tune_data(socket->fd());
-    std::array<std::byte, kHelloBytes> bytes;
-    encode(hello, bytes);
+    const auto bytes = encode(hello);
     if (auto sent = net::send_all(socket->fd(), bytes.data(), bytes.size(), deadline); !sent)
         return Unexpected(in_stage(std::move(sent).error(), target, "hello"));
     return socket;
@@ -61,18 +70,21 @@ Result<Greeted> greet(const Target& target, const Hello& hello, Deadline deadlin
     return receive_hello_reply(target, std::move(socket), hello, deadline);
 }
 
-std::string format_endpoint(uint16_t port) { return format_text("{}{}", kPortKey, port); }
+std::string format_endpoint(const Endpoint& endpoint) {
+    return format_text("{}{};{}{}", kPortKey, endpoint.port, kVersionKey, endpoint.version);
+}
 
-Result<uint16_t> parse_endpoint(std::string_view text) {
-    // Later versions may add ";key=value"; we ignore what we do not know.
-    const std::string_view first = text.substr(0, text.find(';'));
-    uint16_t port = 0;
-    if (first.starts_with(kPortKey)) {
-        const std::string_view digits = first.substr(kPortKey.size());
-        const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-        if (status == std::errc() && end == digits.data() + digits.size() && port != 0) return port;
+Result<Endpoint> parse_endpoint(std::string_view text) {
+    Endpoint endpoint{.port = 0, .version = kNumberedSessions};  // which did not say it
+    for (std::string_view rest = text; !rest.empty();) {
+        const std::string_view field = rest.substr(0, rest.find(';'));
+        rest.remove_prefix(std::min(rest.size(), field.size() + 1));
+        // Later versions may add others; we ignore what we do not know.
+        if (field.starts_with(kPortKey)) endpoint.port = number_after(kPortKey, field);
+        else if (const uint16_t version = number_after(kVersionKey, field); version != 0) endpoint.version = version;
     }
-    return fail(Code::kCorrupt, "tcp endpoint '{}' makes no sense", text);
+    if (endpoint.port == 0) return fail(Code::kCorrupt, "tcp endpoint '{}' makes no sense", text);
+    return endpoint;
 }
 
 }  // namespace mooncake::tcp

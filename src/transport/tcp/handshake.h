@@ -14,6 +14,7 @@ struct Target {
     std::string name;  // for people
     std::string host;
     uint16_t port = 0;
+    uint16_t version = kVersion;  // the highest we both speak
     Incarnation incarnation;
 
     /// "tcp to 10.0.0.1:15123 (10.0.0.1:15777)"
@@ -25,8 +26,9 @@ struct Greeted {
     uint32_t features = 0;  // both sides have them
 };
 
-/// Connects and greets. When it returns success the target has closed every older session of ours for good. kUnavailable,
-/// kStale (another incarnation, or a newer session of ours), kRefused (version), kCorrupt (something else listens there).
+/// Connects and greets. When it returns success the target has closed for good what the hello says is ended; in the version of numbered
+/// sessions: all older ones of ours. kUnavailable, kStale (another incarnation, or a newer session of ours), kRefused (version), kCorrupt
+/// (something else listens there).
 Result<Greeted> greet(const Target& target, const Hello& hello, Deadline deadline);
 /// The same in two steps, so that several connections wait for their answers at once.
 Result<net::Socket> send_hello(const Target& target, const Hello& hello, Deadline deadline);
@@ -35,8 +37,15 @@ Result<Greeted> receive_hello_reply(const Target& target, net::Socket socket, co
 /// What both sides set on a connection of ours.
 void tune_data(int fd) noexcept;
 
+/// Where a target listens, and the highest version it speaks.
+struct Endpoint {
+    uint16_t port = 0;
+    uint16_t version = kVersion;
+
+    friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
 /// The endpoint text we publish, and back.
-std::string format_endpoint(uint16_t port);
-Result<uint16_t> parse_endpoint(std::string_view text);
+std::string format_endpoint(const Endpoint& endpoint);
+Result<Endpoint> parse_endpoint(std::string_view text);
 
 }  // namespace mooncake::tcp

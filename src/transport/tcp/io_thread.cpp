@@ -53,7 +53,7 @@ Result<IoThread::Token> IoThread::add(int fd, IoHandler& handler, uint32_t epoll
 
 void IoThread::change(Token token, int fd, uint32_t epoll_events) noexcept {
     epoll_event event{.events = epoll_events, .data = {.u64 = token}};
-    ::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, fd, &event);
+    if (::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT) ::epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, fd, &event);
 }
 
 void IoThread::remove(Token token, int fd) noexcept {

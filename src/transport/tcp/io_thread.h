@@ -41,6 +41,7 @@ public:
     ~IoThread();
 
     Result<Token> add(int fd, IoHandler& handler, uint32_t epoll_events);
+    /// Also when the number stands for another socket since.
     void change(Token token, int fd, uint32_t epoll_events) noexcept;
     /// Afterwards the handler is not called any more, nor being called (unless this is the call). Before closing the socket.
     void remove(Token token, int fd) noexcept;

@@ -3,6 +3,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 
 namespace mooncake::tcp {
@@ -17,12 +19,17 @@ Unexpected connection_error(const char* stage, int error) {
 /// False when memory is not there at all, or ends too early: it is looked at where its pieces begin and end. What is missing in between
 /// is found while it is sent.
 bool seems_readable(std::span<const iovec> pieces) {
-    std::vector<iovec> ends;
-    for (const iovec& piece : pieces) {
-        ends.push_back({.iov_base = piece.iov_base, .iov_len = 1});
-        ends.push_back({.iov_base = static_cast<std::byte*>(piece.iov_base) + piece.iov_len - 1, .iov_len = 1});
+    std::array<iovec, 64> ends;
+    Scratch scratch;
+    for (; !pieces.empty(); pieces = pieces.subspan(std::min(pieces.size(), ends.size() / 2))) {
+        size_t count = 0;
+        for (const iovec& piece : pieces.first(std::min(pieces.size(), ends.size() / 2))) {
+            ends[count++] = {.iov_base = piece.iov_base, .iov_len = 1};
+            ends[count++] = {.iov_base = static_cast<std::byte*>(piece.iov_base) + piece.iov_len - 1, .iov_len = 1};
+        }
+        if (scratch.load(std::span(ends).first(count), count) != count) return false;
     }
-    return Scratch().load(ends, ends.size()) == ends.size();
+    return true;
 }
 
 Error no_local_memory() { return error(Code::kNotRegistered, "tcp: local memory is not accessible"); }
@@ -30,26 +37,29 @@ Error no_local_memory() { return error(Code::kNotRegistered, "tcp: local memory 
 }  // namespace
 
 short Lane::wants() const noexcept {
-    if (count_ == 0) return 0;
+    if (count_ == 0 || suspended_) return 0;
     return static_cast<short>(sent_ < count_ ? POLLIN | POLLOUT : POLLIN);
 }
 
 void Lane::pull(WorkQueue& queue, FinishedList& finished) {
     while (count_ < kFlightsMax && bytes_ < kWindowBytes && unsent_bytes_ < kUnsentBytes) {
         Flight& next = flight(count_);
-        if (!queue.pull(next, checked_)) return;
-        const bool write = next.direction == Direction::kWrite;
-        if (write && !next.mapped && !seems_readable(next.out.payload().rest())) {
+        if (!queue.pull(next, checked_, finished)) return;
+        if (next.direction == Direction::kWrite && !next.mapped && !seems_readable(next.out.payload().rest())) {
             finished.fail(next.completion, next.operations, no_local_memory());
             continue;
         }
-        next.id = next_id_++;
-        append_head({.kind = write ? Kind::kWrite : Kind::kRead, .payload_bytes = next.bytes, .id = next.id, .part = next.part},
-                    next.remote, checked_, next.out.head());
+        ask(next);
         ++count_;
         bytes_ += next.bytes;
-        unsent_bytes_ += next.out.left();
     }
+}
+
+void Lane::ask(Flight& next) {
+    next.id = next_id_++;
+    const Kind kind = next.direction == Direction::kWrite ? Kind::kWrite : Kind::kRead;
+    append_head({.kind = kind, .payload_bytes = next.bytes, .id = next.id, .part = next.part}, next.remote, checked_, next.out.head());
+    unsent_bytes_ += next.out.left();
 }
 
 Result<size_t> Lane::send() {
@@ -111,13 +121,14 @@ Result<> Lane::begin_answer(const Header& header) {
     answering_ = true;
     answer_ = header.status;
     incoming_.start(header.payload_bytes, checked_ && header.kind == Kind::kData);
-    if (header.kind == Kind::kData) std::swap(incoming_.into(), front.local);
+    if (header.kind == Kind::kData && front.completion == nullptr) incoming_.discard();
+    else if (header.kind == Kind::kData) std::swap(incoming_.into(), front.local);
     else if (header.kind == Kind::kError) incoming_.into().append(text_.data(), header.payload_bytes);
     return {};
 }
 
-void Lane::end_answer(FinishedList& finished) {
-    Flight& front = flight(0);
+void Lane::tell(Flight& front, FinishedList& finished) {
+    if (front.completion == nullptr) return;
     if (incoming_.faulted()) {
         finished.fail(front.completion, front.operations, no_local_memory());
     } else if (answer_ != Status::kOk) {
@@ -130,6 +141,11 @@ void Lane::end_answer(FinishedList& finished) {
         if (front.direction == Direction::kRead) front.show();
         finished.succeed(front.completion, front.operations, front.bytes);
     }
+}
+
+void Lane::end_answer(FinishedList& finished) {
+    Flight& front = flight(0);
+    tell(front, finished);
     if (answer_ != Status::kOk) text_.fill(std::byte{0});
     bytes_ -= front.bytes;
     first_ = (first_ + 1) % kFlightsMax;
@@ -140,6 +156,7 @@ void Lane::end_answer(FinishedList& finished) {
 
 Result<size_t> Lane::progress(WorkQueue& queue, FinishedList& finished, size_t budget) {
     size_t moved = 0;
+    if (suspended_) return moved;
     while (moved < budget) {
         pull(queue, finished);
         MC_ASSIGN_OR_RETURN(const size_t sent, send());
@@ -163,9 +180,67 @@ Lane::InFlight Lane::in_flight(const Completion* completion) const noexcept {
 }
 
 void Lane::abandon(const Verdict& verdict, FinishedList& finished) {
-    for (size_t i = 0; i < count_; ++i) finished.fail(flight(i).completion, flight(i).operations, verdict.on(flight(i).completion));
+    for (size_t i = 0; i < count_; ++i)
+        if (Completion* const completion = flight(i).completion) finished.fail(completion, flight(i).operations, verdict.on(completion));
     first_ = count_ = sent_ = 0;
     socket_.reset_hard();
+}
+
+/// Takes flights from the `from`-th on out of the ring.
+template <typename Condition>
+void Lane::remove_if(size_t from, const Condition& condition) {
+    size_t kept = from;
+    for (size_t i = from; i < count_; ++i) {
+        if (condition(flight(i))) {
+            bytes_ -= flight(i).bytes;
+            continue;
+        }
+        if (kept != i) std::swap(flight(kept), flight(i));
+        ++kept;
+    }
+    count_ = kept;
+}
+
+void Lane::take_back(const Completion& completion, const Error& reason, FinishedList& finished) {
+    const auto mine = [&](const Flight& one) { return one.completion == &completion; };
+    const size_t unsent = sent_ < count_ && flight(sent_).out.started() ? sent_ + 1 : sent_;
+    remove_if(unsent, [&](const Flight& one) {
+        if (!mine(one)) return false;
+        unsent_bytes_ -= one.out.left();
+        finished.fail(one.completion, one.operations, reason);
+        return true;
+    });
+    for (size_t i = 0; i < count_; ++i) {
+        Flight& one = flight(i);
+        if (!mine(one) || one.direction == Direction::kWrite) continue;
+        finished.fail(one.completion, one.operations, reason);
+        one.completion = nullptr;
+        if (i == 0 && answering_ && answer_ == Status::kOk) incoming_.discard();
+    }
+}
+
+void Lane::suspend(const Completion& completion, const Error& reason, FinishedList& finished) {
+    suspended_ = true;
+    sent_ = 0;
+    remove_if(0, [&](const Flight& one) {
+        if (one.completion == &completion) finished.fail(one.completion, one.operations, reason);
+        return one.completion == &completion || one.completion == nullptr;
+    });
+}
+
+void Lane::resume(net::Socket socket, bool checked) {
+    socket_.replace_hard(std::move(socket));
+    checked_ = checked;
+    suspended_ = false;
+    answering_ = false;
+    text_.fill(std::byte{0});
+    inbox_ = Inbox();
+    sent_ = 0;
+    unsent_bytes_ = 0;
+    for (size_t i = 0; i < count_; ++i) {
+        flight(i).build(checked_);
+        ask(flight(i));
+    }
 }
 
 }  // namespace mooncake::tcp

@@ -31,8 +31,17 @@ public:
     };
     /// What the peer may have heard of this completion (of any: null).
     InFlight in_flight(const Completion* completion) const noexcept;
+    /// Ends for this completion what can be ended on our side alone: what was not sent is taken back, and what is yet to be read will go
+    /// nowhere. Only writes that the target may have heard of remain.
+    void take_back(const Completion& completion, const Error& reason, FinishedList& finished);
     /// Fails everything and closes the connection hard.
     void abandon(const Verdict& verdict, FinishedList& finished);
+
+    /// Leaves the connection as it is and keeps what is outstanding, except what is for `completion`.
+    void suspend(const Completion& completion, const Error& reason, FinishedList& finished);
+    bool suspended() const noexcept { return suspended_; }
+    /// Takes another connection instead, in which everything outstanding is asked anew. The descriptor keeps its number.
+    void resume(net::Socket socket, bool checked);
 
 private:
     Flight& flight(size_t index) noexcept { return flights_[(first_ + index) % kFlightsMax]; }
@@ -44,9 +53,14 @@ private:
     Result<> handle_inbox(FinishedList& finished);
     Result<> begin_answer(const Header& header);
     void end_answer(FinishedList& finished);
+    void tell(Flight& front, FinishedList& finished);
+    void ask(Flight& next);
+    template <typename Condition>
+    void remove_if(size_t from, const Condition& condition);
 
     net::Socket socket_;
-    const bool checked_;
+    bool checked_;
+    bool suspended_ = false;
     uint64_t next_id_ = 1;
     const Completion* culprit_ = nullptr;
 

@@ -28,31 +28,78 @@ uint32_t epoll_events(short wants) noexcept {
 
 }  // namespace
 
-Hello Initiator::hello(const Target& target, uint64_t session, uint16_t lane) const noexcept {
-    return {.lane = lane,
+Hello Initiator::hello(const Target& target) const {
+    return {.version = target.version,
             .features = options.tcp_checksum ? kFeatureChecksum : 0,
             .initiator = incarnation,
-            .target = target.incarnation,
-            .session = session};
+            .target = target.incarnation};
+}
+
+TcpPeer::TcpPeer(Initiator& initiator, Target target) : initiator_(initiator), target_(std::move(target)) {
+    // Before we look what is in doubt: what comes later outdates us.
+    initiator_.fences.join(target_.incarnation, member_);
 }
 
 Result<std::unique_ptr<TcpPeer>> TcpPeer::connect(Initiator& initiator, Target target, Deadline deadline) {
     std::unique_ptr<TcpPeer> peer(new TcpPeer(initiator, std::move(target)));
-    MC_RETURN_IF_ERROR(peer->open(initiator.next_session.fetch_add(1, std::memory_order_relaxed), deadline));
+    MC_RETURN_IF_ERROR(peer->open(deadline));
     return peer;
 }
 
-Result<> TcpPeer::open(uint64_t session, Deadline deadline) {
-    bell_->event = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!bell_->event) return fail_errno(Code::kUnavailable, errno, "{}: cannot create an eventfd", target_.to_string());
+Result<> TcpPeer::end_sessions(std::span<const SessionId> sessions, Deadline deadline) {
+    for (; !sessions.empty(); sessions = sessions.subspan(std::min(sessions.size(), kEndedMax))) {
+        const auto some = sessions.first(std::min(sessions.size(), kEndedMax));
+        Hello hello = initiator_.hello(target_);
+        hello.session = SessionId::random();
+        hello.ended.assign(some.begin(), some.end());
+        MC_RETURN_IF_ERROR(greet(target_, hello, deadline));
+        initiator_.fences.settled(target_.incarnation, some);
+    }
+    return {};
+}
+
+/// All lanes of one session, which is not welcome before everything that is in doubt has ended.
+Result<std::vector<Greeted>> TcpPeer::open_lanes(const SessionId& session, Deadline deadline) {
+    auto ended = initiator_.fences.in_doubt(target_.incarnation);
+    if (ended.size() > kEndedMax) {
+        MC_RETURN_IF_ERROR(end_sessions(std::span(ended).subspan(kEndedMax), deadline));
+        ended.resize(kEndedMax);
+    }
+    Hello hello = initiator_.hello(target_);
+    hello.session = session;
+    hello.number = initiator_.next_number.fetch_add(1, std::memory_order_relaxed);
     std::vector<net::Socket> sockets;
-    for (int i = 0; i < std::clamp(initiator_.options.tcp_lanes, 1, kLanesMax); ++i) {
-        MC_ASSIGN_OR_RETURN(auto socket, send_hello(target_, initiator_.hello(target_, session, static_cast<uint16_t>(i)), deadline));
+    for (int i = 0; i < initiator_.lanes; ++i) {
+        hello.lane = static_cast<uint16_t>(i);
+        // Nothing is sent before all are welcome, so one of them is enough to say it.
+        hello.ended = i == 0 ? ended : std::vector<SessionId>();
+        MC_ASSIGN_OR_RETURN(auto socket, send_hello(target_, hello, deadline));
         sockets.push_back(std::move(socket));
     }
-    for (size_t i = 0; i < sockets.size(); ++i) {
-        MC_ASSIGN_OR_RETURN(auto greeted, receive_hello_reply(target_, std::move(sockets[i]),
-                                                              initiator_.hello(target_, session, static_cast<uint16_t>(i)), deadline));
+    std::vector<Greeted> lanes;
+    for (net::Socket& socket : sockets) {
+        auto greeted = receive_hello_reply(target_, std::move(socket), hello, deadline);
+        // Another process answers: with the one we meant went its memory.
+        if (!greeted && greeted.error().code() == Code::kStale) initiator_.fences.settled(target_.incarnation, ended);
+        if (!greeted) return Unexpected(std::move(greeted).error());
+        lanes.push_back(std::move(*greeted));
+    }
+    initiator_.fences.settled(target_.incarnation, ended);
+    while (member_.outdated.exchange(false, std::memory_order_acq_rel))
+        MC_RETURN_IF_ERROR(end_sessions(initiator_.fences.in_doubt(target_.incarnation), deadline));
+    return lanes;
+}
+
+Result<> TcpPeer::open(Deadline deadline) {
+    bell_->event = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!bell_->event) return fail_errno(Code::kUnavailable, errno, "{}: cannot create an eventfd", target_.to_string());
+    const SessionId session = SessionId::random();
+    MC_ASSIGN_OR_RETURN(auto lanes, open_lanes(session, deadline));
+    {
+        Lock lock(failure_mutex_);
+        session_ = session;
+    }
+    for (Greeted& greeted : lanes) {
         auto& threads = initiator_.io_threads;
         IoThread& io = *threads[initiator_.next_io_thread.fetch_add(1, std::memory_order_relaxed) % threads.size()];
         auto slot = std::make_unique<Slot>(*this, io, std::move(greeted.socket), (greeted.features & kFeatureChecksum) != 0);
@@ -84,8 +131,11 @@ TcpPeer::~TcpPeer() {
     for (const auto& slot : slots_)
         if (slot->token != 0) slot->io.remove(slot->token, -1);  // its socket is closed already
     begin_farewell();
-    Lock lock(failure_mutex_);
-    if (farewell_) farewell_->finish(target_);
+    {
+        Lock lock(failure_mutex_);
+        if (farewell_ && farewell_->finish(target_)) initiator_.fences.settled(target_.incarnation, {&session_, 1});
+    }
+    initiator_.fences.leave(target_.incarnation, member_);
 }
 
 Error TcpPeer::failure() const {
@@ -145,6 +195,7 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
 void TcpPeer::on_lane_ready(Slot& slot, uint32_t) {
     slot.mutex.lock();
     slot.armed = 0;
+    if (slot.lane.suspended()) return slot.mutex.unlock();  // whatever it is, it comes from the connection that is being replaced
     if (slot.lane.wants() == 0 && slot.lane.fd() >= 0) {
         // Nothing is outstanding, so this can only be the end of the connection.
         char byte = 0;
@@ -161,11 +212,15 @@ void TcpPeer::on_lane_ready(Slot& slot, uint32_t) {
 }
 
 bool TcpPeer::drive() {
+    // Each thread begins with a lane of its own, or they would all queue up at the first.
+    static constinit std::atomic<uint32_t> next_thread{0};
+    static thread_local const uint32_t home = next_thread.fetch_add(1, std::memory_order_relaxed);
     bool moved = false;
-    for (const auto& slot : slots_) {
-        if (slot->wants.load(std::memory_order_relaxed) == 0 && queue_.empty()) continue;
-        if (!slot->mutex.try_lock()) continue;
-        moved = step(*slot, kLaneStepBytes, Attention::kMe) > 0 || moved;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+        Slot& slot = *slots_[(home + i) % slots_.size()];
+        if (slot.wants.load(std::memory_order_relaxed) == 0 && queue_.empty()) continue;
+        if (!slot.mutex.try_lock()) continue;
+        moved = step(slot, kLaneStepBytes, Attention::kMe) > 0 || moved;
     }
     return moved;
 }
@@ -225,17 +280,22 @@ bool TcpPeer::wait(Completion& completion, Deadline deadline) {
 
 bool TcpPeer::drive_or_sleep(Completion& completion, Deadline deadline) {
     while (!completion.done()) {
-        if (!start_driving()) {
-            if (completion.wait(Deadline::after(kBystanderSleep).earlier(deadline))) return true;
-            if (deadline.passed()) return completion.done();
-            continue;
-        }
+        // Who does not drive may sleep for as long as it takes: those who do, and after them the I/O threads, finish its work as well.
+        if (!start_driving()) return completion.wait(deadline);
         const Driven driven = drive_until(completion, deadline);
         stop_driving();
         if (driven == Driven::kTimedOut) return completion.done();
-        if (driven == Driven::kCrowded) completion.wait(Deadline::after(kBystanderSleep).earlier(deadline));
+        if (driven == Driven::kCrowded) return completion.wait(deadline);
     }
     return true;
+}
+
+void TcpPeer::poke() {
+    if (drivers_.load(std::memory_order_relaxed) > 0) return;
+    for (const auto& slot : slots_) {
+        if (slot->wants.load(std::memory_order_relaxed) == 0 && queue_.empty()) continue;
+        if (slot->mutex.try_lock()) step(*slot, kPokeBytes, Attention::kSomebody);
+    }
 }
 
 TcpPeer::Driven TcpPeer::drive_until(const Completion& completion, Deadline deadline) {
@@ -294,13 +354,16 @@ void TcpPeer::Bell::ring() const noexcept {
 // ---- ending
 
 void TcpPeer::break_off(const Verdict& verdict) {
+    bool first = false;
     {
         Lock lock(failure_mutex_);
-        if (!broken_.load(std::memory_order_relaxed)) {
+        first = !broken_.load(std::memory_order_relaxed);
+        if (first) {
             failure_ = verdict.error;
-            // Taken before anybody can notice the break: who connects because of it gets a higher number, so that our fence, should
-            // it come late, cannot hit the new connection.
-            fence_session_.store(initiator_.next_session.fetch_add(1, std::memory_order_relaxed), std::memory_order_release);
+            // Before anybody can notice the break: who connects because of it must know of it. For numbers: must get a higher one than our
+            // fence, so that this, should it come late, cannot hit the new connection.
+            initiator_.fences.doubt(target_.incarnation, session_);
+            fence_number_ = initiator_.next_number.fetch_add(1, std::memory_order_relaxed);
         }
         broken_.store(true, std::memory_order_release);
     }
@@ -313,6 +376,12 @@ void TcpPeer::break_off(const Verdict& verdict) {
         slot->lane.abandon(verdict, finished);
         slot->wants.store(0, std::memory_order_seq_cst);
     }
+    if (in_doubt_.load(std::memory_order_acquire)) {
+        initiator_.fences.outdate_others(target_.incarnation, &member_);
+    } else if (first) {
+        Lock lock(failure_mutex_);
+        initiator_.fences.settled(target_.incarnation, {&session_, 1});
+    }
     finished.deliver();
     bell_->ring();
 }
@@ -322,43 +391,125 @@ void TcpPeer::close(const Error& reason) {
     begin_farewell();
 }
 
+/// What ends our session. After it broke.
+Hello TcpPeer::last_word() const {
+    Hello hello = initiator_.hello(target_);
+    hello.session = SessionId::random();
+    hello.ended = {session_};
+    hello.number = fence_number_;
+    return hello;
+}
+
 void TcpPeer::begin_farewell() {
+    if (!in_doubt()) return;
     Lock lock(failure_mutex_);
-    if (!in_doubt_.load(std::memory_order_acquire) || farewell_) return;
-    farewell_.emplace(address_, initiator_.hello(target_, fence_session_.load(std::memory_order_acquire), 0), patience_);
+    if (!farewell_) farewell_.emplace(address_, last_word(), patience_);
+}
+
+bool TcpPeer::in_doubt() const {
+    if (!in_doubt_.load(std::memory_order_acquire)) return false;
+    if (target_.version == kNumberedSessions) return true;
+    Lock lock(failure_mutex_);
+    return initiator_.fences.in_doubt(target_.incarnation, session_);  // or else somebody's new connection has ended it
 }
 
 bool TcpPeer::fence(Deadline deadline) {
+    Lock asking(fence_mutex_);
+    if (!in_doubt()) return true;
+    if (unanswered_) return false;
+    Hello hello;
     {
         Lock lock(failure_mutex_);
         if (farewell_) return false;  // it is on its way, and only the destructor waits for what comes of it
+        hello = last_word();
     }
-    const auto greeted = greet(target_, initiator_.hello(target_, fence_session_.load(std::memory_order_acquire), 0), deadline);
-    // kStale: either a newer session of ours did it already, or the process that could have applied our bytes is gone.
-    if (!greeted && greeted.error().code() != Code::kStale) return false;
+    const auto greeted = greet(target_, hello, deadline);
+    // kStale: the process that could have applied our bytes is gone; or, with numbers, a newer session of ours did it already.
+    unanswered_ = !greeted && greeted.error().code() != Code::kStale;
+    if (unanswered_) return false;
+    initiator_.fences.settled(target_.incarnation, hello.ended);
     in_doubt_.store(false, std::memory_order_release);
     return true;
 }
 
-Stopped TcpPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
-    if (const uint32_t removed = queue_.remove(completion); removed > 0) completion.fail(reason, removed);
-    if (wait(completion, Deadline::after(kDrainTime).earlier(deadline)) && usable()) return Stopped::kEverywhere;
-    Lane::InFlight found;
+void TcpPeer::take_back(Completion& completion, const Error& reason) {
+    FinishedList finished;
+    if (const uint32_t removed = queue_.remove(completion); removed > 0) finished.fail(&completion, removed, reason);
     for (const auto& slot : slots_) {
         Lock lock(slot->mutex);
-        const Lane::InFlight here = slot->lane.in_flight(&completion);
-        found = {.any = found.any || here.any, .write = found.write || here.write};
+        if (slot->lane.fd() >= 0) slot->lane.take_back(completion, reason, finished);
     }
-    if (found.any) {
-        break_off(
-            {.error = Error(Code::kUnavailable, format_text("{}: the connection was closed to stop another transfer", target_.to_string())),
-             .special = &completion,
-             .reason = reason});
+    finished.deliver();
+    bell_->ring();
+}
+
+bool TcpPeer::suspend_lanes(const Completion& completion, const Error& reason, FinishedList& finished) {
+    bool found = false;
+    for (const auto& slot : slots_) {
+        Lock lock(slot->mutex);
+        found = found || slot->lane.in_flight(&completion).any;
     }
+    if (!found) return false;  // its answers have come meanwhile
+    for (const auto& slot : slots_) {
+        Lock lock(slot->mutex);
+        if (slot->lane.fd() < 0) continue;
+        if (slot->lane.in_flight(nullptr).write) in_doubt_.store(true, std::memory_order_release);
+        slot->lane.suspend(completion, reason, finished);
+        slot->wants.store(0, std::memory_order_seq_cst);
+    }
+    return true;
+}
+
+bool TcpPeer::resume_lanes(const SessionId& session, std::vector<Greeted> lanes) {
+    {
+        Lock lock(failure_mutex_);
+        if (broken_.load(std::memory_order_relaxed)) return false;
+        session_ = session;
+        in_doubt_.store(false, std::memory_order_release);
+    }
+    for (size_t i = 0; i < slots_.size(); ++i) {
+        Slot& slot = *slots_[i];
+        slot.mutex.lock();
+        if (slot.lane.fd() >= 0) {
+            slot.lane.resume(std::move(lanes[i].socket), (lanes[i].features & kFeatureChecksum) != 0);
+            slot.armed = 0;
+        }
+        step(slot, kLeaveBytes, Attention::kSomebody);
+    }
+    bell_->ring();
+    return true;
+}
+
+void TcpPeer::replace_lanes(Completion& completion, const Error& reason, Deadline deadline) {
+    Lock asking(fence_mutex_);
+    {
+        Lock lock(failure_mutex_);
+        if (broken_.load(std::memory_order_relaxed)) return;
+        initiator_.fences.doubt(target_.incarnation, session_);
+    }
+    FinishedList finished;
+    if (!suspend_lanes(completion, reason, finished)) {
+        Lock lock(failure_mutex_);
+        if (!broken_.load(std::memory_order_relaxed)) initiator_.fences.settled(target_.incarnation, {&session_, 1});
+        return;
+    }
+    const SessionId session = SessionId::random();
+    auto lanes = open_lanes(session, deadline);
+    unanswered_ = !lanes;
+    if (!lanes || !resume_lanes(session, std::move(*lanes)))
+        break_off({.error = Error(Code::kUnavailable, format_text("{}: the peer did not answer when it was to stop another transfer",
+                                                                  target_.to_string())),
+                   .special = &completion,
+                   .reason = reason});
+    finished.deliver();
+}
+
+Stopped TcpPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
+    take_back(completion, reason);
+    if (!wait(completion, Deadline::after(kDrainTime).earlier(deadline))) replace_lanes(completion, reason, deadline);
     completion.wait(Deadline::never());  // who took the last answers may still be on the way to tell it
-    // What was read never left a trace over there. Had the peer broken earlier, we cannot tell any more what was under way.
-    if ((found.any && !found.write) || !in_doubt_.load(std::memory_order_acquire)) return Stopped::kEverywhere;
-    return fence(deadline) ? Stopped::kEverywhere : Stopped::kRemoteInDoubt;
+    // Had the peer broken earlier, we cannot tell any more what was under way.
+    return !in_doubt() || fence(deadline) ? Stopped::kEverywhere : Stopped::kRemoteInDoubt;
 }
 
 }  // namespace mooncake::tcp

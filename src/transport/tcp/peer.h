@@ -10,6 +10,7 @@
 #include "base/thread_annotations.h"
 #include "net/socket.h"
 #include "transport/tcp/farewell.h"
+#include "transport/tcp/fences.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/io_thread.h"
 #include "transport/tcp/lane.h"
@@ -23,11 +24,14 @@ struct Initiator {
     Incarnation incarnation;
     const EngineOptions& options;
     std::vector<std::unique_ptr<IoThread>>& io_threads;
+    int lanes = 1;        // of one peer
     int drivers_max = 1;  // waiting threads that work on one peer at the same time
-    std::atomic<uint64_t> next_session{1};
+    std::atomic<uint64_t> next_number{1};  // of sessions, for targets that want them numbered
     std::atomic<uint32_t> next_io_thread{0};
+    Fences fences;
 
-    Hello hello(const Target& target, uint64_t session, uint16_t lane) const noexcept;
+    /// Without session.
+    Hello hello(const Target& target) const;
 };
 
 /// One life of a connection to a target: a queue of slices and the lanes that pull from it.
@@ -43,14 +47,18 @@ public:
 
     void submit(Direction direction, std::span<const Slice> slices, Submit how) override;
     bool wait(Completion& completion, Deadline deadline) override;
-    /// What is not yet sent is taken back; what is under way is given a moment to end by itself, which on a healthy connection it
-    /// does. Otherwise the connection is broken off and the target asked to fence it.
+    /// What is not yet sent is taken back, and what is read goes nowhere from now on. Writes that are under way are given a moment to end by
+    /// themselves, which on a healthy connection they do. Otherwise the lanes are replaced: the target ends the old ones, and whatever
+    /// others had under way goes on over the new ones. A target that does not even answer that costs everybody the connection.
     Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override;
     void close(const Error& reason) override;
-    bool usable() const noexcept override { return !broken_.load(std::memory_order_acquire); }
+    bool usable() const noexcept override {
+        return !broken_.load(std::memory_order_acquire) && !member_.outdated.load(std::memory_order_acquire);
+    }
+    void poke() override;
 
 private:
-    struct Slot final : IoHandler {
+    struct alignas(64) Slot final : IoHandler {
         Slot(TcpPeer& owner, IoThread& io_thread, net::Socket socket, bool checked)
             : peer(owner), io(io_thread), lane(std::move(socket), checked) {}
         void on_ready(uint32_t events) override { peer.on_lane_ready(*this, events); }
@@ -74,8 +82,10 @@ private:
     enum class Driven : uint8_t { kDone, kTimedOut, kCrowded };
     enum class Attention : uint8_t { kSomebody, kMe };  // who looks after the lane when we leave it; kMe: we promise to
 
-    TcpPeer(Initiator& initiator, Target target) : initiator_(initiator), target_(std::move(target)) {}
-    Result<> open(uint64_t session, Deadline deadline);
+    TcpPeer(Initiator& initiator, Target target);
+    Result<> open(Deadline deadline);
+    Result<std::vector<Greeted>> open_lanes(const SessionId& session, Deadline deadline);
+    Result<> end_sessions(std::span<const SessionId> sessions, Deadline deadline);
 
     size_t step(Slot& slot, size_t budget, Attention attention) MC_THREAD_ATTRIBUTE(release_capability(slot.mutex));
     void settle(Slot& slot, Attention attention) MC_REQUIRES(slot.mutex);
@@ -89,7 +99,13 @@ private:
     void stop_driving();
 
     void break_off(const Verdict& verdict);
+    void take_back(Completion& completion, const Error& reason);
+    void replace_lanes(Completion& completion, const Error& reason, Deadline deadline);
+    bool suspend_lanes(const Completion& completion, const Error& reason, FinishedList& finished);
+    bool resume_lanes(const SessionId& session, std::vector<Greeted> lanes);
+    bool in_doubt() const;
     bool fence(Deadline deadline);
+    Hello last_word() const;
     void begin_farewell();
     Error failure() const;
 
@@ -103,14 +119,19 @@ private:
     std::vector<std::unique_ptr<Slot>> slots_;  // constant after open()
     net::SocketAddress address_;                // of the target; constant after open(), as is
     Duration patience_{};                       // with its last word
-    std::atomic<int> drivers_{0};
+    // Written by everybody who waits, and kept away from what everybody reads.
+    alignas(64) std::atomic<int> drivers_{0};
     std::atomic<int> waiters_{0};  // threads inside wait(); only a hint
-    std::atomic<bool> broken_{false};
+    alignas(64) std::atomic<bool> broken_{false};
     std::atomic<bool> in_doubt_{false};  // broke while writes were under way: the target may still apply them
+    Fences::Member member_;
 
-    std::atomic<uint64_t> fence_session_{0};  // set when it breaks
+    Mutex fence_mutex_;  // one at a time asks the target to end something; taken first
+    bool unanswered_ MC_GUARDED_BY(fence_mutex_) = false;  // it did not do so when it was asked: once is enough
 
     mutable Mutex failure_mutex_;
+    SessionId session_ MC_GUARDED_BY(failure_mutex_);
+    uint64_t fence_number_ MC_GUARDED_BY(failure_mutex_) = 0;  // set when it breaks, for targets that want numbers
     Error failure_ MC_GUARDED_BY(failure_mutex_);
     std::optional<Farewell> farewell_ MC_GUARDED_BY(failure_mutex_);
 };

@@ -3,7 +3,10 @@
 #include "transport/tcp/peer.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "transport/tcp/testing/raw.h"
@@ -29,9 +32,12 @@ EngineOptions one_lane(bool checksum = false) {
 
 /// An initiator connected over one lane to a target by hand.
 struct Pair {
-    explicit Pair(bool checksum = false) : here(4 << 20, one_lane(checksum)) {
-        std::jthread connecting([this] { peer = std::move(*here.transport->connect(target.descriptor(), Deadline::after(20s))); });
-        raw.emplace(target.welcome(&hello, checksum ? kFeatureChecksum : 0));
+    explicit Pair(bool checksum = false, uint16_t version = kVersion) : target(version), here(4 << 20, one_lane(checksum)) {
+        connect(peer, raw, hello, checksum);
+    }
+    void connect(std::unique_ptr<Peer>& to, std::optional<Raw>& other_end, Hello& seen, bool checksum = false) {
+        std::jthread connecting([&] { to = std::move(*here.transport->connect(target.descriptor(), Deadline::after(20s))); });
+        other_end.emplace(target.welcome(&seen, checksum ? kFeatureChecksum : 0));
     }
     void submit(Direction direction, uint64_t length, Submit how = Submit::kLeave) {
         slice = here.slice(0, 0x10000, length, completion);
@@ -64,7 +70,29 @@ TEST(TcpPeer, SaysWhoItIsAndWhomItMeans) {
     EXPECT_EQ(pair.hello.version, kVersion);
     EXPECT_EQ(pair.hello.initiator, pair.here.incarnation);
     EXPECT_EQ(pair.hello.target, pair.target.incarnation);
-    EXPECT_GT(pair.hello.session, 0u);
+    EXPECT_NE(pair.hello.session, SessionId{});
+    EXPECT_TRUE(pair.hello.ended.empty());
+}
+
+TEST(TcpPeer, NumbersItsSessionsForATargetOfTheVersionBefore) {
+    Pair pair(false, kNumberedSessions);
+    EXPECT_EQ(pair.hello.version, kNumberedSessions);
+    EXPECT_GT(pair.hello.number, 0u);
+    pair.submit(Direction::kWrite, 4 << 20);
+    ASSERT_TRUE(pair.receive_request());
+    pair.raw->close();
+    ASSERT_TRUE(pair.completion.wait(Deadline::after(20s)));
+    Hello fence;
+    std::jthread target([&] { Raw raw = pair.target.welcome(&fence); });
+    EXPECT_EQ(pair.peer->cancel(pair.completion, pair.reason, Deadline::after(20s)), Stopped::kEverywhere);
+    target.join();
+    EXPECT_EQ(fence.version, kNumberedSessions);
+    EXPECT_GT(fence.number, pair.hello.number);
+    std::unique_ptr<Peer> next;
+    std::optional<Raw> raw;
+    Hello hello;
+    pair.connect(next, raw, hello);
+    EXPECT_GT(hello.number, fence.number);
 }
 
 TEST(TcpPeer, CannotConnectWhereNothingMooncakeListens) {
@@ -189,30 +217,163 @@ TEST(TcpPeer, CorruptDataIsNeverCalledRead) {
     EXPECT_TRUE(pair.peer->usable());
 }
 
-TEST(TcpPeer, CancelOfAReadNobodyAnswersStopsEverywhere) {
+TEST(TcpPeer, CancelOfAReadIsOverAtOnceAndCostsNobodyAnything) {
     Pair pair;
     pair.submit(Direction::kRead, 1000);
     ASSERT_TRUE(pair.receive_request());
     ASSERT_TRUE(pair.answer({.kind = Kind::kData, .payload_bytes = 1000, .id = 1}, std::string(400, 'x')));
+    Completion other;
+    const Slice later = pair.here.slice(2000, 0x10000, 3, other);
+    other.add(1);
+    pair.peer->submit(Direction::kRead, {&later, 1}, Submit::kLeave);
     EXPECT_EQ(pair.peer->cancel(pair.completion, pair.reason, Deadline::after(20s)), Stopped::kEverywhere);
     EXPECT_EQ(pair.completion.result().error().code(), Code::kTimedOut);
     std::fill(pair.here.memory.begin(), pair.here.memory.end(), kPoison);
-    (void)pair.raw->send(std::string(600, 'y'));
-    EXPECT_TRUE(pair.raw->closed_by_peer());
-    EXPECT_EQ(pair.here.memory[500], kPoison);
+    // What is on its way goes nowhere, and what follows it arrives.
+    ASSERT_TRUE(pair.raw->send(std::string(600, 'y')));
+    ASSERT_TRUE(pair.answer({.kind = Kind::kData, .payload_bytes = 3, .id = 2}, "abc"));
+    ASSERT_TRUE(other.wait(Deadline::after(20s)));
+    EXPECT_TRUE(other.result());
+    EXPECT_EQ(std::memcmp(pair.here.memory.data() + 2000, "abc", 3), 0);
+    EXPECT_EQ(std::count(pair.here.memory.begin(), pair.here.memory.begin() + 1000, kPoison), 1000);
+    EXPECT_TRUE(pair.peer->usable());
 }
 
-TEST(TcpPeer, CancelOfAWriteNobodyAnswersAsksTheTargetToFenceIt) {
+TEST(TcpPeer, CancelTakesBackWhatIsStillBehindOthers) {
+    Pair pair;
+    pair.submit(Direction::kWrite, 4 << 20);  // fills the window, and the target takes nothing
+    Completion behind;
+    std::vector<Slice> slices;
+    for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+        slices = {pair.here.slice(0, 0x10000, 100, behind)};
+        behind.reset();
+        behind.add(1);
+        pair.peer->submit(direction, slices, Submit::kLeave);
+        EXPECT_EQ(pair.peer->cancel(behind, pair.reason, Deadline::after(20s)), Stopped::kEverywhere);
+        EXPECT_EQ(behind.result().error().code(), Code::kTimedOut);
+        EXPECT_TRUE(pair.peer->usable());
+    }
+    pair.peer->close(Error(Code::kCancelled, "test"));
+}
+
+TEST(TcpPeer, CancelOfAWriteNobodyAnswersReplacesTheLanesAndOthersGoOn) {
     Pair pair;
     pair.submit(Direction::kWrite, 1000);
+    Completion other;
+    const Slice bystanders[] = {pair.here.slice(5000, 0x20000, 500, other), pair.here.slice(7000, 0x30000, 300, other)};
+    other.add(2);
+    pair.peer->submit(Direction::kWrite, {bystanders, 1}, Submit::kLeave);
+    pair.peer->submit(Direction::kRead, {bystanders + 1, 1}, Submit::kLeave);
     ASSERT_TRUE(pair.receive_request());
     Hello fence;
-    std::jthread target([&] { Raw raw = pair.target.welcome(&fence); });
+    std::optional<Raw> fresh;
+    std::jthread target([&] { fresh.emplace(pair.target.welcome(&fence)); });
     EXPECT_EQ(pair.peer->cancel(pair.completion, pair.reason, Deadline::after(20s)), Stopped::kEverywhere);
     target.join();
-    EXPECT_GT(fence.session, pair.hello.session);
     EXPECT_EQ(pair.completion.result().error().code(), Code::kTimedOut);
-    EXPECT_FALSE(pair.peer->usable());
+    EXPECT_EQ(fence.ended, std::vector{pair.hello.session});
+    EXPECT_NE(fence.session, pair.hello.session);
+    EXPECT_TRUE(pair.peer->usable());
+    EXPECT_TRUE(pair.raw->closed_by_peer());
+    pair.raw.swap(fresh);
+    // What was cancelled is not asked again; the others are.
+    auto header = pair.receive_request();
+    ASSERT_TRUE(header);
+    EXPECT_EQ(header->kind, Kind::kWrite);
+    EXPECT_EQ(header->payload_bytes, 500u);
+    std::vector<std::byte> payload(500);
+    ASSERT_TRUE(pair.raw->receive(payload.data(), payload.size()));
+    EXPECT_EQ(std::memcmp(payload.data(), pair.here.memory.data() + 5000, 500), 0);
+    ASSERT_TRUE(pair.answer({.kind = Kind::kWritten, .id = header->id}));
+    header = pair.receive_request();
+    ASSERT_TRUE(header);
+    EXPECT_EQ(header->kind, Kind::kRead);
+    ASSERT_TRUE(pair.answer({.kind = Kind::kData, .payload_bytes = 300, .id = header->id}, std::string(300, 'z')));
+    ASSERT_TRUE(other.wait(Deadline::after(20s)));
+    EXPECT_EQ(other.result().value_or(0), 800u);
+    EXPECT_EQ(pair.here.memory[7299], std::byte{'z'});
+}
+
+TEST(TcpPeer, ATargetThatDoesNotAnswerIsAskedOnceHoweverManyAreCancelled) {
+    Pair pair;
+    constexpr size_t kTasks = 20;
+    std::vector<Completion> tasks(kTasks);
+    std::vector<Slice> slices;
+    for (Completion& task : tasks) {
+        task.add(1);
+        slices.push_back(pair.here.slice(0, 0x10000, 100, task));
+    }
+    pair.peer->submit(Direction::kWrite, slices, Submit::kLeave);
+    ASSERT_TRUE(pair.receive_request());
+    ASSERT_EQ(pair.target.waiting(), 0);
+    for (Completion& task : tasks)
+        EXPECT_EQ(pair.peer->cancel(task, pair.reason, Deadline::after(300ms)), Stopped::kRemoteInDoubt);
+    for (const Completion& task : tasks) EXPECT_TRUE(task.failed());
+    EXPECT_EQ(pair.target.waiting(), 1);
+}
+
+TEST(TcpPeer, WhoConnectsNextEndsWhatBrokeInDoubt) {
+    Pair pair;
+    pair.submit(Direction::kWrite, 4 << 20);
+    ASSERT_TRUE(pair.receive_request());
+    pair.raw->close();
+    ASSERT_TRUE(pair.completion.wait(Deadline::after(20s)));
+    std::unique_ptr<Peer> next, third;
+    std::optional<Raw> raw, another;
+    Hello hello;
+    pair.connect(next, raw, hello);
+    EXPECT_EQ(hello.ended, std::vector{pair.hello.session});
+    // So it is known to be over, and nobody asks again.
+    EXPECT_EQ(pair.peer->cancel(pair.completion, pair.reason, Deadline::after(20s)), Stopped::kEverywhere);
+    pair.connect(third, another, hello);
+    EXPECT_TRUE(hello.ended.empty());
+    EXPECT_TRUE(next->usable());
+}
+
+TEST(TcpPeer, OtherConnectionsToATargetFinishTheirWorkButGetNoMoreOnceOneBrokeInDoubt) {
+    Pair pair;
+    std::unique_ptr<Peer> other;
+    std::optional<Raw> raw;
+    Hello hello;
+    pair.connect(other, raw, hello);
+    EXPECT_NE(hello.session, pair.hello.session);
+    Completion theirs;
+    const Slice slice = pair.here.slice(0, 0x10000, 3, theirs);
+    theirs.add(1);
+    other->submit(Direction::kRead, {&slice, 1}, Submit::kLeave);
+    pair.submit(Direction::kWrite, 4 << 20);
+    ASSERT_TRUE(pair.receive_request());
+    EXPECT_TRUE(other->usable());
+    pair.raw->close();
+    ASSERT_TRUE(pair.completion.wait(Deadline::after(20s)));
+    EXPECT_FALSE(other->usable()) << "what it sent could be overtaken";
+    pair.raw.swap(raw);
+    ASSERT_TRUE(pair.receive_request());
+    ASSERT_TRUE(pair.answer({.kind = Kind::kData, .payload_bytes = 3, .id = 1}, "abc"));
+    ASSERT_TRUE(theirs.wait(Deadline::after(20s)));
+    EXPECT_TRUE(theirs.result());
+}
+
+TEST(TcpPeer, ManyConnectionsOfOneEngineToOneTargetDoNotDisturbEachOther) {
+    Side here(4 << 20), there(4 << 20);
+    fill(here.memory, 1);
+    std::vector<std::unique_ptr<Peer>> peers;
+    std::atomic<int> failed{0};
+    {
+        std::vector<std::jthread> threads;
+        for (size_t t = 0; t < 4; ++t) {
+            peers.push_back(here.connect(there));
+            threads.emplace_back([&, t, peer = peers.back().get()] {
+                for (int i = 0; i < 50; ++i) {
+                    Completion completion;
+                    const Slice slice = here.slice(t << 20, there.address(t << 20), 1 << 20, completion);
+                    if (!run(*peer, i % 2 ? Direction::kRead : Direction::kWrite, {&slice, 1}, completion)) ++failed;
+                }
+            });
+        }
+    }
+    EXPECT_EQ(failed, 0);
+    EXPECT_TRUE(here.memory == there.memory);
 }
 
 TEST(TcpPeer, CancelOfAWriteIsInDoubtWhenTheTargetHangs) {
@@ -233,7 +394,7 @@ TEST(TcpPeer, CloseLeavesItToTheDestructorToFenceAHangingTarget) {
     pair.peer.reset();
     Hello fence;
     Raw raw = pair.target.welcome(&fence);
-    EXPECT_GT(fence.session, pair.hello.session);
+    EXPECT_EQ(fence.ended, std::vector{pair.hello.session});
 }
 
 TEST(TcpPeer, AFenceOlderThanTheNewConnectionDoesNotHurtIt) {
@@ -248,6 +409,34 @@ TEST(TcpPeer, AFenceOlderThanTheNewConnectionDoesNotHurtIt) {
     const Slice slice = here.slice(0, there.address(), 1000, completion);
     EXPECT_TRUE(run(*fresh, Direction::kWrite, {&slice, 1}, completion));
     EXPECT_TRUE(fresh->usable());
+}
+
+TEST(TcpPeer, ManyWhoWaitForATargetThatHangsUseNoTime) {
+    Pair pair;
+    constexpr size_t kThreads = 32;
+    std::vector<Completion> completions(kThreads);
+    std::vector<Slice> slices;
+    for (Completion& completion : completions) {
+        completion.add(1);
+        slices.push_back(pair.here.slice(0, 0x10000, 10, completion));
+    }
+    const auto used = [] {
+        rusage usage{};
+        ::getrusage(RUSAGE_SELF, &usage);
+        return std::chrono::seconds(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+               std::chrono::microseconds(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    };
+    const auto before = used();
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&, i] {
+            pair.peer->submit(Direction::kRead, {&slices[i], 1}, Submit::kWait);
+            EXPECT_FALSE(pair.peer->wait(completions[i], Deadline::after(2s)));
+        });
+    }
+    threads.clear();
+    EXPECT_LT(used() - before, 400ms);
+    pair.peer->close(Error(Code::kCancelled, "test"));
 }
 
 TEST(TcpPeer, WaitEndsAtItsDeadlineAndCancelsNothing) {

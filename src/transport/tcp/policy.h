@@ -12,6 +12,7 @@ namespace mooncake::tcp {
 
 // Initiator
 inline constexpr int kLanesMax = 16;
+inline constexpr int kLanesByCores = 8;  // as many as half of the cores, but no more: each is a descriptor and memory on both sides
 inline constexpr uint32_t kMessageBytes = 1 << 20;   // a message is cut here: long enough to make its head cheap
 inline constexpr uint64_t kPageBytes = 4096;         // where it is cut
 inline constexpr size_t kFlightsMax = 32;            // messages of one lane without an answer
@@ -19,13 +20,15 @@ inline constexpr uint64_t kWindowBytes = 4 << 20;    // payload of one lane with
 inline constexpr uint64_t kUnsentBytes = 256 << 10;  // a lane takes more work only below this, so that slow lanes take less
 inline constexpr size_t kLaneStepBytes = 1 << 20;    // then the driver looks at the next lane
 inline constexpr size_t kLeaveBytes = 256 << 10;     // what submit(kLeave) may send before it returns
+inline constexpr size_t kPokeBytes = 64 << 10;       // what poke() moves of each lane: enough for what is worth being polled for
 
-inline constexpr Duration kDrainTime = 250ms;   // how long cancel() lets what is under way end by itself
+inline constexpr Duration kDrainTime = 250ms;   // how long cancel() lets writes that are under way end by themselves
 inline constexpr Duration kFarewellMin = 30ms;  // how long one that leaves waits for the target's word, and
 inline constexpr int kFarewellTrips = 8;        // this many round trips in addition, but
 inline constexpr Duration kFarewellMax = 1s;    // never longer
 
 // Both
+inline constexpr int kIoThreadsByCores = 8;  // likewise
 inline constexpr size_t kAheadBytes = 8 << 10;  // read ahead of need: a message with one 4 KiB block fits in
 inline constexpr size_t kSendBytes = 1 << 20;   // gathered for one sendmsg()
 
@@ -33,7 +36,7 @@ inline constexpr size_t kSendBytes = 1 << 20;   // gathered for one sendmsg()
 inline constexpr size_t kAnswersMax = 64;  // answers a connection may owe before we stop reading from it
 inline constexpr size_t kReplyDescriptorsMax = 4096;
 inline constexpr size_t kConnectionStepBytes = 2 << 20;  // then the next connection has its turn
-inline constexpr size_t kConnectionsMax = 4096;
+inline constexpr size_t kConnectionsMax = 8192;
 inline constexpr size_t kSessionsRemembered = 1024;  // of initiators that have no connection at the moment
 inline constexpr Duration kHelloTimeout = 5s;
 inline constexpr Duration kMessageTimeout = 60s;  // no byte of a started message
@@ -44,8 +47,7 @@ inline constexpr Duration kTick = 1s;             // how precisely those are kep
 inline constexpr Duration kIoSpin = 100us;
 inline constexpr Duration kWaitSpin = 200us;
 inline constexpr Duration kShortSpin = 5us;
-inline constexpr Duration kSleepMax = 10ms;       // of a driver, in case its completion is finished by somebody else's work
-inline constexpr Duration kBystanderSleep = 1ms;  // of a waiter that does not drive; then it tries to
+inline constexpr Duration kSleepMax = 10ms;  // of a driver, in case its completion is finished by somebody else's work
 
 /// Decides how long to spin before blocking, from whether it paid off lately. Any thread may use it; statistics may get lost.
 class SpinPolicy {

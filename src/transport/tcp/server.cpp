@@ -92,15 +92,23 @@ void Server::accept_one(net::Socket socket) {
 }
 
 void Server::leave_session(Connection& connection) {
-    const auto found = sessions_.find(connection.initiator.value);
-    if (found == sessions_.end() || std::erase(found->second.connections, &connection) == 0) return;
-    Session& session = found->second;
+    if (connection.numbered) return leave_numbered(connection);
+    const auto found = sessions_.find(connection.session);
+    if (found == sessions_.end()) return;
+    std::erase(found->second, &connection);
+    if (found->second.empty()) sessions_.erase(found);
+}
+
+void Server::leave_numbered(Connection& connection) {
+    const auto found = numbered_.find(connection.initiator.value);
+    if (found == numbered_.end() || std::erase(found->second.connections, &connection) == 0) return;
+    Numbered& session = found->second;
     if (!session.connections.empty()) return;
     // No connection of it is left that could apply anything, so it may be forgotten when there are too many.
     session.idle = true;
     session.idle_position = idle_.insert(idle_.end(), found->first);
     if (idle_.size() <= kSessionsRemembered) return;
-    sessions_.erase(idle_.front());
+    numbered_.erase(idle_.front());
     idle_.pop_front();
 }
 
@@ -119,31 +127,49 @@ bool Server::complain(const Connection& connection, std::string_view what) {
 }
 
 HelloReply Server::greet(Connection& connection, const Hello& hello) {
-    if (hello.version != kVersion)
+    if (hello.version != kVersion && hello.version != kNumberedSessions)
         return {.status = Status::kRefused,
                 .text = format_text("you speak version {} of the tcp transport, we speak {}", hello.version, kVersion)};
-    if (hello.target != context_.incarnation)
-        return {.status = Status::kStale,
-                .text = format_text("this is engine {}, not {}", context_.incarnation.to_string(), hello.target.to_string())};
+    HelloReply answer{.version = hello.version, .features = hello.features & kFeatureChecksum};
+    if (hello.target != context_.incarnation) {
+        answer.status = Status::kStale;
+        answer.text = format_text("this is engine {}, not {}", context_.incarnation.to_string(), hello.target.to_string());
+        return answer;
+    }
     Lock lock(mutex_);
-    if (stopped_) return {.status = Status::kStale, .text = "this engine is closed"};
-    Session& session = sessions_[hello.initiator.value];
-    if (hello.session < session.newest)
-        return {.status = Status::kStale, .text = format_text("session {} was replaced by {}", hello.session, session.newest)};
+    if (stopped_) return {.version = hello.version, .status = Status::kStale, .text = "this engine is closed"};
+    connection.initiator = hello.initiator;
+    if (hello.version == kNumberedSessions) return greet_numbered(connection, hello);
+    // The fence. Connections stay alive while we hold our mutex, and never take it while they hold their own.
+    for (const SessionId& ended : hello.ended) {
+        const auto found = sessions_.find(ended);
+        if (found == sessions_.end()) continue;
+        for (Connection* const old : found->second) old->shut();
+        sessions_.erase(found);
+    }
+    connection.session = hello.session;
+    sessions_[hello.session].push_back(&connection);
+    return answer;
+}
+
+HelloReply Server::greet_numbered(Connection& connection, const Hello& hello) {
+    Numbered& session = numbered_[hello.initiator.value];
+    if (hello.number < session.newest)
+        return {.version = hello.version,
+                .status = Status::kStale,
+                .text = format_text("session {} was replaced by {}", hello.number, session.newest)};
     if (session.idle) {
         idle_.erase(session.idle_position);
         session.idle = false;
     }
-    if (hello.session > session.newest) {
-        session.newest = hello.session;
-        // The fence. Connections stay alive while we hold our mutex, and never take it while they hold their own.
+    if (hello.number > session.newest) {
+        session.newest = hello.number;
         for (Connection* const old : session.connections) old->shut();
         session.connections.clear();
     }
-    connection.initiator = hello.initiator;
-    connection.session = hello.session;
+    connection.numbered = true;
     session.connections.push_back(&connection);
-    return {.features = hello.features & kFeatureChecksum};
+    return {.version = hello.version, .features = hello.features & kFeatureChecksum};
 }
 
 }  // namespace mooncake::tcp

@@ -17,8 +17,7 @@
 
 namespace mooncake::tcp {
 
-/// The target: listens, knows which session of which initiator is the newest, and owns the connections, which live on the I/O
-/// threads. Thread-safe. The I/O threads must be stopped before it is destroyed.
+/// The target: listens, knows which connections belong to which session, and owns them; they live on the I/O threads. Thread-safe. The I/O threads must be stopped before it is destroyed.
 class Server final : public IoHandler {
 public:
     static Result<std::unique_ptr<Server>> create(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads);
@@ -32,7 +31,7 @@ public:
     void stop_serving();
 
     // From connections, on their I/O thread
-    /// Judges a hello. Before it accepts a new session it makes sure that no older one of that initiator can touch our memory.
+    /// Judges a hello. Before it accepts one it makes sure that no connection of the sessions that it ends can touch our memory.
     HelloReply greet(Connection& connection, const Hello& hello);
     /// Logs what a peer did wrong, not too often. Returns false, for the convenience of the caller.
     bool complain(const Connection& connection, std::string_view what);
@@ -43,7 +42,8 @@ public:
     void on_tick(Time now) override;
 
 private:
-    struct Session {
+    /// The sessions of an initiator that numbers them: the newest ends the others.
+    struct Numbered {
         uint64_t newest = 0;
         std::vector<Connection*> connections;         // of the newest session
         std::list<uint64_t>::iterator idle_position;  // in idle_, when there are none
@@ -55,7 +55,9 @@ private:
     void accept_one(net::Socket socket);
     void set_listening(bool on);
     void close_listener();
+    HelloReply greet_numbered(Connection& connection, const Hello& hello) MC_REQUIRES(mutex_);
     void leave_session(Connection& connection) MC_REQUIRES(mutex_);
+    void leave_numbered(Connection& connection) MC_REQUIRES(mutex_);
 
     const TransportContext& context_;
     std::vector<std::unique_ptr<IoThread>>& io_threads_;
@@ -68,8 +70,9 @@ private:
     mutable Mutex mutex_;  // taken before that of a connection
     bool stopped_ MC_GUARDED_BY(mutex_) = false;
     std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_ MC_GUARDED_BY(mutex_);
-    std::unordered_map<uint64_t, Session> sessions_ MC_GUARDED_BY(mutex_);  // by initiator
-    std::list<uint64_t> idle_ MC_GUARDED_BY(mutex_);                        // initiators without connection, longest first
+    std::unordered_map<SessionId, std::vector<Connection*>, SessionId::Hash> sessions_ MC_GUARDED_BY(mutex_);
+    std::unordered_map<uint64_t, Numbered> numbered_ MC_GUARDED_BY(mutex_);  // by initiator
+    std::list<uint64_t> idle_ MC_GUARDED_BY(mutex_);                         // those without connection, longest first
 };
 
 }  // namespace mooncake::tcp

@@ -33,7 +33,7 @@ bool works(Side& here, Side& there, Peer& peer) {
 TEST(TcpServer, RefusesAnotherVersionAndNamesBoth) {
     Side target(4096);
     Raw raw = Raw::to(target.port());
-    ASSERT_TRUE(raw.send(Hello{.version = 77, .initiator = kStranger, .target = target.incarnation, .session = 1}));
+    ASSERT_TRUE(raw.send(Hello{.version = 77, .initiator = kStranger, .target = target.incarnation}));
     const auto reply = raw.receive_reply();
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->status, Status::kRefused);
@@ -45,7 +45,7 @@ TEST(TcpServer, RefusesAnotherVersionAndNamesBoth) {
 TEST(TcpServer, RefusesWhoLooksForAnotherIncarnation) {
     Side target(4096);
     Raw raw = Raw::to(target.port());
-    ASSERT_TRUE(raw.send(Hello{.initiator = kStranger, .target = {target.incarnation.value + 1}, .session = 1}));
+    ASSERT_TRUE(raw.send(Hello{.initiator = kStranger, .target = {target.incarnation.value + 1}}));
     const auto reply = raw.receive_reply();
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->status, Status::kStale);
@@ -56,7 +56,7 @@ TEST(TcpServer, RefusesASessionThatWasReplaced) {
     Side target(4096);
     Raw current = greeted(target, kStranger, 5);
     Raw late = Raw::to(target.port());
-    ASSERT_TRUE(late.send(Hello{.initiator = kStranger, .target = target.incarnation, .session = 4}));
+    ASSERT_TRUE(late.send(Hello{.version = kNumberedSessions, .initiator = kStranger, .target = target.incarnation, .number = 4}));
     const auto reply = late.receive_reply();
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->status, Status::kStale);
@@ -90,6 +90,48 @@ TEST(TcpServer, NoByteOfAnOldSessionLandsOnceANewOneIsGreeted) {
             EXPECT_TRUE(old.closed_by_peer());
         }
     }
+}
+
+TEST(TcpServer, ASessionEndsThoseItNamesAndNoOther) {
+    const SessionId one{.high = 1, .low = 1}, two{.high = 1, .low = 2}, three{.high = 1, .low = 3};
+    Side target(1 << 20);
+    Raw first = greeted(target, kStranger, one), lane = greeted(target, kStranger, one), second = greeted(target, kStranger, two);
+    ASSERT_TRUE(first.send(write_head(1, target.address(), 1 << 20)));
+    const std::vector<std::byte> half(1 << 19, std::byte{0xee});
+    ASSERT_TRUE(first.send(half));
+
+    Raw third = greeted(target, kStranger, three, {one, {.high = 9, .low = 9}});
+
+    std::memset(target.memory.data(), 0, target.memory.size());
+    (void)first.send(half);  // may fail: it was shut out
+    EXPECT_TRUE(first.closed_by_peer());
+    EXPECT_TRUE(lane.closed_by_peer());
+    for (Raw* const raw : {&second, &third}) {
+        ASSERT_TRUE(raw->send(read_head(1, target.address(), 1 << 20)));
+        ASSERT_TRUE(raw->receive_header());
+        std::vector<std::byte> seen(1 << 20);
+        ASSERT_TRUE(raw->receive(seen.data(), seen.size()));
+        EXPECT_EQ(std::count(seen.begin(), seen.end(), std::byte{0}), static_cast<ptrdiff_t>(seen.size()));
+    }
+}
+
+TEST(TcpServer, WhoGreetsInTheNameOfAnotherLocksNobodyOut) {
+    Side target(4096), here(4096);
+    const auto peer = here.connect(target);
+    // Incarnations are public.
+    Raw numbered = greeted(target, here.incarnation, ~uint64_t{0});
+    Raw named = greeted(target, here.incarnation, SessionId{.high = ~uint64_t{0}, .low = ~uint64_t{0}}, {SessionId{}, {.high = 1, .low = 1}});
+    EXPECT_TRUE(works(here, target, *peer));
+    EXPECT_TRUE(works(here, target, *here.connect(target)));
+}
+
+TEST(TcpServer, AHelloThatEndsTooManySessionsIsNone) {
+    Side target(4096);
+    Raw raw = Raw::to(target.port());
+    auto bytes = encode(Hello{.initiator = kStranger, .target = target.incarnation, .ended = std::vector<SessionId>(kEndedMax)});
+    bytes[48] = std::byte{kEndedMax + 1};
+    ASSERT_TRUE(raw.send(bytes));
+    EXPECT_TRUE(raw.closed_by_peer());
 }
 
 TEST(TcpServer, GarbageClosesItsOwnConnectionAndNobodyElses) {
@@ -163,8 +205,7 @@ TEST(TcpServer, RefusedWriteIsDrainedAndTheConnectionGoesOn) {
 TEST(TcpServer, MessagesInTinyPortionsAreUnderstood) {
     Side target(4096);
     Raw raw = Raw::to(target.port());
-    std::vector<std::byte> bytes(kHelloBytes);
-    encode(Hello{.initiator = kStranger, .target = target.incarnation, .session = 1}, std::span(bytes).first<kHelloBytes>());
+    std::vector<std::byte> bytes = encode(Hello{.initiator = kStranger, .target = target.incarnation, .ended = {{.high = 1, .low = 2}}});
     for (uint64_t id = 1; id <= 3; ++id) {
         const auto head = write_head(id, target.address(id * 10), 10);
         bytes.insert(bytes.end(), head.begin(), head.end());

@@ -227,12 +227,12 @@ void Inbox::drop(size_t count) noexcept {
 }
 
 std::span<std::byte> Inbox::room() noexcept {
-    if (begin_ > 0 && buffer_.size() - end_ < kHeadBytesMax) {
-        std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    if (begin_ > 0 && kCapacity - end_ < kHeadBytesMax) {
+        std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
         end_ -= begin_;
         begin_ = 0;
     }
-    return std::span(buffer_).subspan(end_);
+    return {buffer_.get() + end_, kCapacity - end_};
 }
 
 IoResult Inbox::receive(int fd, size_t ahead) noexcept {

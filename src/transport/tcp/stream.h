@@ -127,7 +127,7 @@ class Inbox {
 public:
     static constexpr size_t kCapacity = 2 * kHeadBytesMax;
 
-    std::span<const std::byte> bytes() const noexcept { return {buffer_.data() + begin_, end_ - begin_}; }
+    std::span<const std::byte> bytes() const noexcept { return {buffer_.get() + begin_, end_ - begin_}; }
     void drop(size_t count) noexcept;
     /// Room for at least kHeadBytesMax minus what is there already.
     std::span<std::byte> room() noexcept;
@@ -136,7 +136,7 @@ public:
     IoResult receive(int fd, size_t ahead) noexcept;
 
 private:
-    std::vector<std::byte> buffer_ = std::vector<std::byte>(kCapacity);
+    std::unique_ptr<std::byte[]> buffer_ = std::make_unique_for_overwrite<std::byte[]>(kCapacity);  // pages nobody needs are not there
     size_t begin_ = 0;
     size_t end_ = 0;
 };

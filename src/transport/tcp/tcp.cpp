@@ -9,6 +9,7 @@
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/io_thread.h"
 #include "transport/tcp/peer.h"
+#include "transport/tcp/policy.h"
 #include "transport/tcp/server.h"
 
 namespace mooncake::tcp {
@@ -19,13 +20,20 @@ constexpr Capabilities kCapabilities{.name = "tcp", .reach = Reach::kNetwork, .r
 
 int cores() noexcept { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
+/// One connection moves about what one core can copy, so a host with many cores has more of them. Who chose a number gets it.
+int lanes(const EngineOptions& options) noexcept {
+    const int chosen = std::clamp(options.tcp_lanes, 1, kLanesMax);
+    return chosen == EngineOptions().tcp_lanes ? std::clamp(cores() / 2, chosen, kLanesByCores) : chosen;
+}
+
 class TcpTransport final : public Transport {
 public:
     explicit TcpTransport(const TransportContext& context)
         : context_(context), initiator_{.incarnation = context.incarnation,
                                         .options = context.options,
                                         .io_threads = io_threads_,
-                                        .drivers_max = std::max(1, cores() / 2)} {}
+                                        .lanes = lanes(context.options),
+                                        .drivers_max = std::max(1, std::min(cores() / 2, lanes(context.options)))} {}
 
     ~TcpTransport() override {
         if (fork_generation() != birth_) {
@@ -40,7 +48,7 @@ public:
 
     Result<> start() {
         const int wanted = context_.options.tcp_io_threads;
-        const int count = wanted > 0 ? wanted : std::max(1, std::min(4, cores() / 2));
+        const int count = wanted > 0 ? wanted : std::clamp(cores() / 2, 1, kIoThreadsByCores);
         for (int i = 0; i < count; ++i) {
             MC_ASSIGN_OR_RETURN(auto io, IoThread::create(format_text("mc-tcp-{}", i)));
             io_threads_.push_back(std::move(io));
@@ -50,7 +58,7 @@ public:
     }
 
     const Capabilities& capabilities() const noexcept override { return kCapabilities; }
-    std::string endpoint() const override { return format_endpoint(server_->port()); }
+    std::string endpoint() const override { return format_endpoint({.port = server_->port()}); }
 
     /// The AccessTable is all we ask.
     Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion&) override { return nullptr; }
@@ -58,9 +66,14 @@ public:
     Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) override {
         const auto endpoint = descriptor.endpoints.find(std::string(kCapabilities.name));
         if (endpoint == descriptor.endpoints.end()) return fail(Code::kNotSupported, "{} offers no tcp transport", descriptor.name);
-        MC_ASSIGN_OR_RETURN(const uint16_t port, parse_endpoint(endpoint->second));
-        return TcpPeer::connect(
-            initiator_, {.name = descriptor.name, .host = descriptor.host, .port = port, .incarnation = descriptor.incarnation}, deadline);
+        MC_ASSIGN_OR_RETURN(const Endpoint where, parse_endpoint(endpoint->second));
+        return TcpPeer::connect(initiator_,
+                                {.name = descriptor.name,
+                                 .host = descriptor.host,
+                                 .port = where.port,
+                                 .version = std::min(where.version, kVersion),
+                                 .incarnation = descriptor.incarnation},
+                                deadline);
     }
 
     /// Needs no deadline: no access of ours blocks.

@@ -357,6 +357,18 @@ TEST(TcpTransfer, AChecksumIsOfWhatWasSentAlthoughOthersChangeTheMemoryMeanwhile
     EXPECT_EQ(failed, 0);
 }
 
+TEST(TcpTransfer, ARangeFarTooLongIsRefusedAtOnce) {
+    Side here(1 << 20), there(1 << 20);
+    const auto peer = here.connect(there);
+    for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
+        Completion completion;
+        const Slice slice = here.slice(0, there.address(), uint64_t{1} << 46, completion);
+        const auto result = run(*peer, direction, {&slice, 1}, completion);
+        ASSERT_FALSE(result);
+        EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();
+    }
+}
+
 TEST(TcpTransfer, ReadsIntoUnregisteredMemoryAreRight) {
     Side here(1 << 20), there(1 << 20);
     const auto peer = here.connect(there);

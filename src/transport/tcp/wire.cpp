@@ -12,6 +12,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "descriptors and fields are copied as they lie in memory");
 static_assert(sizeof(AddressRange) == kDescriptorBytes);
+static_assert(sizeof(SessionId) == 16);
+
+constexpr size_t kEndedCountAt = 48;
+constexpr size_t kEndedAt = 56;
 
 constexpr size_t kHeadCheckAt = 16;
 constexpr size_t kFlagsAt = 20;
@@ -69,24 +73,52 @@ Code code_of(Status status) noexcept {
     return Code::kCorrupt;
 }
 
-void encode(const Hello& hello, std::span<std::byte, kHelloBytes> out) noexcept {
+std::vector<std::byte> encode(const Hello& hello) {
+    const bool named = hello.version == kVersion;
+    const std::span<const SessionId> ended = std::span(hello.ended).first(std::min(hello.ended.size(), kEndedMax));
+    std::vector<std::byte> out(named ? kEndedAt + ended.size_bytes() : kHelloBytes);
     put(out.data(), kMagic);
     put(out.data() + 8, hello.version);
     put(out.data() + 10, hello.lane);
     put(out.data() + 12, hello.features);
     put(out.data() + 16, hello.initiator.value);
     put(out.data() + 24, hello.target.value);
+    if (!named) {
+        put(out.data() + 32, hello.number);
+        return out;
+    }
     put(out.data() + 32, hello.session);
+    put(out.data() + kEndedCountAt, static_cast<uint16_t>(ended.size()));
+    if (!ended.empty()) std::memcpy(out.data() + kEndedAt, ended.data(), ended.size_bytes());
+    return out;
 }
 
-Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> in) {
-    if (get<uint64_t>(in.data()) != kMagic) return fail(Code::kCorrupt, "not a hello");
-    return Hello{.version = get<uint16_t>(in.data() + 8),
-                 .lane = get<uint16_t>(in.data() + 10),
-                 .features = get<uint32_t>(in.data() + 12),
-                 .initiator = {get<uint64_t>(in.data() + 16)},
-                 .target = {get<uint64_t>(in.data() + 24)},
-                 .session = get<uint64_t>(in.data() + 32)};
+size_t hello_bytes(std::span<const std::byte> in) noexcept {
+    if (in.size() < kHelloBytes) return 0;
+    if (get<uint16_t>(in.data() + 8) != kVersion) return kHelloBytes;
+    if (in.size() < kEndedAt) return 0;
+    // One that names too many is no hello, and need not be waited for.
+    return kEndedAt + std::min<size_t>(get<uint16_t>(in.data() + kEndedCountAt), kEndedMax) * sizeof(SessionId);
+}
+
+Result<Hello> decode_hello(std::span<const std::byte> in) {
+    if (in.size() < kHelloBytes || in.size() != hello_bytes(in) || get<uint64_t>(in.data()) != kMagic)
+        return fail(Code::kCorrupt, "not a hello");
+    Hello hello{.version = get<uint16_t>(in.data() + 8),
+                .lane = get<uint16_t>(in.data() + 10),
+                .features = get<uint32_t>(in.data() + 12),
+                .initiator = {get<uint64_t>(in.data() + 16)},
+                .target = {get<uint64_t>(in.data() + 24)}};
+    if (hello.version != kVersion) {
+        hello.number = get<uint64_t>(in.data() + 32);
+        return hello;
+    }
+    hello.session = get<SessionId>(in.data() + 32);
+    const size_t ended = get<uint16_t>(in.data() + kEndedCountAt);
+    if (ended > kEndedMax) return fail(Code::kCorrupt, "a hello that ends {} sessions", ended);
+    hello.ended.resize(ended);
+    if (ended > 0) std::memcpy(hello.ended.data(), in.data() + kEndedAt, ended * sizeof(SessionId));
+    return hello;
 }
 
 bool may_be_hello(std::span<const std::byte> in) noexcept {

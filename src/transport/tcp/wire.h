@@ -16,16 +16,30 @@
 namespace mooncake::tcp {
 
 inline constexpr uint64_t kMagic = 0x31504354434b434d;  // "MCKCTCP1"
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kNumberedSessions = 1;  // the version before: as this one, except for sessions
 inline constexpr uint32_t kFeatureChecksum = 1;
 
-// Limits of version 1. Who exceeds them speaks another protocol.
+// Limits. Who exceeds them speaks another protocol.
 inline constexpr size_t kDescriptorsMax = 1000;
 inline constexpr uint32_t kPayloadBytesMax = 4 << 20;
 inline constexpr size_t kTextBytesMax = 1000;
+inline constexpr size_t kEndedMax = 64;
 
 enum class Status : uint8_t { kOk = 0, kStale = 1, kRefused = 2, kNotRegistered = 3, kCorrupt = 4, kNoSpace = 5 };
 Code code_of(Status status) noexcept;
+
+/// Names a session. Random, so that who names one knows of it from its initiator, and nobody ends those of others.
+struct SessionId {
+    uint64_t high = 0;
+    uint64_t low = 0;
+
+    static SessionId random() noexcept { return {.high = random_u64(), .low = random_u64()}; }
+    friend bool operator==(const SessionId&, const SessionId&) = default;
+    struct Hash {
+        size_t operator()(const SessionId& id) const noexcept { return static_cast<size_t>(id.high ^ id.low); }
+    };
+};
 
 /// The first bytes of a connection, from who opened it.
 struct Hello {
@@ -34,14 +48,19 @@ struct Hello {
     uint32_t features = 0;
     Incarnation initiator;
     Incarnation target;
-    uint64_t session = 0;
+    uint64_t number = 0;           // of the session, in version kNumberedSessions
+    SessionId session;             // since version 2, as is
+    std::vector<SessionId> ended;  // sessions of which no byte may be applied any more once this is welcome; at most kEndedMax
 
     friend bool operator==(const Hello&, const Hello&) = default;
 };
-inline constexpr size_t kHelloBytes = 40;
-void encode(const Hello& hello, std::span<std::byte, kHelloBytes> out) noexcept;
-/// kCorrupt when it is no hello at all. A hello of another version decodes: only the meaning of the rest is unknown then.
-Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> in);
+inline constexpr size_t kHelloBytes = 40;  // of version 1, and enough to be refused
+std::vector<std::byte> encode(const Hello& hello);
+/// How long the hello is that begins with these bytes; 0 while that cannot be told.
+size_t hello_bytes(std::span<const std::byte> in) noexcept;
+/// From exactly hello_bytes(). kCorrupt when it is no hello at all. A hello of another version decodes: only the meaning of the rest is
+/// unknown then.
+Result<Hello> decode_hello(std::span<const std::byte> in);
 /// False when these first bytes of a connection, however few, cannot become a hello.
 bool may_be_hello(std::span<const std::byte> in) noexcept;
 

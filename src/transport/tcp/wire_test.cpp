@@ -20,17 +20,40 @@ std::vector<std::byte> head_of(const Header& header, std::vector<AddressRange> r
 Result<Header> header_of(const std::vector<std::byte>& head) { return decode_header(std::span(head).first<kHeaderBytes>()); }
 
 TEST(TcpWire, HelloComesBackAsItWas) {
-    const Hello hello{.version = 7, .lane = 3, .features = 5, .initiator = {11}, .target = {22}, .session = 33};
-    std::array<std::byte, kHelloBytes> bytes;
-    encode(hello, bytes);
-    EXPECT_EQ(decode_hello(bytes).value(), hello);
-    for (size_t i = 0; i <= bytes.size(); ++i) EXPECT_TRUE(may_be_hello(std::span(bytes).first(i)));
+    const SessionId one{.high = 1, .low = 2}, two{.high = 3, .low = 4};
+    for (const Hello& hello : {Hello{.lane = 3, .features = 5, .initiator = {11}, .target = {22}, .session = one, .ended = {two, one}},
+                               Hello{.initiator = {11}, .target = {22}, .session = one},
+                               Hello{.version = kNumberedSessions, .lane = 3, .features = 5, .initiator = {11}, .target = {22}, .number = 33},
+                               Hello{.version = 7, .lane = 3, .features = 5, .initiator = {11}, .target = {22}, .number = 33}}) {
+        const auto bytes = encode(hello);
+        EXPECT_EQ(hello_bytes(bytes), bytes.size());
+        for (size_t some = 0; some <= bytes.size(); ++some) EXPECT_TRUE(may_be_hello(std::span(bytes).first(some)));
+        for (size_t some = 0; some < kHelloBytes; ++some) EXPECT_EQ(hello_bytes(std::span(bytes).first(some)), 0u);
+        const auto back = decode_hello(bytes);
+        ASSERT_TRUE(back);
+        EXPECT_EQ(*back, hello);
+    }
+}
+
+TEST(TcpWire, TheVersionBeforeHasAHelloOfFortyBytesWithItsNumberAtTheEnd) {
+    const auto bytes = encode(Hello{.version = kNumberedSessions, .initiator = {1}, .target = {2}, .number = 0x0102030405060708});
+    ASSERT_EQ(bytes.size(), 40u);
+    EXPECT_EQ(bytes[32], std::byte{8});
+    EXPECT_EQ(bytes[39], std::byte{1});
+}
+
+TEST(TcpWire, AHelloNamesOnlySoManySessions) {
+    auto bytes = encode(Hello{.ended = std::vector<SessionId>(kEndedMax + 1)});
+    ASSERT_TRUE(decode_hello(bytes));
+    EXPECT_EQ(decode_hello(bytes)->ended.size(), kEndedMax);
+    bytes[49] = std::byte{1};
+    EXPECT_FALSE(decode_hello(std::span(bytes).first(hello_bytes(bytes))));
 }
 
 TEST(TcpWire, WhatIsNoHelloIsKnownByItsFirstByte) {
-    const std::string_view http = "GET / HTTP/1.1\r\nHost: example\r\n\r\n            ";
+    const std::string http = "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n";
     EXPECT_FALSE(may_be_hello(std::as_bytes(std::span(http)).first(1)));
-    EXPECT_EQ(decode_hello(std::as_bytes(std::span(http)).first<kHelloBytes>()).error().code(), Code::kCorrupt);
+    EXPECT_EQ(decode_hello(std::as_bytes(std::span(http)).first(kHelloBytes)).error().code(), Code::kCorrupt);
 }
 
 TEST(TcpWire, HelloReplyComesBackWithItsText) {

@@ -42,21 +42,41 @@ bool WorkQueue::push(Direction direction, std::span<const Slice> slices) {
     return true;
 }
 
+void Flight::begin(bool checked) {
+    out.start(checked && direction == Direction::kWrite);
+    local.clear();
+    remote.clear();
+    unseen.clear();
+    mapped = true;
+}
+
+void Flight::append(const Slice& slice, uint64_t from, uint64_t length) {
+    Pieces& places = direction == Direction::kWrite ? out.payload() : local;
+    places.append(slice.local + from, length);
+    if (slice.copier != nullptr && !shown) unseen.push_back({slice.copier, slice.local + from, length});
+    mapped = mapped && slice.region != nullptr;
+    // The peer judges the slice, not the part: it refuses all of it or nothing.
+    if (part) remote = {{.address = slice.remote, .length = slice.length}, {.address = slice.remote + from, .length = length}};
+    else if (!remote.empty() && remote.back().address + remote.back().length == slice.remote) remote.back().length += length;
+    else remote.push_back({.address = slice.remote, .length = length});
+}
+
+void Flight::build(bool checked) {
+    begin(checked);
+    if (part) return append(source.front(), offset, bytes);
+    for (const Slice& slice : source) append(slice, 0, slice.length);
+}
+
 void WorkQueue::take_whole_slices(Entry& entry, Flight& flight) {
-    Pieces& local = entry.direction == Direction::kWrite ? flight.out.payload() : flight.local;
     size_t taken = 0;
     for (; taken < entry.slices.size() && taken < kDescriptorsMax; ++taken) {
         const Slice& slice = entry.slices[taken];
         if (slice.completion != flight.completion || slice.length > kMessageBytes - flight.bytes) break;
-        local.append(slice.local, slice.length);
-        if (slice.copier != nullptr) flight.unseen.push_back({slice.copier, slice.local, slice.length});
-        if (!flight.remote.empty() && flight.remote.back().address + flight.remote.back().length == slice.remote)
-            flight.remote.back().length += slice.length;
-        else flight.remote.push_back({.address = slice.remote, .length = slice.length});
-        flight.mapped = flight.mapped && slice.region != nullptr;
+        flight.append(slice, 0, slice.length);
         flight.bytes += static_cast<uint32_t>(slice.length);
     }
     flight.operations = static_cast<uint32_t>(taken);
+    flight.source = entry.slices.first(taken);
     entry.slices = entry.slices.subspan(taken);
 }
 
@@ -67,13 +87,10 @@ void WorkQueue::take_part(Entry& entry, Flight& flight) {
     const uint64_t parts = (left + kMessageBytes - 1) / kMessageBytes;
     const uint64_t even = ((left + parts - 1) / parts + kPageBytes - 1) / kPageBytes * kPageBytes;
     const auto taken = static_cast<uint32_t>(std::min({left, even, uint64_t{kMessageBytes}}));
-    Pieces& local = entry.direction == Direction::kWrite ? flight.out.payload() : flight.local;
-    local.append(slice.local + entry.offset, taken);
-    if (slice.copier != nullptr) flight.unseen.push_back({slice.copier, slice.local + entry.offset, taken});
-    // The peer judges the slice, not the part: it refuses all of it or nothing.
     flight.part = true;
-    flight.remote = {{.address = slice.remote, .length = slice.length}, {.address = slice.remote + entry.offset, .length = taken}};
-    flight.mapped = slice.region != nullptr;
+    flight.append(slice, entry.offset, taken);
+    flight.source = entry.slices.first(1);
+    flight.offset = entry.offset;
     flight.bytes = taken;
     flight.operations = 1;
     if (taken < left) {
@@ -86,20 +103,32 @@ void WorkQueue::take_part(Entry& entry, Flight& flight) {
     }
 }
 
-bool WorkQueue::pull(Flight& flight, bool checked) {
+/// Ends what is left of the first slice if a part of it was cut and its completion has failed since: the whole was judged with the part, so
+/// there may be no end of refusals. True when it did.
+bool WorkQueue::drop_failed(FinishedList& finished) {
+    Entry& entry = entries_.front();
+    Completion* const completion = entry.slices.front().completion;
+    if (entry.offset == 0 || !completion->failed()) return false;
+    finished.fail(completion, 1, error(Code::kCancelled, "tcp: a part of it failed"));  // never seen: the first error stands
+    entry.slices = entry.slices.subspan(1);
+    entry.offset = 0;
+    if (entry.slices.empty()) entries_.pop_front();
+    count_.store(entries_.size(), std::memory_order_seq_cst);
+    return true;
+}
+
+bool WorkQueue::pull(Flight& flight, bool checked, FinishedList& finished) {
     if (empty()) return false;
     Lock lock(mutex_);
+    while (!entries_.empty() && drop_failed(finished)) continue;
     if (entries_.empty()) return false;
     Entry& entry = entries_.front();
-    flight.out.start(checked && entry.direction == Direction::kWrite);
     flight.direction = entry.direction;
     flight.completion = entry.slices.front().completion;
     flight.bytes = 0;
-    flight.mapped = true;
     flight.part = false;
-    flight.local.clear();
-    flight.remote.clear();
-    flight.unseen.clear();
+    flight.shown = false;
+    flight.begin(checked);
     if (entry.slices.front().length > kMessageBytes) take_part(entry, flight);
     else take_whole_slices(entry, flight);
     if (entry.slices.empty()) {

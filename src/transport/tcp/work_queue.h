@@ -48,7 +48,9 @@ private:
 struct Flight {
     uint64_t id = 0;
     Direction direction = Direction::kRead;
-    Completion* completion = nullptr;
+    Completion* completion = nullptr;  // null: nobody wants the answer any more
+    std::span<const Slice> source;     // what it was cut from: whole slices, or `bytes` bytes of one
+    uint64_t offset = 0;               // of the part, in its slice
     uint32_t operations = 0;
     uint32_t bytes = 0;
     bool mapped = false;               // every piece of local memory is registered, hence there, as far as we know
@@ -57,10 +59,19 @@ struct Flight {
     Pieces local;                      // kRead: where the answer goes
     std::vector<AddressRange> remote;  // used while building the request
     std::vector<Unseen> unseen;        // of what is moved
+    bool shown = false;                // they are seen: once is enough
 
-    void show() const noexcept {
+    /// Makes the request (without head) and the places of the answer anew, from the source.
+    void build(bool checked);
+    void show() noexcept {
         for (const Unseen& one : unseen) one.show();
+        shown = true;
     }
+
+private:
+    friend class WorkQueue;
+    void begin(bool checked);
+    void append(const Slice& slice, uint64_t from, uint64_t length);
 };
 
 /// The slices a peer has not yet begun to move. Holds spans of the callers' arrays, so it needs no limit. Submissions take turns,
@@ -70,8 +81,8 @@ public:
     /// False once closed.
     bool push(Direction direction, std::span<const Slice> slices);
     /// Cuts the next message: flight's direction, completion, operations, bytes, local memory (in out.payload() or local) and
-    /// remote. False when there is nothing.
-    bool pull(Flight& flight, bool checked);
+    /// remote. False when there is nothing. What is left of a slice of which a part has failed already is not cut, but ends here.
+    bool pull(Flight& flight, bool checked, FinishedList& finished);
     /// Takes back all slices of one completion and returns how many operations they were.
     uint32_t remove(const Completion& completion);
     /// Refuses further work and fails what is here.
@@ -89,6 +100,7 @@ private:
 
     static void take_whole_slices(Entry& entry, Flight& flight);
     static void take_part(Entry& entry, Flight& flight);
+    bool drop_failed(FinishedList& finished) MC_REQUIRES(mutex_);
 
     mutable Mutex mutex_;
     std::deque<Entry> entries_ MC_GUARDED_BY(mutex_);

@@ -22,20 +22,21 @@ protected:
     std::vector<std::byte> memory_ = std::vector<std::byte>(8 << 20);
     WorkQueue queue_;
     Flight flight_;
+    FinishedList finished_;
     Completion a_, b_;
 };
 
 TEST_F(TcpWorkQueue, MergesWhatIsAdjacentOnEachSideByItself) {
     const Slice slices[] = {slice(0, 1000, 10, a_), slice(10, 5000, 10, a_), slice(100, 5010, 10, a_)};
     ASSERT_TRUE(queue_.push(Direction::kRead, slices));
-    ASSERT_TRUE(queue_.pull(flight_, false));
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
     EXPECT_EQ(flight_.operations, 3u);
     EXPECT_EQ(flight_.bytes, 30u);
     EXPECT_EQ(local_of(flight_).size(), 2u);
     ASSERT_EQ(flight_.remote.size(), 2u);
     EXPECT_EQ(flight_.remote[1].address, 5000u);
     EXPECT_EQ(flight_.remote[1].length, 20u);
-    EXPECT_FALSE(queue_.pull(flight_, false));
+    EXPECT_FALSE(queue_.pull(flight_, false, finished_));
 }
 
 TEST_F(TcpWorkQueue, CutsALargeSliceIntoPartsThatNameTheWhole) {
@@ -44,7 +45,7 @@ TEST_F(TcpWorkQueue, CutsALargeSliceIntoPartsThatNameTheWhole) {
     ASSERT_TRUE(queue_.push(Direction::kWrite, {&one, 1}));
     uint64_t at = 0;
     uint32_t operations = 0;
-    while (queue_.pull(flight_, false)) {
+    while (queue_.pull(flight_, false, finished_)) {
         ASSERT_TRUE(flight_.part);
         ASSERT_EQ(flight_.remote.size(), 2u);
         EXPECT_EQ(flight_.remote[0].address, uint64_t{1} << 30);
@@ -65,7 +66,7 @@ TEST_F(TcpWorkQueue, NeverMixesCompletionsInOneMessage) {
     const Slice slices[] = {slice(0, 0, 10, a_), slice(10, 10, 10, b_), slice(20, 20, 10, a_)};
     ASSERT_TRUE(queue_.push(Direction::kRead, slices));
     for (const Completion* expected : {&a_, &b_, &a_}) {
-        ASSERT_TRUE(queue_.pull(flight_, false));
+        ASSERT_TRUE(queue_.pull(flight_, false, finished_));
         EXPECT_EQ(flight_.completion, expected);
         EXPECT_EQ(flight_.bytes, 10u);
     }
@@ -78,7 +79,7 @@ TEST_F(TcpWorkQueue, LimitsAMessageInBytesAndDescriptors) {
     many.push_back(slice(0, 1 << 24, 200, a_));
     ASSERT_TRUE(queue_.push(Direction::kRead, many));
     std::vector<uint32_t> bytes;
-    while (queue_.pull(flight_, false)) {
+    while (queue_.pull(flight_, false, finished_)) {
         EXPECT_LE(flight_.remote.size(), kDescriptorsMax);
         EXPECT_LE(flight_.bytes, kMessageBytes);
         bytes.push_back(flight_.bytes);
@@ -91,12 +92,12 @@ TEST_F(TcpWorkQueue, LetsASmallSubmissionPassALargeOne) {
     const Slice small = slice(0, 0, 10, b_);
     ASSERT_TRUE(queue_.push(Direction::kWrite, {&large, 1}));
     ASSERT_TRUE(queue_.push(Direction::kRead, {&small, 1}));
-    ASSERT_TRUE(queue_.pull(flight_, false));
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
     EXPECT_EQ(flight_.completion, &a_);
-    ASSERT_TRUE(queue_.pull(flight_, false));
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
     EXPECT_EQ(flight_.completion, &b_);
     EXPECT_EQ(flight_.direction, Direction::kRead);
-    ASSERT_TRUE(queue_.pull(flight_, false));
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
     EXPECT_EQ(flight_.completion, &a_);
     EXPECT_EQ(flight_.remote[1].address, kMessageBytes);
 }
@@ -104,10 +105,10 @@ TEST_F(TcpWorkQueue, LetsASmallSubmissionPassALargeOne) {
 TEST_F(TcpWorkQueue, RemovesOneCompletionFromTheMiddleOfASubmission) {
     const Slice slices[] = {slice(0, 0, 2 * kMessageBytes, a_), slice(0, 100, 10, b_), slice(0, 200, 10, a_), slice(0, 300, 10, b_)};
     ASSERT_TRUE(queue_.push(Direction::kRead, slices));
-    ASSERT_TRUE(queue_.pull(flight_, false));  // half of the first
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));  // half of the first
     EXPECT_EQ(queue_.remove(a_), 2u);          // its rest, and the third
     std::vector<uint64_t> left;
-    while (queue_.pull(flight_, false)) {
+    while (queue_.pull(flight_, false, finished_)) {
         EXPECT_EQ(flight_.completion, &b_);
         for (const AddressRange& range : flight_.remote) left.push_back(range.address);
     }
@@ -118,12 +119,12 @@ TEST_F(TcpWorkQueue, RemovesOneCompletionFromTheMiddleOfASubmission) {
 TEST_F(TcpWorkQueue, RemovingAnotherCompletionKeepsAHalfCutSliceWhereItWas) {
     const Slice slices[] = {slice(0, 0, 2 * kMessageBytes, a_), slice(0, 100, 10, b_)};
     ASSERT_TRUE(queue_.push(Direction::kRead, slices));
-    ASSERT_TRUE(queue_.pull(flight_, false));
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
     const uint64_t cut = flight_.bytes;
     EXPECT_EQ(queue_.remove(b_), 1u);
-    ASSERT_TRUE(queue_.pull(flight_, false));
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
     EXPECT_EQ(flight_.remote[1].address, cut);
-    EXPECT_FALSE(queue_.pull(flight_, false));
+    EXPECT_FALSE(queue_.pull(flight_, false, finished_));
 }
 
 TEST_F(TcpWorkQueue, CloseFailsWhatIsThereAndRefusesTheRest) {
@@ -136,7 +137,44 @@ TEST_F(TcpWorkQueue, CloseFailsWhatIsThereAndRefusesTheRest) {
     EXPECT_EQ(a_.result().error().code(), Code::kUnavailable);
     EXPECT_EQ(b_.result().error().code(), Code::kCancelled);
     EXPECT_FALSE(queue_.push(Direction::kRead, slices));
-    EXPECT_FALSE(queue_.pull(flight_, false));
+    EXPECT_FALSE(queue_.pull(flight_, false, finished_));
+}
+
+TEST_F(TcpWorkQueue, WhatIsLeftOfASliceWhosePartFailedIsNotCut) {
+    const Slice slices[] = {slice(0, 1 << 30, uint64_t{1} << 50, a_), slice(0, 1000, 10, b_)};
+    ASSERT_TRUE(queue_.push(Direction::kRead, {slices, 1}));
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
+    ASSERT_TRUE(queue_.push(Direction::kRead, {slices + 1, 1}));
+    a_.fail(Error(Code::kNotRegistered, "refused"), 2);
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
+    EXPECT_EQ(flight_.completion, &b_);
+    EXPECT_TRUE(queue_.empty());
+    finished_.deliver();
+    EXPECT_TRUE(a_.done());
+    EXPECT_EQ(a_.result().error().code(), Code::kNotRegistered);
+    b_.succeed(10);
+}
+
+TEST_F(TcpWorkQueue, AFlightIsBuiltAnewAsItWas) {
+    const Slice slices[] = {slice(0, 1000, 10, a_), slice(100, 5000, 10, a_), slice(0, 1 << 30, 3 * kMessageBytes, b_)};
+    ASSERT_TRUE(queue_.push(Direction::kWrite, slices));
+    FinishedList none;
+    while (queue_.pull(flight_, false, none)) {
+        const auto places = local_of(flight_);
+        const auto remote = flight_.remote;
+        flight_.out.payload().consume(7);
+        flight_.remote.clear();
+        flight_.build(true);
+        ASSERT_EQ(local_of(flight_).size(), places.size());
+        for (size_t i = 0; i < places.size(); ++i) {
+            EXPECT_EQ(local_of(flight_)[i].iov_base, places[i].iov_base);
+            EXPECT_EQ(local_of(flight_)[i].iov_len, places[i].iov_len);
+        }
+        ASSERT_EQ(flight_.remote.size(), remote.size());
+        for (size_t i = 0; i < remote.size(); ++i) EXPECT_EQ(flight_.remote[i].address, remote[i].address);
+        EXPECT_EQ(flight_.out.left(), flight_.bytes + kTrailerBytes);
+    }
 }
 
 }  // namespace

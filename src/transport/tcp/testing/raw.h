@@ -39,15 +39,24 @@ public:
     }
     bool send(const std::vector<std::byte>& bytes) { return send(bytes.data(), bytes.size()); }
     bool send(std::string_view text) { return send(text.data(), text.size()); }
-    bool send(const Hello& hello) {
-        std::array<std::byte, kHelloBytes> bytes;
-        encode(hello, bytes);
-        return send(bytes.data(), bytes.size());
-    }
+    bool send(const Hello& hello) { return send(encode(hello)); }
     bool receive(void* data, size_t size) {
         const bool received = net::receive_all(fd(), data, size, soon()).has_value();
         note_received(fd());
         return received;
+    }
+    std::optional<Hello> receive_hello() {
+        std::vector<std::byte> bytes;
+        size_t wanted = kHelloBytes;
+        while (bytes.size() < wanted) {
+            const size_t had = bytes.size();
+            bytes.resize(wanted);
+            if (!receive(bytes.data() + had, wanted - had)) return std::nullopt;
+            // What tells the length may be a few bytes further on.
+            wanted = std::max(hello_bytes(bytes), hello_bytes(bytes) == 0 ? bytes.size() + 1 : 0);
+        }
+        auto hello = decode_hello(bytes);
+        return hello ? std::optional(*hello) : std::nullopt;
     }
     std::optional<HelloReply> receive_reply() {
         std::array<std::byte, kHelloReplyBytes> bytes;
@@ -85,12 +94,24 @@ private:
 };
 
 /// An initiator by hand, greeted by `target`.
-inline Raw greeted(const Side& target, Incarnation initiator, uint64_t session, uint32_t features = 0) {
+inline Raw greeted(const Side& target, const Hello& hello) {
     Raw raw = Raw::to(target.port());
-    MC_CHECK(raw.send(Hello{.features = features, .initiator = initiator, .target = target.incarnation, .session = session}));
+    MC_CHECK(raw.send(hello));
     const auto reply = raw.receive_reply();
-    MC_CHECK(reply && reply->status == Status::kOk);
+    MC_CHECK(reply && reply->status == Status::kOk && reply->version == hello.version);
     return raw;
+}
+/// The same with a numbered session.
+inline Raw greeted(const Side& target, Incarnation initiator, uint64_t number, uint32_t features = 0) {
+    return greeted(target, {.version = kNumberedSessions,
+                            .features = features,
+                            .initiator = initiator,
+                            .target = target.incarnation,
+                            .number = number});
+}
+/// And with a session that has a name.
+inline Raw greeted(const Side& target, Incarnation initiator, SessionId session, std::vector<SessionId> ended = {}) {
+    return greeted(target, {.initiator = initiator, .target = target.incarnation, .session = session, .ended = std::move(ended)});
 }
 
 inline std::vector<std::byte> write_head(uint64_t id, uint64_t address, uint32_t length, bool checked = false) {
@@ -110,7 +131,7 @@ inline std::vector<std::byte> read_head(uint64_t id, uint64_t address, uint32_t 
 /// A target by hand: a listener, and a descriptor that leads to it.
 class FakeTarget {
 public:
-    FakeTarget() : listener_(*net::listen_in_range(20000, 30000, 16)) {}
+    explicit FakeTarget(uint16_t version = kVersion) : version_(version), listener_(*net::listen_in_range(20000, 30000, 64)) {}
 
     SegmentDescriptor descriptor() const {
         SegmentDescriptor made;
@@ -118,6 +139,7 @@ public:
         made.host = "127.0.0.1";
         made.incarnation = incarnation;
         made.endpoints["tcp"] = format_text("port={}", listener_.port);
+        if (version_ != kNumberedSessions) made.endpoints["tcp"] += format_text(";version={}", version_);
         return made;
     }
     Raw accept() {
@@ -129,17 +151,24 @@ public:
     /// Accepts and greets.
     Raw welcome(Hello* seen = nullptr, uint32_t features = 0) {
         Raw raw = accept();
-        std::array<std::byte, kHelloBytes> bytes;
-        MC_CHECK(raw.receive(bytes.data(), bytes.size()));
-        if (seen != nullptr) *seen = *decode_hello(bytes);
-        MC_CHECK(raw.send(encode(HelloReply{.features = features})));
+        const auto hello = raw.receive_hello();
+        MC_CHECK(hello.has_value());
+        if (seen != nullptr) *seen = *hello;
+        MC_CHECK(raw.send(encode(HelloReply{.version = hello->version, .features = features})));
         return raw;
+    }
+    /// How many wait to be accepted; takes them all.
+    int waiting() {
+        int count = 0;
+        while (net::Socket(::accept4(listener_.socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))) ++count;
+        return count;
     }
     void stop_listening() { listener_.socket.reset(); }
 
     const Incarnation incarnation = Incarnation::random();
 
 private:
+    const uint16_t version_;
     net::Listener listener_;
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp.h"
 #include "transport/testing/local_control.h"
 #include "transport/transport.h"
@@ -35,7 +36,7 @@ struct Side {
         made.endpoints["tcp"] = transport->endpoint();
         return made;
     }
-    uint16_t port() const { return static_cast<uint16_t>(std::stoi(transport->endpoint().substr(5))); }
+    uint16_t port() const { return parse_endpoint(transport->endpoint())->port; }
     std::unique_ptr<Peer> connect(const Side& target) {
         auto peer = transport->connect(target.descriptor(), Deadline::after(20s));
         MC_CHECK(peer.has_value());
