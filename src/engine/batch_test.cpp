@@ -55,6 +55,15 @@ TEST_F(BatchTest, WaitingEndsAtItsDeadlineAndCancelsNothing) {
     EXPECT_EQ(state(0), TransferState::kCompleted);
 }
 
+TEST_F(BatchTest, WhoAsksForTheStatusLetsThePeerWork) {
+    world.script.hold = true;
+    world.script.work_when_poked = true;
+    ASSERT_TRUE(submit({request(0)}));
+    const Deadline limit = Deadline::after(20s);
+    while (state(0) != TransferState::kCompleted && !limit.passed()) std::this_thread::yield();
+    EXPECT_EQ(state(0), TransferState::kCompleted);
+}
+
 TEST_F(BatchTest, AnEmptyBatchIsComplete) {
     EXPECT_EQ(batch->status().state, TransferState::kCompleted);
     ASSERT_TRUE(submit({}));

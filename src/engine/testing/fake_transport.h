@@ -23,6 +23,7 @@ struct FakeScript {
     /// Outcome of each slice; nothing set = copied.
     std::function<Result<>(const Slice&)> on_slice;
     bool hold = false;  // slices wait for release()
+    bool work_when_poked = false;
     std::vector<Slice> held;
     Direction held_direction = Direction::kRead;
     Stopped on_cancel = Stopped::kEverywhere;
@@ -75,6 +76,9 @@ public:
         }
         const std::vector<Slice> copy(slices.begin(), slices.end());  // the owner may free them while we still loop
         for (const Slice& slice : copy) finish_slice(script_, direction, slice);
+    }
+    void poke() override {
+        if (script_.work_when_poked) script_.release();
     }
     Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override {
         ++script_.cancels;
