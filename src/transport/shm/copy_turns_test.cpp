@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <optional>
 #include <thread>
 
@@ -13,71 +12,59 @@ namespace {
 constexpr uint64_t kBytes = 512 << 10;
 constexpr uint64_t kPlace = 7 * CopyTurns::kSharedBytes;
 
-TEST(CopyTurns, PayWhereThreadsAreSlowerTogether) {
+/// A round of copies that begin as far apart as given: those of the first trial, those of the second. Returns how many of the others wait.
+uint32_t run_round(CopyTurns::Place& place, Duration in_turns, Duration at_once) {
+    uint32_t waiting = 0;
+    Time now{};
+    for (uint32_t i = 0; i < CopyTurns::kRound; ++i) {
+        const bool waits = place.begin(place.entered.fetch_add(1), now);
+        if (i < CopyTurns::kTrial) EXPECT_TRUE(waits) << i;
+        else if (i < 2 * CopyTurns::kTrial) EXPECT_FALSE(waits) << i;
+        else waiting += waits ? 1 : 0;
+        now += i < CopyTurns::kTrial ? in_turns : at_once;
+    }
+    return waiting;
+}
+
+TEST(CopyTurns, AreTakenWhereThreadsAreSlowerTogether) {
     CopyTurns::Place place;
-    EXPECT_FALSE(CopyTurns::turns_pay(place));
-    CopyTurns::learn(place, 1, kBytes, 25us);
-    EXPECT_FALSE(CopyTurns::turns_pay(place));  // nobody knows yet what sharing costs
-    CopyTurns::learn(place, 4, kBytes, 160us);  // 40 us each
-    EXPECT_TRUE(CopyTurns::turns_pay(place));
+    EXPECT_EQ(run_round(place, 23us, 45us), CopyTurns::kRound - 2 * CopyTurns::kTrial);
 }
 
-TEST(CopyTurns, DoNotPayWhereThreadsDoNotMeet) {
+TEST(CopyTurns, AreNotTakenWhereThreadsDoNotMeet) {
     CopyTurns::Place place;
-    CopyTurns::learn(place, 1, kBytes, 15us);
-    CopyTurns::learn(place, 4, kBytes, 16us);
-    EXPECT_FALSE(CopyTurns::turns_pay(place));
+    EXPECT_EQ(run_round(place, 8us, 4us), 0U);
+    EXPECT_EQ(run_round(place, 25us, 25us), 0U);  // one thread alone
+    EXPECT_EQ(run_round(place, 25us, 27us), 0U);  // may be an accident
 }
 
-TEST(CopyTurns, ForgetWhatIsNoLongerTrue) {
+TEST(CopyTurns, AreJudgedAnewInEveryRound) {
     CopyTurns::Place place;
-    CopyTurns::learn(place, 1, kBytes, 25us);
-    CopyTurns::learn(place, 4, kBytes, 160us);
-    for (int i = 0; i < 32; ++i) CopyTurns::learn(place, 4, kBytes, 30us);  // the pages have become huge ones
-    EXPECT_FALSE(CopyTurns::turns_pay(place));
+    EXPECT_GT(run_round(place, 23us, 45us), 0U);
+    EXPECT_EQ(run_round(place, 8us, 4us), 0U);  // the pages have become huge ones
+    EXPECT_GT(run_round(place, 23us, 45us), 0U);
 }
 
-TEST(CopyTurns, BearOneCopyThatWasHeldUp) {
-    CopyTurns::Place place;
-    CopyTurns::learn(place, 1, kBytes, 15us);
-    for (int i = 0; i < 8; ++i) CopyTurns::learn(place, 2, kBytes, 16us);
-    CopyTurns::learn(place, 2, kBytes, 50ms);
-    EXPECT_FALSE(CopyTurns::turns_pay(place));
-}
-
-/// Where turns have been seen to pay.
-void make_them_pay(CopyTurns::Place& place) {
-    CopyTurns::learn(place, 1, kBytes, 25us);
-    CopyTurns::learn(place, 4, kBytes, 100ms);
-}
-
-TEST(CopyTurns, AreTakenOneAfterAnother) {
-    CopyTurns turns;
+TEST(CopyTurns, LetTwoInAtATime) {
+    CopyTurns turns;  // of which the first ones are a trial of turns
     CopyTurns::Place& place = turns.place_of(kPlace);
-    make_them_pay(place);
-    { const auto trial = turns.take(kPlace, kBytes, kBytes); }
-    std::atomic<bool> second{false};
     std::optional<CopyTurns::Turn> first(turns.take(kPlace, kBytes, kBytes));
-    std::thread other([&] {
-        const auto turn = turns.take(kPlace + 4096, kBytes, kBytes);
-        second.store(true);
-    });
+    const auto second = turns.take(kPlace + 4096, kBytes, kBytes);
+    std::thread third([&] { EXPECT_TRUE(turns.take(kPlace + 8192, kBytes, kBytes)); });
     while (place.entered.load() < 3) std::this_thread::yield();
     first.reset();
-    other.join();
-    EXPECT_TRUE(second.load());
-    EXPECT_EQ(place.inside.load(), 0U);
+    third.join();
+    EXPECT_EQ(place.inside.load(), 1U);
 }
 
-TEST(CopyTurns, NobodyWaitsForEver) {
+TEST(CopyTurns, LetNobodyWaitForEver) {
     CopyTurns turns;
-    make_them_pay(turns.place_of(kPlace));
-    const auto held = turns.take(kPlace, kBytes, kBytes);
+    const auto held = turns.take(kPlace, kBytes, kBytes), held_too = turns.take(kPlace, kBytes, kBytes);
     for (int i = 0; i < 4; ++i) EXPECT_TRUE(turns.take(kPlace + 4096, kBytes, kBytes));
-    EXPECT_EQ(turns.place_of(kPlace).inside.load(), 1U);
+    EXPECT_EQ(turns.place_of(kPlace).inside.load(), 2U);
 }
 
-TEST(CopyTurns, SmallCopiesAndThoseOverABorderTakeNone) {
+TEST(CopyTurns, AreNotForSmallCopiesAndThoseOverABorder) {
     CopyTurns turns;
     EXPECT_TRUE(turns.take(kPlace, kBytes, kBytes));
     EXPECT_FALSE(turns.take(kPlace, 4096, 4096));
