@@ -255,7 +255,8 @@ void TcpPeer::submit(Direction direction, std::span<const Slice> slices, Submit 
 // ---- waiting
 
 bool TcpPeer::start_driving() noexcept {
-    int drivers = drivers_.load(std::memory_order_relaxed);
+    // Pairs with stop_driving(): who is turned away has pushed its work before, so the last driver to leave sees it.
+    int drivers = drivers_.load(std::memory_order_seq_cst);
     while (drivers < initiator_.drivers_max)
         if (drivers_.compare_exchange_weak(drivers, drivers + 1, std::memory_order_seq_cst)) return true;
     return false;
@@ -263,11 +264,12 @@ bool TcpPeer::start_driving() noexcept {
 
 void TcpPeer::stop_driving() {
     if (drivers_.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
-    // Whatever is still outstanding belongs to others: the I/O threads take it until one of them drives.
+    // Whatever is still outstanding belongs to others: the I/O threads take it until one of them drives. What is still in the queue is in
+    // no lane yet, so that no I/O thread would hear of it, and who pushed it may sleep because we were driving.
     for (const auto& slot : slots_) {
         if (slot->wants.load(std::memory_order_seq_cst) == 0 && queue_.empty()) continue;
-        Lock lock(slot->mutex);
-        settle(*slot, Attention::kSomebody);
+        slot->mutex.lock();
+        step(*slot, queue_.empty() ? 0 : kLeaveBytes, Attention::kSomebody);
     }
 }
 
