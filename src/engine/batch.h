@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -65,9 +66,10 @@ private:
     const Deadline deadline_;
     Incarnation life_;  // of the peer; this and the next belong to who runs attempts
     Unfit unfit_;
-    std::vector<Slice> slices_;  // of all tasks; constant after start()
-    std::vector<Slice> again_;   // what a later attempt moves
-    Completion attempt_;         // parent of the tasks in the present attempt
+    std::vector<Slice> slices_;       // of all tasks; constant after start()
+    std::vector<Slice> again_;        // what a later attempt moves
+    Completion attempt_;              // parent of the tasks in the present attempt
+    std::atomic<int> submitting_{0};  // threads inside submit(); one attempt may fail and the next begin before it returns
 
     Mutex mutex_;
     std::condition_variable_any changed_;

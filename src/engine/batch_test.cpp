@@ -202,6 +202,24 @@ TEST_F(BatchTest, AnAttemptThatIsAboutToStartWhenItIsStoppedDoesNot) {
     EXPECT_FALSE(batch->busy());
 }
 
+TEST_F(BatchTest, WhatIsStoppedWhileItIsSubmittedIsCancelledAfterwards) {
+    ASSERT_TRUE(submit({request(0)}));  // connects
+    ASSERT_TRUE(batch->wait());
+    world.script.hold = true;
+    std::jthread canceller;
+    world.script.before_submit = [&] {
+        canceller = std::jthread([this] { batch->cancel(); });
+        // Time for a cancel that comes too early to show.
+        const Deadline patience = Deadline::after(50ms);
+        while (world.script.cancels == 0 && !patience.passed()) std::this_thread::yield();
+    };
+    ASSERT_TRUE(submit({request(1000)}));
+    EXPECT_TRUE(batch->wait(Deadline::after(60s)));
+    canceller.join();
+    EXPECT_EQ(state(1), TransferState::kCancelled);
+    EXPECT_EQ(world.script.cancels, 1);
+}
+
 TEST_F(BatchTest, AWriteStoppedBetweenAttemptsSaysWhetherItIsInDoubt) {
     for (const Stopped stopped : {Stopped::kEverywhere, Stopped::kRemoteInDoubt}) {
         std::latch connecting(1), go(1);

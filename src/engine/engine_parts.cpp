@@ -204,10 +204,7 @@ void EngineParts::close() {
     const Error reason(Code::kCancelled, "the engine is closed");
     // First everything that a caller may be waiting for ends; then the callers leave; then the threads.
     client->stop();
-    std::vector<std::shared_ptr<Link>> links;  // let go when all peers are told, so that we wait for all of them at once
-    sessions->for_each([&](const std::shared_ptr<Session>& session) {
-        for (auto& link : session->close(reason)) links.push_back(std::move(link));
-    });
+    auto links = sessions->close(reason);  // let go when all peers are told, so that we wait for all of them at once
     for (const auto& batch : batches.take_all()) batch->cancel();
     links.clear();
     gate.close();

@@ -13,6 +13,15 @@ Result<std::shared_ptr<Link>> LinkTable::better(const Link& current, Deadline de
     return find_or_connect(current.descriptor, current.rpc_address, {}, current.transport, deadline);
 }
 
+std::vector<std::shared_ptr<Link>> LinkTable::all() {
+    std::vector<std::shared_ptr<Link>> held;
+    Lock lock(mutex_);
+    for (const auto& [incarnation, life] : lives_)
+        for (const auto& weak : life.links)
+            if (auto link = weak.lock()) held.push_back(std::move(link));
+    return held;
+}
+
 std::shared_ptr<Link> LinkTable::find(const Life& life, const Unfit& unfit, const Transport* better_than) const {
     std::shared_ptr<Link> best;
     const auto rank = [](const Transport* transport) { return transport->capabilities().rank; };

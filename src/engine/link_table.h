@@ -22,6 +22,8 @@ public:
     /// A link to this life that works, without the transports in `unfit`: the nearest that somebody has, or a new one. Connects once for all
     /// that wait.
     Result<std::shared_ptr<Link>> get(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit, Deadline deadline);
+    /// All that somebody still holds.
+    std::vector<std::shared_ptr<Link>> all();
     /// One over a nearer transport than that of `current`.
     Result<std::shared_ptr<Link>> better(const Link& current, Deadline deadline);
 

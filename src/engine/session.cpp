@@ -258,17 +258,13 @@ void Session::look_after(Time now) {
     looked_after_ = false;
 }
 
-std::vector<std::shared_ptr<Link>> Session::close(const Error& reason) {
-    std::vector<std::shared_ptr<Link>> closing;
-    {
-        Lock lock(mutex_);
-        closed_ = true;
-        for (auto* const held : {&link_, &spare_})
-            if (*held) closing.push_back(std::move(*held));
-        changed_.notify_all();
-    }
-    for (const auto& link : closing) link->peer->close(reason);
-    return closing;
+void Session::close() {
+    std::shared_ptr<Link> link, spare;  // let go outside the lock
+    Lock lock(mutex_);
+    closed_ = true;
+    link = std::move(link_);
+    spare = std::move(spare_);
+    changed_.notify_all();
 }
 
 Time Session::unused_since(bool& dealt) {
@@ -312,6 +308,15 @@ void SessionTable::for_each(const std::function<void(const std::shared_ptr<Sessi
         for (const auto& [name, session] : by_name_) all.push_back(session);
     }
     for (const auto& session : all) visit(session);
+}
+
+std::vector<std::shared_ptr<Link>> SessionTable::close(const Error& reason) {
+    // Also those that no session has any more, because it found a better one or asked anew: somebody may wait on them.
+    auto links = links_.all();
+    for_each([](const std::shared_ptr<Session>& session) { session->close(); });
+    for (auto& late : links_.all()) links.push_back(std::move(late));
+    for (const auto& link : links) link->peer->close(reason);
+    return links;
 }
 
 void SessionTable::forget_unused(Time now) {

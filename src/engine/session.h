@@ -79,8 +79,8 @@ public:
     /// Tries the transports that are nearer than that of the link, if it is time. The next try comes after twice as long, up to a minute; a
     /// link that held for longer than that starts anew. Transfers in flight finish on the old link.
     void improve(Time now);
-    /// Breaks the links for good. Who lets go of the result may have to wait a moment for the peer.
-    std::vector<std::shared_ptr<Link>> close(const Error& reason);
+    /// There is no link any more, for good.
+    void close();
     /// Since when nobody has used it and there is no link, seen at a sweep; Time::max() if that is not so. `dealt`: somebody once did.
     Time unused_since(bool& dealt);
 
@@ -138,6 +138,8 @@ public:
     /// Gives it an id for good. The first one asked for (our own) is 0.
     SegmentId id_of(const std::shared_ptr<Session>& session);
     void for_each(const std::function<void(const std::shared_ptr<Session>&)>& visit) const;
+    /// Closes all of them, and breaks every link that somebody holds. Who lets go of the result may have to wait a moment for the peers.
+    std::vector<std::shared_ptr<Link>> close(const Error& reason);
     /// Forgets those that are of no use any more. After their sweep().
     void forget_unused(Time now);
     size_t size() const;

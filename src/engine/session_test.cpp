@@ -224,7 +224,7 @@ TEST(Session, AfterCloseThereIsNoLink) {
     FakeWorld world;
     Session& session = world.session("peer");
     const auto link = *session.link(Deadline::after(10s));
-    session.close(Error(Code::kCancelled, "closing"));
+    EXPECT_FALSE(world.sessions->close(Error(Code::kCancelled, "closing")).empty());
     EXPECT_FALSE(link->peer->usable());
     EXPECT_EQ(session.link(Deadline::after(10s)).error().code(), Code::kUnavailable);
 }
@@ -359,6 +359,19 @@ TEST(SessionTable, GivesTheSameSessionForTheSameName) {
     EXPECT_EQ(world.sessions->get(99).error().code(), Code::kNotFound);
     EXPECT_EQ(world.sessions->get("").error().code(), Code::kInvalidArgument);
     EXPECT_EQ(world.sessions->get(std::string(1000, 'x')).error().code(), Code::kInvalidArgument);
+}
+
+TEST(SessionTable, ClosesAlsoLinksThatOnlyATransferStillHolds) {
+    TwoWays ways;
+    SessionTable sessions(ways, *ways.router, {});
+    const auto session = *sessions.get("peer");
+    ways.near_is(Code::kUnavailable);
+    const auto held = *session->link(Deadline::after(10s));
+    ways.near_is({});
+    session->improve(session->improvable_at());
+    EXPECT_NE(*session->link(Deadline::after(10s)), held);
+    sessions.close(Error(Code::kCancelled, "closing"));
+    EXPECT_FALSE(held->peer->usable());
 }
 
 TEST(SessionTable, NamesThatLeadNowhereAreForgottenUnlessTheirIdIsKnown) {

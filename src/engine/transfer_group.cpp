@@ -87,9 +87,12 @@ void TransferGroup::run_attempt(Result<std::shared_ptr<Link>> link, const Error&
         keep = batch_;
         started_ = Clock::now();
         slices = ready_tasks();
+        submitting_.fetch_add(1, std::memory_order_relaxed);
     }
     begin_attempt(slices);
     (*link)->peer->submit(direction_, slices, Submit::kLeave);
+    submitting_.fetch_sub(1, std::memory_order_release);
+    submitting_.notify_all();
 }
 
 void TransferGroup::help(Deadline deadline) {
@@ -162,6 +165,8 @@ void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
                 if (!task.completion.done()) running.push_back(&task.completion);
         }
     }
+    // A peer cannot cancel what it has not got yet.
+    for (int now = 0; (now = submitting_.load(std::memory_order_acquire)) > 0;) submitting_.wait(now, std::memory_order_acquire);
     const Error reason(code, std::string(why));
     Stopped stopped = Stopped::kEverywhere;
     for (Completion* const completion : running)

@@ -27,7 +27,7 @@ struct FakeScript {
     std::vector<Slice> held;
     Direction held_direction = Direction::kRead;
     Stopped on_cancel = Stopped::kEverywhere;
-    std::function<void()> before_cancel;
+    std::function<void()> before_submit, before_cancel;
     std::set<Time> cancel_deadlines;
     std::function<void()> on_peer_end;
     std::atomic<int> connects{0}, submits{0}, cancels{0}, registrations{0}, revocations{0};
@@ -66,6 +66,7 @@ public:
 
     void submit(Direction direction, std::span<const Slice> slices, Submit) override {
         ++script_.submits;
+        if (script_.before_submit) script_.before_submit();
         {
             Lock lock(script_.mutex);
             if (script_.hold) {
