@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/flags_client.h"
+#include "apps/common/stop_signals.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/thread.h"
 #include "base/thread_annotations.h"
 #include "base/version.h"
 #include "net/address.h"
-#include "stop_signals.h"
 #include "store/client/store_client.h"
-#include "store/service/flags_client.h"
 
 namespace {
 

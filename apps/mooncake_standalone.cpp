@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/config_file.h"
+#include "apps/common/flags_master.h"
+#include "apps/common/master_program.h"
+#include "apps/common/stop_signals.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/version.h"
-#include "stop_signals.h"
 #include "store/client/store_client.h"
-#include "store/service/config_file.h"
-#include "store/service/flags_master.h"
-#include "store/service/master_program.h"
 
 namespace {
 

@@ -301,7 +301,8 @@ class MooncakeDistributedStore:
                                            all_sizes: Sequence[Sequence[int]], all_dst_offsets: Sequence[Sequence[int]]) -> list[int]:
         """Writes parts of values whose session is open. Returns per key the bytes moved or a code."""
     def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
-        """Waits for the parts on their way and makes the values readable. Returns a list of codes."""
+        """Waits for the parts on their way and makes the values readable. Returns a list of codes: -700: some bytes were never written, and
+        nothing is stored, since what lay there before would be read as part of the value; write gaps, too."""
     def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
         """Waits for the parts on their way and gives the space back. Returns a list of codes."""
     def mount_segment(self, path: str, size: int, offset: int = 0, protocol: str = "tcp", location: str = "") -> dict[str, Any]:

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "net/http_url.h"
-#include "store/service/http_admin.h"
+#include "store/admin/http_admin.h"
 
 namespace {
 

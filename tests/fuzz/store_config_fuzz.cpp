@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "store/service/config_file.h"
-#include "store/service/config_quotas.h"
+#include "apps/common/config_file.h"
+#include "store/admin/config_quotas.h"
 
 /// The bytes are a configuration file and a policy of quotas.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

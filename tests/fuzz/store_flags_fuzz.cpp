@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "store/service/flags_client.h"
-#include "store/service/flags_master.h"
+#include "apps/common/flags_client.h"
+#include "apps/common/flags_master.h"
 
 /// The bytes are a command line with one word per line, of the master (whose configuration file they are, too) and of a node.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

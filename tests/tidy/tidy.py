@@ -22,6 +22,7 @@ RANKS = (
     ("engine", "kvplan", "store/allocation", "store/protocol"),
     ("store/tier", "store/node", "store/master", "conductor"),
     ("store/client", "store/service"),
+    ("store/admin",),
     ("capi", "store_capi", "apps", "python", "include"),
 )
 RANK_OF = {layer: rank for rank, layers in enumerate(RANKS) for layer in layers}

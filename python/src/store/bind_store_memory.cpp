@@ -106,7 +106,9 @@ void bind_parts(StoreClass& store) {
              "all_dst_offsets"_a, "Writes parts of values whose session is open. Returns per key the bytes moved or a code.")
         .def(
             "batch_put_session_end", [](DistributedStore& self, nb::handle keys) { return self.close_writes(keys, false); }, "keys"_a,
-            "Waits for the parts on their way and makes the values readable. Returns a list of codes.")
+            "Waits for the parts on their way and makes the values readable. Returns a list of codes: -700: some bytes were never written, "
+            "and\n"
+            "nothing is stored, since what lay there before would be read as part of the value; write gaps, too.")
         .def(
             "batch_put_session_revoke", [](DistributedStore& self, nb::handle keys) { return self.close_writes(keys, true); }, "keys"_a,
             "Waits for the parts on their way and gives the space back. Returns a list of codes.");

@@ -10,9 +10,9 @@
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/put_start.h"
 #include "store/protocol/joined_replies.h"
-#include "store/service/admin_views.h"
-#include "store/service/config_quotas.h"
 #include "store/service/master_calls.h"
+#include "store/service/remove_in_parts.h"
+#include "store/service/tenant_name.h"
 
 namespace mooncake::store {
 
@@ -69,7 +69,8 @@ void MasterCalls::attach_objects(rpc::Server& server) {
     server.handle(rpc::Method::kStorePutEnd, handler("put_end", decode_put_end_request, &MasterCalls::put_end));
     server.handle(rpc::Method::kStorePutRevoke, handler("put_revoke", decode_put_revoke_request, &MasterCalls::put_revoke));
     server.handle(rpc::Method::kStoreRemove, handler("remove", decode_remove_request, &MasterCalls::remove));
-    server.handle(rpc::Method::kStoreRemoveMatching, handler("remove_matching", decode_remove_matching_request, &MasterCalls::remove_matching));
+    server.handle(rpc::Method::kStoreRemoveMatching,
+                  handler("remove_matching", decode_remove_matching_request, &MasterCalls::remove_matching));
     server.handle(rpc::Method::kStoreReplicaClear, handler("replica_clear", decode_replica_clear_request, &MasterCalls::replica_clear));
 }
 

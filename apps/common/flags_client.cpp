@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/common/flags_client.h"
+
+namespace mooncake::store {
+
+void add_client_flags(FlagSet& set, ClientFlags& f) {
+    set.add(
+        {.name = "host", .target = &f.host, .help = "address that others reach this node at, or address:port; 0.0.0.0: found by itself"});
+    set.add({.name = "port", .target = &f.port, .help = "for processes of this host that share its memory", .built = false, .max = 65535});
+    set.add({.name = "metadata_server", .target = &f.metadata_server, .help = "where engines find each other, or P2PHANDSHAKE"});
+    set.add({.name = "master_server_address", .target = &f.master_server_address, .help = "host:port of mooncake_master"});
+    set.add({.name = "protocol", .target = &f.protocol, .help = "how data moves"});
+    set.add({.name = "device_names", .target = &f.device_names, .help = "only these NICs, separated by commas"});
+    set.add({.name = "global_segment_size", .target = &f.global_segment_size, .help = "memory lent to the pool"});
+    set.add({.name = "local_buffer_size", .target = &f.local_buffer_size, .help = "memory to stage values in"});
+    set.add({.name = "threads", .target = set.spare(int64_t{1}), .help = "for --port", .built = false, .min = 1, .max = 1024});
+    set.add({.name = "tenant_id", .target = &f.tenant_id, .help = "whose values it handles"});
+    set.add({.name = "enable_offload", .target = set.spare(false), .help = "keep values on SSDs as well", .built = false});
+    set.add({.name = "start_offload_rpc_server", .target = set.spare(true), .help = "serve values from there", .built = false});
+    set.add({.name = "enable_http_server", .target = &f.enable_http_server, .help = "serve /metrics, /metrics/summary and /health"});
+    set.add({.name = "http_port", .target = &f.http_port, .help = "port for that", .min = 1, .max = 65535});
+    set.add({.name = "use_mmap_arena_allocator", .target = set.spare(false), .help = "accepted, means nothing"});
+    set.add({.name = "mmap_arena_pool_size", .target = set.spare(std::string_view("8 GB")), .help = "accepted, means nothing"});
+    add_log_flags(set, f.log);
+}
+
+Result<ClientFlags> parse_client_flags(std::span<const std::string> arguments) {
+    ClientFlags flags;
+    FlagSet set;
+    add_client_flags(set, flags);
+    MC_ASSIGN_OR_RETURN(const auto assignments, set.split(arguments));
+    for (const auto& [name, text] : assignments) MC_RETURN_IF_ERROR(set.set(name, text));
+    std::string names;
+    for (const std::string_view name : set.set_in_vain()) names += format_text("{}--{}", names.empty() ? "" : ", ", name);
+    if (!names.empty()) flags.warnings.push_back(format_text("not built yet, without effect: {}", names));
+    return flags;
+}
+
+std::string client_help() {
+    ClientFlags flags;
+    FlagSet set;
+    add_client_flags(set, flags);
+    return "mooncake_client: lends the memory of this host to the pool\n\nFlags (-x=y, --x y, --nox):\n" + set.help();
+}
+
+}  // namespace mooncake::store
