@@ -76,6 +76,8 @@ struct ClientCore {
     bool pause(Duration time);
     /// What a call answers whose question to the master failed.
     StoreCode code_of(const Error& error) const;
+    /// Of a write whose right ended before its bytes had moved: kTransferFail if it is worth beginning again.
+    StoreCode lost_code() const { return fence.mark().epoch != 0 ? StoreCode::kTransferFail : StoreCode::kRpcFail; }
 
     /// The segment could not be read or written: others are preferred for a while, and nothing that relies on it is promised any more.
     /// Errors that are not the segment's (memory that is not there, here or any more over there; stopped by us) change nothing.

@@ -85,6 +85,7 @@ private:
 
     void keys_changed(const std::vector<KeyChanged>& keys) override;
     void all_keys_changed() override;
+    void master_answered(BootTime good_until) override { core_->fence.renew(good_until); }
     void master_lost() override;
     void master_found(uint64_t epoch) override;
     void copy_ordered(const CopyOrder& order) override;

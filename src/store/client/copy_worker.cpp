@@ -12,7 +12,7 @@ CopyWorker::CopyWorker(ClientCore& core)
     : core_(core), thread_(start_thread("mc-store-copy", [this](const std::stop_token& stop) { run(stop); })) {}
 
 void CopyWorker::add(CopyOrder order) {
-    const uint64_t epoch = core_.fence.epoch();
+    const WriteFence::Mark asked = core_.fence.mark();
     {
         Lock lock(mutex_);
         if (queue_.size() >= kQueueMax) {
@@ -26,7 +26,7 @@ void CopyWorker::add(CopyOrder order) {
             seen_.erase(seen_order_.front());
             seen_order_.pop_front();
         }
-        queue_.push_back({.order = std::move(order), .epoch = epoch, .again = !fresh});
+        queue_.push_back({.order = std::move(order), .asked = asked, .again = !fresh});
     }
     changed_.notify_one();
 }
@@ -73,8 +73,8 @@ void CopyWorker::report(const TaskId& task, const Outcome& outcome) {
 
 StoreCode CopyWorker::copy(const Job& job, std::string& message) {
     const CopyOrder& order = job.order;
-    const uint64_t epoch = job.epoch;
-    const auto pass = core_.fence.enter(epoch);
+    const auto pass = core_.fence.enter(job.asked);
+    const uint64_t epoch = pass.epoch();
     if (!pass) {
         message = "the master was lost";
         return StoreCode::kUnavailableInCurrentStatus;
@@ -95,7 +95,7 @@ StoreCode CopyWorker::copy(const Job& job, std::string& message) {
             return StoreCode::kChecksumMismatch;
         }
     }
-    WriteMoves moves(core_);
+    WriteMoves moves(core_, pass);
     for (const ReplicaLocation& target : order.targets) {
         if (moves.add(0, epoch, target, 0, bytes, length)) continue;
         message = "a target is not known";

@@ -38,7 +38,7 @@ private:
     /// An order counts only under the master that gave it: another numbers segments otherwise.
     struct Job {
         CopyOrder order;
-        uint64_t epoch = 0;
+        WriteFence::Mark asked;
         bool again = false;  // only its outcome is asked for
     };
     void carry_out(const Job& job);

@@ -66,11 +66,11 @@ void Mover::run(Direction direction, std::span<Move> moves, const std::function<
 }
 
 void Mover::run_here(Direction direction, Move& move) {
-    if (stopped(direction)) {
+    if (move.trial != Duration::zero() && !reach(move, Clock::now() + move.patience)) return;
+    if (stopped(direction, move)) {
         move.outcome = stopped_error();
         return;
     }
-    if (move.trial != Duration::zero() && !reach(move, Clock::now() + move.patience)) return;
     move.begun = true;
     auto moved = engine_.transfer(move.segment->spec.endpoint, direction, move.blocks, Deadline::after(move.patience));
     if (!moved) move.outcome = Unexpected(std::move(moved).error());
@@ -88,6 +88,10 @@ std::optional<Mover::Running> Mover::start(Direction direction, Move& move) {
     const Time give_up = Clock::now() + move.patience;
     // submit() would wait for a connection as long as the engine likes, not as long as we do.
     if (!reach(move, give_up)) return std::nullopt;
+    if (stopped(direction, move)) {
+        move.outcome = stopped_error();
+        return std::nullopt;
+    }
     move.begun = true;
     auto batch = engine_.submit(move.segment->spec.endpoint, direction, move.blocks);
     if (!batch) {
@@ -116,7 +120,8 @@ void Mover::finish(const Running& running, Direction direction) {
                                            : status->error);
 }
 
-bool Mover::stopped(Direction direction) const {
+bool Mover::stopped(Direction direction, const Move& move) const {
+    if (move.right != nullptr && !move.right->holds()) return true;
     Lock lock(mutex_);
     return all_stopped_ || (writes_stopped_ && direction == Direction::kWrite);
 }

@@ -15,6 +15,7 @@
 #include "base/thread_annotations.h"
 #include "base/time.h"
 #include "engine/engine.h"
+#include "store/client/write_fence.h"
 #include "store/node/segment_directory.h"
 
 namespace mooncake::store {
@@ -26,6 +27,7 @@ struct Move {
     uint64_t bytes = 0;
     Duration patience{0};  // given up, and stopped, after that
     Duration trial{0};     // not zero: who does not answer within this is not sent anything
+    const WriteFence::Pass* right = nullptr;  // of a planned write: it does not begin unless this holds
     Result<> outcome;
     bool begun = false;  // bytes of it may have left
 };
@@ -75,7 +77,7 @@ private:
     void finish(const Running& running, Direction direction);
     Result<> enlist(Direction direction, BatchId batch);
     void delist(Direction direction, BatchId batch);
-    bool stopped(Direction direction) const;
+    bool stopped(Direction direction, const Move& move) const;
     void note(const Move& move);
 
     Engine& engine_;

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "store/client/testing/pool.h"
+#include "store/master/ops/segment_ops.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store::testing {
@@ -246,6 +247,33 @@ TEST_F(WriteSessionsTest, NeedArgumentsThatMakeSense) {
     EXPECT_EQ(end(*node, "k"), StoreCode::kInvalidParams);
     const std::vector<StoreClient::Reservation> twice = {{.key = "t", .length = 1}, {.key = "t", .length = 1}};
     EXPECT_EQ(node->open_writes(twice, {}), (std::vector{StoreCode::kOk, StoreCode::kInvalidParams}));
+}
+
+TEST_F(WriteSessionsTest, EndWhenTheMasterHasGivenTheClientUp) {
+    const auto node = client(), writer = requester();
+    auto value = pattern(100'000, 1);
+    ASSERT_EQ(open(*writer, "k", value.size()), StoreCode::kOk);
+    ASSERT_EQ(write(*writer, "k", 0, value.data(), 50'000), 50'000);
+    const int joins = master().calls("remount");
+    master().act([&](Transaction& t, Time now) { end_client(t, t.state().clients().find(writer->id()), ClientEnd::kSilent, now); });
+    ASSERT_TRUE(eventually([&] { return master().calls("remount") > joins && writer->master_reachable(); })) << "the same one, again";
+    EXPECT_EQ(write(*writer, "k", 50'000, value.data() + 50'000, 50'000), static_cast<int64_t>(StoreCode::kRpcFail))
+        << "what it had reserved may be somebody else's";
+    EXPECT_NE(end(*writer, "k"), StoreCode::kOk);
+    EXPECT_EQ(put(*writer, "k", value), StoreCode::kOk);
+    EXPECT_TRUE(holds(*node, "k", value));
+}
+
+TEST_F(WriteSessionsTest, WriteNothingOnceTheirTimeIsOver) {
+    options_.put_release_timeout = 2s;
+    const auto node = client(), writer = requester();
+    auto value = pattern(1000, 1);
+    ASSERT_EQ(open(*writer, "k", value.size()), StoreCode::kOk);
+    int64_t written = 0;
+    ASSERT_TRUE(eventually([&] { return (written = write(*writer, "k", 0, value.data(), value.size())) != 1000; }));
+    EXPECT_EQ(written, static_cast<int64_t>(StoreCode::kObjectNotFound));
+    EXPECT_NE(end(*writer, "k"), StoreCode::kOk);
+    EXPECT_EQ(exists(*node, "k"), 0);
 }
 
 TEST(CoverageTest, KnowsWhenEveryByteWasWritten) {

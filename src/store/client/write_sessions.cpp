@@ -45,25 +45,50 @@ std::vector<StoreCode> WriteSessions::open(std::span<const StoreClient::Reservat
     }
     if (items.empty()) return codes;
     const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
-    const auto reply = start_writes(core_, items, config, false, request_id, core_.directory.unreachable(Clock::now()));
-    Lock lock(mutex_);
-    for (size_t n = 0; n < items.size(); ++n) {
-        StoreCode& code = codes[where[n]];
-        code = reply ? reply->items[n].code : core_.code_of(reply.error());
-        if (code == StoreCode::kReplicaIsNotReady) code = StoreCode::kObjectAlreadyExists;  // somebody else is at it
-        if (code != StoreCode::kOk) continue;
-        auto session = std::make_shared<Session>();
-        session->key = items[n].key;
-        session->epoch = reply->epoch;
-        session->generation = reply->items[n].generation;
-        session->request_id = request_id;
-        session->length = items[n].length;
-        for (uint32_t r = 0; r < reply->items[n].replica_count; ++r)
-            session->replicas.push_back(reply->replicas[reply->items[n].first_replica + r]);
-        session->hashes.resize(chunk_count(items[n].length));
-        open_.insert_or_assign(session->key, std::move(session));
-    }
+    const auto started = start_writes(core_, items, config, false, request_id, core_.directory.unreachable(Clock::now()));
+    std::vector<StoreCode> outcome(items.size());
+    if (started) adopt(*started, items, request_id, outcome);
+    else std::fill(outcome.begin(), outcome.end(), core_.code_of(started.error()));
+    for (size_t n = 0; n < items.size(); ++n) codes[where[n]] = outcome[n];
     return codes;
+}
+
+void WriteSessions::adopt(const StartedWrites& started, std::span<const PutItem> items, uint64_t request_id, std::span<StoreCode> codes) {
+    const PutStartReply& reply = started.reply;
+    const auto right = started.enter(core_);
+    std::vector<WriteEnd> lost;
+    {
+        Lock lock(mutex_);
+        for (size_t n = 0; n < items.size(); ++n) {
+            codes[n] = reply.items[n].code;
+            if (codes[n] == StoreCode::kReplicaIsNotReady) codes[n] = StoreCode::kObjectAlreadyExists;  // somebody else is at it
+            if (codes[n] != StoreCode::kOk) continue;
+            if (!right) {
+                codes[n] = StoreCode::kRpcFail;
+                lost.push_back({.key = items[n].key, .generation = reply.items[n].generation, .code = codes[n]});
+                continue;
+            }
+            auto session = std::make_shared<Session>();
+            session->key = items[n].key;
+            session->epoch = reply.epoch;
+            session->generation = reply.items[n].generation;
+            session->request_id = request_id;
+            session->length = items[n].length;
+            session->turn = right.turn();
+            session->until = started.until;
+            const auto replicas = std::span(reply.replicas).subspan(reply.items[n].first_replica, reply.items[n].replica_count);
+            session->replicas.assign(replicas.begin(), replicas.end());
+            session->hashes.resize(chunk_count(items[n].length));
+            open_.insert_or_assign(session->key, std::move(session));
+        }
+    }
+    end_writes(core_, lost, request_id);
+}
+
+StoreCode WriteSessions::check(const Session& session, const WriteFence::Pass& right) {
+    if (!right || session.turn != right.turn()) return StoreCode::kRpcFail;  // its master was lost in between
+    if (BootClock::now() >= session.until) return StoreCode::kObjectNotFound;  // nor does its master know it any more
+    return StoreCode::kOk;
 }
 
 WriteSessions::Handle WriteSessions::begin(const PartToWrite& part) {
@@ -97,17 +122,17 @@ void WriteSessions::finish(Session& session, const PartToWrite& part, bool writt
 std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
     std::vector<int64_t> results(parts.size());
     std::vector<Handle> sessions(parts.size());
-    WriteMoves moves(core_);
-    const uint64_t epoch = core_.fence.epoch();
-    const auto pass = core_.fence.enter(epoch);
+    const auto right = core_.fence.enter();
+    WriteMoves moves(core_, right);
     for (uint32_t i = 0; i < parts.size(); ++i) {
         sessions[i] = begin(parts[i]);
         results[i] = sessions[i] ? static_cast<int64_t>(parts[i].from.length) : static_cast<int64_t>(StoreCode::kInvalidParams);
         if (!sessions[i]) continue;
-        bool added = pass && sessions[i]->epoch == epoch;
-        if (!added) results[i] = static_cast<int64_t>(StoreCode::kRpcFail);
+        const StoreCode code = check(*sessions[i], right);
+        bool added = code == StoreCode::kOk;
+        if (!added) results[i] = static_cast<int64_t>(code);
         for (size_t r = 0; added && r < sessions[i]->replicas.size() && parts[i].from.length > 0; ++r) {
-            added = moves.add(i, epoch, sessions[i]->replicas[r], parts[i].offset, parts[i].from.data, parts[i].from.length);
+            added = moves.add(i, right.epoch(), sessions[i]->replicas[r], parts[i].offset, parts[i].from.data, parts[i].from.length);
             if (!added) results[i] = static_cast<int64_t>(StoreCode::kTransferFail);
         }
     }
@@ -194,19 +219,18 @@ void WriteSessions::complete_hashes(std::span<Closing> closing) {
 }
 
 void WriteSessions::write_tables(std::span<Closing> closing) {
-    const uint64_t epoch = core_.fence.epoch();
-    const auto pass = core_.fence.enter(epoch);
-    WriteMoves moves(core_);
+    const auto right = core_.fence.enter();
+    WriteMoves moves(core_, right);
     for (uint32_t i = 0; i < closing.size(); ++i) {
         Closing& one = closing[i];
         if (one.code != StoreCode::kOk) continue;
         const Session& session = *one.session;
         const auto table = std::as_bytes(std::span(session.hashes));
         one.checksum = session.hashes.size() == 1 ? session.hashes[0] : hash_table(session.hashes);
-        if (!pass || session.epoch != epoch) one.code = StoreCode::kRpcFail;
+        one.code = check(session, right);
         if (session.hashes.size() == 1) continue;
         for (size_t r = 0; one.code == StoreCode::kOk && r < session.replicas.size(); ++r)
-            if (!moves.add(i, epoch, session.replicas[r], session.length, table.data(), table.size())) one.code = StoreCode::kTransferFail;
+            if (!moves.add(i, right.epoch(), session.replicas[r], session.length, table.data(), table.size())) one.code = StoreCode::kTransferFail;
     }
     for (const WriteMoves::Failure& failure : moves.run()) {
         closing[failure.item].code = StoreCode::kTransferFail;
@@ -224,6 +248,7 @@ std::vector<StoreCode> WriteSessions::close(std::span<const std::string_view> ke
         StoreCode code = StoreCode::kOk;
         if (!revoke && session->failed) code = StoreCode::kTransferFail;
         else if (!revoke && !session->coverage.covers(session->length)) code = StoreCode::kInvalidWrite;
+        else if (!revoke) code = check(*session, core_.fence.enter());
         closing.push_back({.session = std::move(session), .place = i, .code = code});
     }
     if (!revoke && core_.config.options.checksum) {

@@ -13,6 +13,7 @@
 #include "base/thread_annotations.h"
 #include "store/client/client_core.h"
 #include "store/client/store_client.h"
+#include "store/client/writer.h"
 
 namespace mooncake::store {
 
@@ -40,6 +41,8 @@ private:
     struct Session {
         std::string key;
         uint64_t epoch = 0, generation = 0, request_id = 0, length = 0;
+        uint64_t turn = 0;  // of the right to write: in another one its range may be somebody else's
+        BootTime until{};   // as StartedWrites::until
         std::vector<ReplicaLocation> replicas;
         // Guarded by the owner's mutex.
         Coverage coverage;
@@ -58,6 +61,10 @@ private:
 
     /// Begins a part: null if there is no such session, or it is closing.
     Handle begin(const PartToWrite& part);
+    /// kOk: the session may still write.
+    static StoreCode check(const Session& session, const WriteFence::Pass& right);
+    /// Those that were started become sessions, unless their master is lost already.
+    void adopt(const StartedWrites& started, std::span<const PutItem> items, uint64_t request_id, std::span<StoreCode> codes);
     void finish(Session& session, const PartToWrite& part, bool written, std::span<const uint32_t> in_doubt);
     /// Seals the session and waits for its parts.
     Handle seal(std::string_view key);

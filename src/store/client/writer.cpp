@@ -68,14 +68,14 @@ public:
     std::vector<StoreCode> run() {
         if (!check()) return std::move(codes_);
         const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
-        auto reply = start_writes(core_, put_items_, config_, replace_, request_id, unreachable_, [this] { hash_some(); });
-        if (!reply) {
-            for (const Item& item : items_) codes_[item.value] = core_.code_of(reply.error());
+        auto started = start_writes(core_, put_items_, config_, replace_, request_id, unreachable_, [this] { hash_some(); });
+        if (!started) {
+            for (const Item& item : items_) codes_[item.value] = core_.code_of(started.error());
         } else {
-            move(*reply);
+            move(*started);
             end_writes(core_, ends_, request_id);
             for (const WriteEnd& end : ends_) codes_[items_[&end - ends_.data()].value] = end.code;
-            finish(*reply);
+            finish(started->reply);
         }
         for (const auto& [copy, of] : repeats_) codes_[copy] = codes_[of];
         return std::move(codes_);
@@ -128,16 +128,17 @@ private:
             (void)hashes_[hashed_].checksum();
     }
 
-    void move(const PutStartReply& reply) {
+    void move(const StartedWrites& writes) {
+        const PutStartReply& reply = writes.reply;
         ends_.resize(items_.size());
-        const auto pass = core_.fence.enter(reply.epoch, Deadline::after(std::min(kJoinPatience, core_.config.options.rpc_timeout)));
-        WriteMoves moves(core_);
+        const auto pass = writes.enter(core_);
+        WriteMoves moves(core_, pass);
         for (uint32_t i = 0; i < items_.size(); ++i) {
             const PutStartItem& started = reply.items[i];
             ends_[i] = {.key = put_items_[i].key, .generation = started.generation, .checksum = 0, .code = started.code};
             if (started.code != StoreCode::kOk) continue;
             if (!pass) {
-                ends_[i].code = StoreCode::kRpcFail;  // who planned it is not our master (any more)
+                ends_[i].code = core_.lost_code();
                 continue;
             }
             if (!add(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
@@ -157,7 +158,7 @@ private:
             ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
             if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.segment);
-            if (!avoided(failure.segment)) unreachable_.push_back(failure.segment);
+            if (!failure.right_ended && !avoided(failure.segment)) unreachable_.push_back(failure.segment);
         }
     }
 
@@ -267,7 +268,12 @@ std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWri
     return codes;
 }
 
-Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
+WriteFence::Pass StartedWrites::enter(ClientCore& core) const {
+    if (BootClock::now() >= until) return {};
+    return core.fence.enter(reply.epoch, asked, Deadline::after(std::min(kJoinPatience, core.config.options.rpc_timeout)));
+}
+
+Result<StartedWrites> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
                                    uint64_t request_id, std::span<const uint32_t> unreachable, const std::function<void()>& meanwhile) {
     PutStartRequest request{.client = core.id,
                             .request_id = request_id,
@@ -276,6 +282,8 @@ Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> it
                             .items = items,
                             .unreachable = unreachable};
     if (request.config.writer_host.empty()) request.config.writer_host = core.host;
+    const WriteFence::Mark mark = core.fence.mark();
+    const BootTime asked = BootClock::now();
     auto reply = core.ask_twice(MasterCall::kPutStart,
                                 [&] { return core.master->put_start(request, replace, core.rpc_deadline(), meanwhile); });
     if (reply && !makes_sense(*reply, items.size())) return fail(Code::kCorrupt, "the master's answer makes no sense");
@@ -288,7 +296,9 @@ Result<PutStartReply> start_writes(ClientCore& core, std::span<const PutItem> it
                                            core.rpc_deadline().earlier(Deadline::after(kRevokePatience)));
         });
     }
-    return reply;
+    if (!reply) return Unexpected(std::move(reply).error());
+    const BootTime until = reply->release > Duration::zero() ? asked + reply->release : BootTime::max();
+    return StartedWrites{.reply = std::move(*reply), .asked = mark, .until = until};
 }
 
 void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id) {
@@ -348,16 +358,21 @@ bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& repli
 std::vector<WriteMoves::Failure> WriteMoves::run() {
     std::vector<Move> moves;
     std::vector<const Target*> targets;  // of each move
+    std::vector<Failure> failures;
+    WriteGuard guard(right_);
     for (Target& target : targets_) {
         if (!target.to.segment) continue;
         if (target.to.own) {
-            for (const Block& block : target.blocks) copy_here(reinterpret_cast<std::byte*>(block.remote), block.local, block);
+            copy_own(target, guard, failures);
             continue;
         }
         Move& move = moves.emplace_back();
         move.segment = target.to.segment;
         move.blocks = std::move(target.blocks);
+        move.right = &right_;
         for (const Block& block : move.blocks) move.bytes += block.length;
+        // Less than that is on its way before anything can have changed.
+        if (move.bytes > WriteGuard::kPieceBytes && core_.mover.near(move.segment->spec)) guard.watch(move.blocks);
         // One that failed is tried again at little cost to whoever happens to do it; once it answers, as fast as it likes.
         const std::optional<Duration> trial = core_.directory.trial(target.to.segment);
         move.trial = trial.value_or(Duration::zero());
@@ -365,10 +380,28 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
         targets.push_back(&target);
     }
     if (!moves.empty()) core_.mover.run(Direction::kWrite, moves);
-    std::vector<Failure> failures;
-    for (size_t i = 0; i < moves.size(); ++i) note_outcome(*targets[i], moves[i], failures);
+    for (size_t i = 0; i < moves.size(); ++i) {
+        if (moves[i].outcome && guard.left_out()) moves[i].outcome = fail(Code::kCancelled, "the right to write has ended");
+        note_outcome(*targets[i], moves[i], failures);
+    }
     targets_.clear();
     return failures;
+}
+
+void WriteMoves::copy_own(const Target& target, WriteGuard& guard, std::vector<Failure>& failures) {
+    for (const Block& block : target.blocks) {
+        if (block.copier != nullptr) block.copier->begin();
+        guard.copy(reinterpret_cast<std::byte*>(block.remote), block.local, block.length, block.copier);
+    }
+    if (guard.left_out()) note_failures(target, false, failures);
+}
+
+void WriteMoves::note_failures(const Target& target, bool in_doubt, std::vector<Failure>& failures) const {
+    uint32_t last = std::numeric_limits<uint32_t>::max();
+    for (const uint32_t item : target.item_of_block)
+        if (std::exchange(last, item) != item)
+            failures.push_back(
+                {.item = item, .segment = target.to.segment->number, .in_doubt = in_doubt, .right_ended = !right_.holds()});
 }
 
 void WriteMoves::note_outcome(const Target& target, const Move& move, std::vector<Failure>& failures) {
@@ -378,10 +411,7 @@ void WriteMoves::note_outcome(const Target& target, const Move& move, std::vecto
         return;
     }
     core_.segment_failed(segment, move.outcome.error());
-    const bool in_doubt = may_still_land(move);
-    uint32_t last = std::numeric_limits<uint32_t>::max();
-    for (const uint32_t item : target.item_of_block)
-        if (std::exchange(last, item) != item) failures.push_back({.item = item, .segment = segment->number, .in_doubt = in_doubt});
+    note_failures(target, may_still_land(move), failures);
 }
 
 bool WriteMoves::may_still_land(const Move& move) {

@@ -31,16 +31,20 @@ void MasterState::apply(const ClientGone& change) {
     const ClientNumber number = clients_.find(change.client);
     MC_CHECK(number != 0 && clients_[number].segments.empty());
     const bool quiet = change.how != ClientEnd::kSilent;
+    // Its connection is up, so the process is there and does not run. When it goes on, its threads finish what they were copying before any of
+    // them hears of us: what it was writing rests until it reports.
+    const bool stopped = !quiet && clients_[number].follows;
     // A client that nobody answers believes in its master until it expires.
-    const Time quiet_from = quiet ? change.now : std::max(change.now, clients_[number].expires) + options_.silent_writer_rest;
+    const Time silent_from = std::max(change.now, clients_[number].expires);
+    const Time quiet_from = quiet ? change.now : silent_from + (stopped ? options_.stopped_writer_rest : options_.silent_writer_rest);
     for (WriteId id = clients_[number].writes.first(), next = 0; id != 0; id = next, ++steps_walked()) {
         next = writes_[id].of_client.next;
-        drop_write(id, std::min(quiet_from, writes_[id].started + options_.put_release_timeout), change.now);
+        drop_write(id, quiet_from, change.now, {}, /*until_report=*/stopped);
     }
-    end_rests_of(number, quiet_from, change.now, false);
+    if (!stopped) end_rests_of(number, quiet_from, change.now, false);
     if (quiet) std::erase_if(departed_, [&](const Departed& gone) { return gone.client == change.client; });  // its memory never comes back
     Client& client = clients_[number];
-    client.alive = client.attached = false;
+    client.alive = client.attached = client.follows = false;
     client.expires = {};
     client.deaf_since = Time::max();
     client.closed_requests.clear();
@@ -53,11 +57,11 @@ void MasterState::apply(const WriterQuiet& change) {
     end_rests_of(number, change.now, change.now, true);
 }
 
-void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool earlier_only) {
+void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool reported_only) {
     if (clients_[writer].rests == 0) return;
     for (RestId id = quarantine_.first_of(writer), next = 0; id != 0; id = next, ++steps_walked()) {
         next = quarantine_.next_of_writer(id);
-        if (earlier_only && !quarantine_[id].earlier) continue;
+        if (reported_only && !quarantine_[id].until_report) continue;
         Quarantine::Rest one = quarantine_.extract(id);
         --clients_[writer].rests;
         segments_[one.segment].resting_bytes -= one.bytes;
@@ -72,6 +76,7 @@ void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, b
 void MasterState::apply(const ClientFollows& change) {
     const ClientNumber number = clients_.find(change.client);
     MC_CHECK(number != 0);
+    clients_[number].follows = change.follows;
     clients_[number].deaf_since = change.follows ? Time::max() : change.now;
     for (const SegmentNumber segment : clients_[number].segments) segments_[segment].deaf = !change.follows;
     segments_.rebuild_view(change.now);
@@ -127,7 +132,7 @@ void MasterState::rest_free_parts(SegmentNumber number, const BusyMemory& busy) 
             rest({.segment = number,
                   .block = segments_.take(number, at, part_end - at, owner_word(OwnerKind::kResting, 0)),
                   .writer = busy.writer ? clients_.find_or_insert(busy.writer) : 0,
-                  .earlier = static_cast<bool>(busy.writer),
+                  .until_report = static_cast<bool>(busy.writer),
                   .length = length_of(part_end - at),
                   .generation = generations_.take(),
                   .until = busy.until});
@@ -303,7 +308,7 @@ void MasterState::apply(const RangeReserved& change) {
     rest({.segment = change.segment,
           .block = block,
           .writer = change.writer ? clients_.find_or_insert(change.writer) : 0,
-          .earlier = true,
+          .until_report = true,
           .length = change.length,
           .generation = generations_.take(),
           .until = change.until});

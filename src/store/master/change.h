@@ -58,7 +58,7 @@ struct ClientGone {
     ClientEnd how = ClientEnd::kGoodbye;
     Time now{};
 };
-/// All writes that earlier masters planned for it have stopped.
+/// It reports: all writes that were planned for it before, by us or by earlier masters, have stopped.
 struct WriterQuiet {
     ClientId client;
     Time now{};

@@ -19,6 +19,7 @@ struct Client {
     ClientId id;
     bool alive = false;
     bool attached = false;  // it told us what it holds since we came up; others are asked to
+    bool follows = false;   // its feed is up
     Time expires{};
     Time deaf_since = Time::max();  // when its feed broke; Time::max(): it follows, or never did
     uint32_t objects = 0;           // whose writer it is

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,8 +27,9 @@ struct MasterOptions {
     Duration client_ttl = 10s;
     Duration deaf_client_ttl = 2s;        // of who was not heard of since its feed broke: a process that was killed
     Duration put_discard_timeout = 30s;   // an unfinished write may be pre-empted from then on
-    Duration put_release_timeout = 600s;  // and its memory reused from then on, whatever its writer does
+    Duration put_release_timeout = 600s;  // its writer begins nothing more of it (PutStartReply::release): its memory is reused soon
     Duration silent_writer_rest = 30s;    // the same for a writer that stopped pinging, from its end
+    Duration stopped_writer_rest = 600s;  // and if its feed did not break: the process is stopped, and may go on in the middle of a copy
     Duration deaf_writer_timeout = 1s;    // who has not followed for so long is probably dead: its writes may be pre-empted
     // placement
     PlacementStrategy placement = PlacementStrategy::kRandom;
@@ -43,6 +45,11 @@ struct MasterOptions {
     // Must be above every generation given out by earlier masters of the same nodes: the wall clock in nanoseconds will do.
     uint64_t first_generation = 1;
     uint64_t hash_seed = 0;
+
+    /// What a writer moves it gives up after 2 s and 100 ns per byte; some more, since clocks and threads run late.
+    Duration release_margin(uint64_t bytes) const noexcept {
+        return silent_writer_rest + 100ns * static_cast<int64_t>(std::min(bytes, uint64_t{1} << 40));
+    }
 };
 
 }  // namespace mooncake::store

@@ -24,7 +24,7 @@ public:
         SegmentNumber segment = 0;
         RangeAllocator::Block block = 0;  // 0: this number is free
         ClientNumber writer = 0;          // whose late bytes are feared; 0: readers' leases only
-        bool earlier = false;             // the write was planned by an earlier master
+        bool until_report = false;        // over when its writer reports to us: before that it ends all writes that were planned for it
         bool write = false;               // of a put or upsert that was taken from its writer, who may yet tell that it has stopped
         uint64_t bytes = 0;
         uint64_t length = 0;  // of the value that was or should have been there

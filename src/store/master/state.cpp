@@ -83,6 +83,7 @@ void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t g
         rest({.segment = replica.segment,
               .block = replica.block,
               .writer = feared.writer,
+              .until_report = feared.until_report,
               .write = feared.write,
               .length = length,
               .generation = generation,
@@ -280,7 +281,7 @@ void MasterState::forget_write(WriteId id) {
     writes_.give_back(id);
 }
 
-void MasterState::drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt) {
+void MasterState::drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt, bool until_report) {
     Write& write = writes_[id];
     const ObjectId object_id = write.object;
     Object& object = objects_[object_id];
@@ -291,7 +292,7 @@ void MasterState::drop_write(WriteId id, Time rest_until, Time now, std::span<co
     for (size_t i = 0; i < write.replicas.size(); ++i) {
         const bool doubtful = std::find(in_doubt.begin(), in_doubt.end(), write.replicas[i].segment) != in_doubt.end();
         drop_range(write.replicas[i], write.length, write.generation, doubtful ? doubt_until : rest_until, now,
-                   {.writer = write.client, .write = true});
+                   {.writer = write.client, .until_report = until_report, .write = true});
     }
     object.write = 0;
     forget_write(id);

@@ -42,8 +42,9 @@ struct StateTotals {
 
 /// Why a range that is of no use any more must not be used again at once, other than for its readers.
 struct Feared {
-    ClientNumber writer = 0;  // whose bytes may still land
-    bool write = false;       // those of a put or upsert
+    ClientNumber writer = 0;    // whose bytes may still land
+    bool until_report = false;  // not after it has reported to us
+    bool write = false;         // those of a put or upsert
 };
 
 /// Everything the master knows. Deterministic: no I/O, no clock, no threads; equal after equal changes. Only apply() alters it; a
@@ -173,7 +174,7 @@ private:
     void drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, Feared feared = {});
     void rest(Quarantine::Rest what);
     /// The writer is known to be quiet from some time on.
-    void end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool earlier_only);
+    void end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool reported_only);
     /// Whatever is free in [offset, offset + bytes) rests.
     void rest_free_parts(SegmentNumber segment, const BusyMemory& busy);
     void meet_departed(SegmentNumber segment, const ClientId& client, Time now);
@@ -202,7 +203,7 @@ private:
     void value_arrived(ObjectId id);
     /// The value goes, its ranges rest as long as they are leased; the object goes too unless it is being written.
     void drop_value(ObjectId id, Time now);
-    void drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt = {});
+    void drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt = {}, bool until_report = false);
     void erase_if_empty(ObjectId id);
     /// Puts the object's unit into the eviction order, or takes it out, as its members now allow.
     void update_order(ObjectId id);

@@ -104,7 +104,7 @@ TEST_F(ObserverTest, HearsHowLongTheRangesOfAPreemptedWriteRest) {
     start("a");
     listener_.take();
     upsert("a", kKiB, {}, kOther);
-    EXPECT_EQ(listener_.take(), (Words{"dropped 1 on 1 for 600 s", "planned a 2 on 1"}));
+    EXPECT_EQ(listener_.take(), (Words{"dropped 1 on 1 for 630 s", "planned a 2 on 1"}));
 }
 
 class WordsTest : public PoolTest {};

@@ -30,12 +30,20 @@ Member::Member(Setup setup)
 // ---- the beat
 
 Time Member::beat(Deadline deadline) {
-    const Time sent = setup_.clock();
+    const Time now = setup_.clock();
     limit_ = deadline;
     // Also where it was us who slept: the master has given us up, so nothing it planned may go on.
-    if (!told_lost_ && !heard_of(sent)) lose_master();
-    const auto reply = setup_.master.ping(setup_.client, within(kPingTimeout));
-    return reply ? on_answer(*reply, sent) : on_silence(reply.error());
+    if (!told_lost_ && !heard_of()) lose_master();
+    const auto reply = ping();
+    return reply ? on_answer(*reply, now) : on_silence(reply.error());
+}
+
+Result<PingReply> Member::ping() {
+    const BootTime sent = setup_.lease_clock();
+    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, within(kPingTimeout)));
+    if (reply.client_ttl > Duration::zero()) client_ttl_.store(reply.client_ttl, std::memory_order_relaxed);
+    answered_at_.store(sent, std::memory_order_relaxed);
+    return reply;
 }
 
 Time Member::on_silence(const Error& why) {
@@ -48,14 +56,12 @@ Time Member::on_silence(const Error& why) {
         changed_.notify_all();
     }
     if (told_lost_) return now + setup_.options.retry_interval;
-    const Time lost_at = answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed);
-    if (now >= lost_at) lose_master();
-    return std::min(now + setup_.options.retry_interval, std::max(lost_at, now));
+    const Duration left = lost_at() - setup_.lease_clock();
+    if (left <= Duration::zero()) lose_master();
+    return now + std::clamp(left, Duration::zero(), setup_.options.retry_interval);
 }
 
-Time Member::on_answer(const PingReply& reply, Time sent) {
-    answered_at_.store(sent, std::memory_order_relaxed);
-    if (reply.client_ttl > Duration::zero()) client_ttl_.store(reply.client_ttl, std::memory_order_relaxed);
+Time Member::on_answer(const PingReply& reply, Time asked) {
     {
         Lock lock(mutex_);
         if (!answering_ && joins_ != 0) MC_LOG_INFO("the master answers again");
@@ -71,12 +77,15 @@ Time Member::on_answer(const PingReply& reply, Time sent) {
             changed_.notify_all();
             return setup_.clock() + setup_.options.retry_interval;
         }
-    } else if (told_lost_) {
-        // It was stopped, or cut off from us, and has not given us up: what our segments hold is what it thinks.
-        told_lost_ = false;
-        obeys_.store(true, std::memory_order_release);
-        epoch_.store(joined_epoch_, std::memory_order_release);
-        setup_.listener.master_found(joined_epoch_);
+    } else {
+        setup_.listener.master_answered(lost_at());
+        if (told_lost_) {
+            // It was stopped, or cut off from us, and has not given us up: what our segments hold is what it thinks.
+            told_lost_ = false;
+            obeys_.store(true, std::memory_order_release);
+            epoch_.store(joined_epoch_, std::memory_order_release);
+            setup_.listener.master_found(joined_epoch_);
+        }
     }
     if (!feed_.open()) {
         if (const Time next = followed_at_ + setup_.options.retry_interval; setup_.clock() < next) return next;
@@ -87,7 +96,7 @@ Time Member::on_answer(const PingReply& reply, Time sent) {
     settle_unmounts();
     // Several may be lost before the master gives us up.
     const Duration interval = std::min(setup_.options.ping_interval, client_ttl_.load(std::memory_order_relaxed) / 4);
-    return sent + (catalogue_.lends() ? std::min(interval, setup_.options.lender_ping_interval) : interval);
+    return asked + (catalogue_.lends() ? std::min(interval, setup_.options.lender_ping_interval) : interval);
 }
 
 void Member::lose_master() {
@@ -118,6 +127,7 @@ Result<> Member::join(uint64_t epoch) {
     joined_epoch_ = epoch;
     told_lost_ = false;
     epoch_.store(epoch, std::memory_order_release);
+    setup_.listener.master_answered(lost_at());
     setup_.listener.master_found(epoch);
     Lock lock(mutex_);
     if (stage_ != Stage::kLeft) stage_ = Stage::kInside;
@@ -127,7 +137,7 @@ Result<> Member::join(uint64_t epoch) {
 }
 
 Result<> Member::check_master(uint64_t epoch) {
-    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, within(kPingTimeout)));
+    MC_ASSIGN_OR_RETURN(const PingReply reply, ping());
     if (reply.status != PingStatus::kOk || reply.epoch != epoch)
         return fail(Code::kStale, "the master changed from life {} to {} while we joined", epoch, reply.epoch);
     return {};
@@ -212,7 +222,7 @@ void Member::on_update(const FeedView& update) {
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
     // Orders of a master that is lost, or that must have given us up while we slept, are void; its words about memory are not.
-    if (obeys_.load(std::memory_order_acquire) && heard_of(setup_.clock()))
+    if (obeys_.load(std::memory_order_acquire) && heard_of())
         for (const CopyOrder& order : update.orders) setup_.listener.copy_ordered(order);
     if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
 }
@@ -220,7 +230,7 @@ void Member::on_update(const FeedView& update) {
 void Member::on_feed_end(const Error& why) {
     const bool ended = rpc::peer_closed(why);
     // If we slept ourselves, the end may be old, and the master may have gone on without us.
-    const bool awake = setup_.clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.ping_interval;
+    const bool awake = setup_.lease_clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.ping_interval;
     catalogue_.feed_ended(awake && ended);
     // A dead master changes nothing: what it granted holds for its time. A living one changes values without telling us from here on.
     if (!ended) setup_.listener.all_keys_changed();

@@ -30,6 +30,7 @@ public:
         MembershipListener& listener;
         MembershipOptions options;
         std::function<Time()> clock = Clock::now;
+        std::function<BootTime()> lease_clock = BootClock::now;  // by which the master counts our silence
         std::function<void()> wake = [] {};  // beat() should be called now; from any thread, must not block
     };
     explicit Member(Setup setup);
@@ -60,7 +61,8 @@ private:
     enum class Stage : uint8_t { kOutside, kInside, kLeft };
 
     Time on_silence(const Error& why);
-    Time on_answer(const PingReply& reply, Time sent);
+    Time on_answer(const PingReply& reply, Time asked);
+    Result<PingReply> ping();
     Result<> join(uint64_t epoch);
     /// Tells what our segments hold; returns them as they are to be opened for new writes.
     Result<std::vector<HeldSegment>> report_all(uint64_t epoch);
@@ -81,13 +83,12 @@ private:
     Catalogue catalogue_;
     std::atomic<uint64_t> epoch_{0};
     std::atomic<bool> obeys_{false};   // the feed is that of a master we have not lost
-    std::atomic<Time> answered_at_{};  // when the last ping that was answered had been sent
+    std::atomic<BootTime> answered_at_{};  // when the last ping that was answered had been sent
     std::atomic<Duration> client_ttl_{10s};
 
-    /// Whether the master, as far as we can tell at `now`, has not given us up for being silent.
-    bool heard_of(Time now) const {
-        return now - answered_at_.load(std::memory_order_relaxed) < client_ttl_.load(std::memory_order_relaxed);
-    }
+    /// From then on the master may have given us up for being silent.
+    BootTime lost_at() const { return answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed); }
+    bool heard_of() const { return setup_.lease_clock() < lost_at(); }
     Deadline within(Duration most) const { return Deadline::after(most).earlier(limit_); }
 
     // Only beat().

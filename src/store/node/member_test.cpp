@@ -73,6 +73,7 @@ protected:
                    .listener = listener_,
                    .options = options(),
                    .clock = [this] { return now(); },
+                   .lease_clock = [this] { return BootTime(now().time_since_epoch()); },
                    .wake = [this] { ++wakes_; }}) {}
     ~MemberTest() override { member_.leave(); }
     static MembershipOptions options() { return {.report_entries_max = 2}; }

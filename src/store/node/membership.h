@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/boot_clock.h"
 #include "base/error.h"
 #include "base/time.h"
 #include "store/node/catalogue.h"
@@ -16,13 +17,16 @@
 namespace mooncake::store {
 
 /// What the pool tells its member. keys_changed(), all_keys_changed() and copy_ordered() are called on the feed's thread, one at a time;
-/// master_lost() and master_found() on the membership's own, never two at once. None may call the membership's mount(), unmount() or stop().
+/// master_answered(), master_lost() and master_found() on the membership's own, never two at once. None may call the membership's mount(), unmount() or stop().
 class MembershipListener {
 public:
     virtual ~MembershipListener() = default;
     /// These values changed or went. (Or, with all_keys_changed(), nobody would tell us.)
     virtual void keys_changed(const std::vector<KeyChanged>& keys) = 0;
     virtual void all_keys_changed() = 0;
+    /// The master has heard of us and will not give us up before this moment: until then, and no longer, bytes of writes it planned may move.
+    /// Whoever moves them looks at the clock itself: this process may have been stopped, and then nobody tells it anything in time.
+    virtual void master_answered(BootTime /*good_until*/) {}
     /// The master was lost, or another took over: writes it planned must end before this returns, nothing it said holds any more.
     virtual void master_lost() = 0;
     /// Answered from then on.

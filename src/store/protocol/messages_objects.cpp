@@ -229,7 +229,8 @@ std::vector<std::byte> encode_put_start_reply(const PutStartReply& reply) {
     const auto items = structs_to_wire<wire::PutStartItem>(*builder, reply.items, [](const PutStartItem& item) {
         return wire::PutStartItem(item.generation, static_cast<int32_t>(item.code), item.replica_count);
     });
-    return builder.finish(wire::CreatePutStartReply(*builder, items, replicas, duration_to_wire(reply.retry_after), reply.epoch));
+    return builder.finish(wire::CreatePutStartReply(*builder, items, replicas, duration_to_wire(reply.retry_after), reply.epoch,
+                                                    duration_to_wire(reply.release)));
 }
 
 Result<PutStartReply> decode_put_start_reply(std::span<const std::byte> body) {
@@ -237,7 +238,8 @@ Result<PutStartReply> decode_put_start_reply(std::span<const std::byte> body) {
     PutStartReply reply{.items = std::vector<PutStartItem>(count_of(message->items())),
                         .replicas = replicas_from_wire(message->replicas()),
                         .retry_after = duration_from_wire(message->retry_after_ns()),
-                        .epoch = message->epoch()};
+                        .epoch = message->epoch(),
+                        .release = duration_from_wire(message->release_ns())};
     size_t first = 0;
     for (size_t i = 0; i < reply.items.size(); ++i) {
         const auto item = struct_at(*message->items(), i);

@@ -77,6 +77,8 @@ struct PutStartReply {
     /// Where some item got kNoAvailableHandle: when memory that is only held by leases comes back. Zero: waiting will not help.
     Duration retry_after{0};
     uint64_t epoch = 0;  // the life of the master that numbered the segments; set by its server
+    /// After the request was sent, no byte of these writes may begin to move: their ranges will be used again soon after. Zero: not told.
+    Duration release{0};
 };
 
 struct PutEndItem {

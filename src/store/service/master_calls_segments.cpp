@@ -153,7 +153,7 @@ void MasterCalls::follow(const ClientId& client, Answer answer) {
         const ClientNumber number = clients.find(client);
         if (!clients.alive(number) || !clients[number].attached) return false;
         parts_.hub.follow(transaction.state(), number, std::move(answer));
-        if (clients[number].deaf_since != Time::max()) transaction.apply(ClientFollows{.client = client, .follows = true, .now = now});
+        if (!clients[number].follows) transaction.apply(ClientFollows{.client = client, .follows = true, .now = now});
         return true;
     });
     if (!known) return answer->fail(error(Code::kNotFound, "client {} is unknown to this master", client.to_string()));

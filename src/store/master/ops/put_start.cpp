@@ -32,6 +32,7 @@ public:
 
     bool run(size_t steps) {
         const StoreCode refused = admit();
+        reply_.release = state().options().put_release_timeout;
         for (; steps != 0; --steps) {
             if (whole_.undoing_ != nullptr) {
                 undo_one();

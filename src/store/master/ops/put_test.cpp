@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "store/master/jobs/jobs.h"
 #include "store/master/testing/pool.h"
 
 namespace mooncake::store {
@@ -131,14 +132,28 @@ TEST_F(Put, PrefersSegmentsWhoseOwnerFollows) {
     EXPECT_GT(state().segments()[deaf].allocator.used_bytes(), 0u);
 }
 
+TEST_F(Put, TheRangeOfAWriteThatTookTooLongRestsUntilWhatHadBegunMustHaveEnded) {
+    const PutStartReply started = start({{.key = "k", .length = kPool}});
+    EXPECT_EQ(started.release, options_.put_release_timeout) << "the writer is told";
+    pass(600s - 1ns);
+    auto t = transaction();
+    EXPECT_EQ(expire_writes(t, now_), 0u);
+    pass(1ns);
+    EXPECT_EQ(expire_writes(t, now_), 1u);
+    EXPECT_EQ(state().write_count(), 0u);
+    EXPECT_EQ(state().quarantine().bytes(), kPool) << "a part of it may just be on its way";
+    EXPECT_EQ(state().quarantine().next(), now_ + options_.release_margin(kPool));
+}
+
 TEST_F(Put, RangesOfAPreemptedWriteRestUntilTheReleaseTimeout) {
     const Time started = now_;
     start("k", kPool);
     pass(30s);
     EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kNoAvailableHandle) << "the whole pool may still be written to";
     EXPECT_EQ(state().quarantine().bytes(), kPool);
-    EXPECT_EQ(state().quarantine().next(), started + 600s);
-    now_ = started + 600s;
+    const Time over = started + 600s + options_.release_margin(kPool);
+    EXPECT_EQ(state().quarantine().next(), over);
+    now_ = over;
     EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kOk);
 }
 

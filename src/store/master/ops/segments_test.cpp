@@ -202,6 +202,22 @@ TEST_F(Segments, AWriterThatNeverAttachedIsAskedToWhenItPings) {
     EXPECT_EQ(end("k"), StoreCode::kOk) << "it was alive all the time";
 }
 
+TEST_F(Segments, RangesOfAStoppedWriterRestUntilItReports) {
+    add_node(1);
+    attach(kOther);
+    follows(kOther, true);
+    start("k", kKiB, {}, kOther);
+    auto t = transaction();
+    end_client(t, state().clients().find(kOther), ClientEnd::kSilent, now_);
+    ASSERT_EQ(state().quarantine().bytes(), kKiB);
+    EXPECT_GE(state().quarantine().next(), now_ + options_.stopped_writer_rest)
+        << "its connection is up, so it is stopped, perhaps in the middle of a copy";
+    pass(60s);
+    EXPECT_EQ(state().quarantine().bytes(), kKiB);
+    attach(kOther);
+    EXPECT_EQ(state().quarantine().bytes(), 0u) << "who reports has ended its writes";
+}
+
 TEST_F(Segments, RangesOfASilentWriterRestForAWhile) {
     add_node(1);
     start("k", kPool);

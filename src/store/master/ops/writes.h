@@ -17,8 +17,9 @@ inline bool preemptible(const MasterState& state, const Write& write, Time now) 
 /// Drops a write whose writer was not asked: its bytes may still land, so its ranges rest.
 inline void preempt(Transaction& transaction, WriteId id, Time now) {
     const Write& write = transaction.state().write(id);
-    transaction.apply(
-        WriteDropped{.write = id, .rest_until = write.started + transaction.state().options().put_release_timeout, .now = now});
+    const MasterOptions& options = transaction.state().options();
+    const Time rest_until = write.started + options.put_release_timeout + options.release_margin(write.length);
+    transaction.apply(WriteDropped{.write = id, .rest_until = rest_until, .now = now});
 }
 
 }  // namespace mooncake::store
