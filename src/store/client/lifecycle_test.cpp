@@ -302,6 +302,26 @@ TEST_F(Segments, OfFilesAreMappedAndLent) {
     ::unlink(path.c_str());
 }
 
+TEST_F(Segments, DoNotShareBytesOfAFile) {
+    const std::string path = ::testing::TempDir() + "mooncake_shared_segment_" + std::to_string(::getpid()), link = path + ".link";
+    { std::ofstream(path).write(std::string(1 << 20, 'x').data(), 1 << 20); }
+    ASSERT_EQ(::link(path.c_str(), link.c_str()), 0);
+    const auto node = requester(), other = requester();
+    const auto mount = [](StoreClient& client, const std::string& file, uint64_t size, uint64_t offset) {
+        return client.mount_file({.path = file, .size = size, .offset = offset});
+    };
+    const MountedSegments first = mount(*node, path, 512 << 10, 0);
+    ASSERT_EQ(first.code, StoreCode::kOk);
+    EXPECT_EQ(mount(*node, path, 512 << 10, 0).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(mount(*node, path, 512 << 10, 256 << 10).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(mount(*other, link, 4096, 4096).code, StoreCode::kInvalidParams) << "by whatever name, and whoever asks";
+    EXPECT_EQ(mount(*other, link, 512 << 10, 512 << 10).code, StoreCode::kOk);
+    EXPECT_EQ(node->unmount(first.segments, Duration::zero()), StoreCode::kOk);
+    EXPECT_EQ(mount(*node, path, 256 << 10, 0).code, StoreCode::kOk) << "it was given back";
+    ::unlink(path.c_str());
+    ::unlink(link.c_str());
+}
+
 class Copies : public ClientTest {};
 
 TEST_F(Copies, AreMadeByTheOwnerOfTheSource) {
