@@ -2,6 +2,8 @@
 """Whole values: what is put comes back, and every answer has its code."""
 
 import array
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -39,6 +41,30 @@ def test_put_keeps_a_value_that_is_there_and_upsert_replaces_it(store):
     assert store.get("k") == b"third value"
     assert store.upsert("new", b"x") == 0
     assert store.get("new") == b"x"
+
+
+def test_a_value_whose_length_changes_all_the_time_is_never_missing(make_store):
+    writer, reader = make_store(), make_store()
+    values = [bytes([length % 251]) * length for length in range(1, 2000, 37)]
+    assert writer.put("k", values[0]) == 0
+    done = threading.Event()
+
+    def replace():
+        while not done.is_set():
+            for value in values:
+                assert writer.upsert("k", value) == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(replace)
+        for _ in range(5000):
+            if replacing.done() or reader.get("k") not in values or bytes(reader.get_buffer("k")) not in values:
+                break
+        else:
+            done.set()
+        found_all = done.is_set()
+        done.set()
+        replacing.result()
+    assert found_all
 
 
 def test_missing_keys_have_their_answers(store):

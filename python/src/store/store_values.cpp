@@ -12,7 +12,7 @@ namespace mooncake::python {
 namespace {
 
 constexpr int kInvalid = static_cast<int>(StoreCode::kInvalidParams);
-constexpr int kReadTries = 3;  // a value may be replaced by a longer one between asking for its length and reading it
+constexpr Duration kReadPatience = 2s;  // with a value that is replaced by one of another length whenever we have asked for its length
 
 int first_failure(const std::vector<StoreCode>& codes) {
     for (const StoreCode code : codes)
@@ -30,7 +30,9 @@ public:
     std::vector<nb::object> run() {
         std::vector<size_t> left(keys_.size());
         for (size_t i = 0; i < left.size(); ++i) left[i] = i;
-        for (int i = 0; i < kReadTries && !left.empty(); ++i) left = read(left);
+        const Deadline deadline = Deadline::after(kReadPatience);
+        do left = read(left);
+        while (!left.empty() && !deadline.passed());
         for (const size_t index : left) results_[index] = nb::object();
         for (nb::object& result : results_)
             if (!result.is_valid()) result = empty_bytes();
@@ -75,6 +77,54 @@ private:
     const StoreRef& client_;
     const std::span<const std::string_view> keys_;
     std::vector<nb::object> results_;
+};
+
+/// Reads values into staging memory; null for what cannot be read, or does not fit there.
+class HandleReader {
+public:
+    HandleReader(const StoreRef& client, std::span<const std::string_view> keys) : client_(client), keys_(keys), handles_(keys.size()) {}
+
+    std::vector<std::unique_ptr<BufferHandle>> run() {
+        std::vector<size_t> left(keys_.size());
+        for (size_t i = 0; i < left.size(); ++i) left[i] = i;
+        const Deadline deadline = Deadline::after(kReadPatience);
+        do left = read(left);
+        while (!left.empty() && !deadline.passed());
+        return std::move(handles_);
+    }
+
+private:
+    /// Returns those that are worth another try.
+    std::vector<size_t> read(const std::vector<size_t>& indices) {
+        std::vector<std::string_view> keys;
+        for (const size_t index : indices) keys.push_back(keys_[index]);
+        const std::vector<store::ValueInfo> found = without_gil([&] { return client_->find(keys); });
+        std::vector<store::Piece> pieces(keys.size());
+        std::vector<store::ValueToRead> wanted;
+        std::vector<size_t> of_value;
+        for (size_t i = 0; i < found.size(); ++i) {
+            if (found[i].code != StoreCode::kOk) continue;
+            store::StagingBuffer staged = client_->stage(found[i].length);
+            if (!staged) continue;
+            pieces[i] = {staged.data(), found[i].length};
+            handles_[indices[i]] = std::make_unique<BufferHandle>(client_, std::move(staged), found[i].length);
+            wanted.push_back({keys[i], std::span(&pieces[i], 1)});
+            of_value.push_back(indices[i]);
+        }
+        const std::vector<int64_t> read = without_gil([&] { return client_->read(wanted); });
+        std::vector<size_t> again;
+        for (size_t i = 0; i < read.size(); ++i) {
+            std::unique_ptr<BufferHandle>& handle = handles_[of_value[i]];
+            if (read[i] == static_cast<int64_t>(handle->size())) continue;
+            handle.reset();
+            if (read[i] >= 0 || read[i] == kInvalid) again.push_back(of_value[i]);  // it has another length now
+        }
+        return again;
+    }
+
+    const StoreRef& client_;
+    const std::span<const std::string_view> keys_;
+    std::vector<std::unique_ptr<BufferHandle>> handles_;
 };
 
 }  // namespace
@@ -160,24 +210,7 @@ nb::list DistributedStore::get_buffers(nb::handle keys) {
     const KeyList names(keys);
     const StoreRef client = use("get_buffer");
     std::vector<std::unique_ptr<BufferHandle>> handles(names.size());
-    if (client) {
-        const std::vector<store::ValueInfo> found = without_gil([&] { return client->find(names.views()); });
-        std::vector<store::Piece> pieces(names.size());
-        std::vector<store::ValueToRead> wanted;
-        std::vector<size_t> of_value;
-        for (size_t i = 0; i < found.size(); ++i) {
-            if (found[i].code != StoreCode::kOk) continue;
-            store::StagingBuffer staged = client->stage(found[i].length);
-            if (!staged) continue;
-            pieces[i] = {staged.data(), found[i].length};
-            handles[i] = std::make_unique<BufferHandle>(client, std::move(staged), found[i].length);
-            wanted.push_back({names[i], std::span(&pieces[i], 1)});
-            of_value.push_back(i);
-        }
-        const std::vector<int64_t> read = without_gil([&] { return client->read(wanted); });
-        for (size_t i = 0; i < read.size(); ++i)
-            if (read[i] != static_cast<int64_t>(handles[of_value[i]]->size())) handles[of_value[i]].reset();
-    }
+    if (client) handles = HandleReader(client, names.views()).run();
     nb::list results;
     for (auto& handle : handles) results.append(handle ? nb::cast(std::move(handle)) : nb::none());
     return results;
