@@ -111,6 +111,38 @@ TEST_P(HungNode, IsKeptFromNewcomersWithoutTheirFindingOut) {
     for (int i = 0; i < 20; ++i) EXPECT_EQ(get(*before, format_text("new{}", i), value_), static_cast<int64_t>(kLength)) << i;
 }
 
+/// How often this client asked the master where values lie.
+uint64_t questions(StoreClient& client) {
+    const std::string text = client.metrics().to_prometheus_text(), name = "rpc_count{rpc_name=\"get_replica_list\"}";
+    const size_t line = text.find(name);
+    EXPECT_NE(line, std::string::npos);
+    return std::stoull(text.substr(text.find(' ', line)));
+}
+
+TEST_P(HungNode, AReadOfWhatLiesOnHungNodesComesToAnEndHoweverShortItsLeaseIs) {
+    const auto reader = client(), other = client();
+    auto value = pattern(kMiB, 2);
+    ASSERT_EQ(put(*other, "k", value, {.replica_num = 2, .preferred_segments = {names_[1], names_[2]}}), StoreCode::kOk);
+    ASSERT_EQ(get(*reader, "k", value), static_cast<int64_t>(value.size()));
+    // More than a sixteenth of the pool is leased: further leases last for 50 ms, which is less than a replica that lags is waited for.
+    for (int i = 0; i < 24; ++i) {
+        const std::string key = format_text("leased{}", i);
+        ASSERT_EQ(put(*other, key, value, {.hard_pin = true, .preferred_segments = {names_[0]}}), StoreCode::kOk);
+        ASSERT_EQ(get(*other, key, value), static_cast<int64_t>(value.size()));
+    }
+    const uint64_t before = questions(*reader);
+    nodes_[1]->stop();
+    nodes_[2]->stop();
+    const int64_t got = get(*reader, "k", value);
+    const uint64_t asked = questions(*reader) - before;
+    nodes_[1]->go_on();
+    nodes_[2]->go_on();
+    if (GetParam() == std::string("shm")) EXPECT_EQ(got, static_cast<int64_t>(value.size())) << "it needs nobody there";
+    else EXPECT_TRUE(got == kFailed || got == kMiss) << got;
+    EXPECT_LE(asked, 8u) << "each replica is tried once, and once more after the master was asked";
+    EXPECT_TRUE(eventually([&] { return get(*reader, "k", value) == static_cast<int64_t>(value.size()); }));
+}
+
 }  // namespace
 
 }  // namespace mooncake::store

@@ -108,9 +108,9 @@ void Fetch::run() {
     std::vector<StoreCode> codes(keys_.size(), StoreCode::kOk);
     find_places(core_, keys_, places, codes);
     for (size_t i = 0; i < keys_.size(); ++i) {
-        items_[i].place = places[i];
+        items_[i].begin(places[i]);
         if (codes[i] == StoreCode::kOk) codes[i] = plan(i, places[i]);
-        if (codes[i] != StoreCode::kOk) finish(items_[i], codes[i]);
+        if (codes[i] != StoreCode::kOk) items_[i].finish(codes[i]);
     }
     go_on();
 }
@@ -118,8 +118,8 @@ void Fetch::run() {
 void Fetch::run_at(std::span<const Place> places) {
     may_ask_ = false;
     for (size_t i = 0; i < keys_.size(); ++i) {
-        items_[i].place = places[i];
-        if (const StoreCode code = plan(i, places[i]); code != StoreCode::kOk) finish(items_[i], code);
+        items_[i].begin(places[i]);
+        if (const StoreCode code = plan(i, places[i]); code != StoreCode::kOk) items_[i].finish(code);
     }
     go_on();
 }
@@ -127,17 +127,17 @@ void Fetch::run_at(std::span<const Place> places) {
 void Fetch::go_on() {
     std::vector<uint32_t> pending;
     for (uint32_t i = 0; i < items_.size(); ++i)
-        if (!items_[i].done) pending.push_back(i);
+        if (!items_[i].done()) pending.push_back(i);
     while (!pending.empty()) {
         if (core_.closing.load(std::memory_order_acquire)) {
-            for (const uint32_t i : pending) finish(items_[i], StoreCode::kUnavailableInCurrentStatus);
+            for (const uint32_t i : pending) items_[i].finish(StoreCode::kUnavailableInCurrentStatus);
             return;
         }
         const std::vector<uint32_t> round = take_round(pending);
         if (may_ask_) renew_ending(round);
         step(round);
         for (const uint32_t i : round)
-            if (!items_[i].done) pending.push_back(i);
+            if (!items_[i].done()) pending.push_back(i);
     }
 }
 
@@ -159,42 +159,47 @@ void Fetch::renew_ending(std::span<const uint32_t> round) {
     const Time needed = now + std::chrono::nanoseconds(total);  // at a gigabyte a second
     std::vector<uint32_t> ending;
     for (const uint32_t i : round)
-        if (!items_[i].done && items_[i].place.lease_end < needed && !items_[i].renewed) ending.push_back(i);
-    if (!ending.empty()) renew(ending);
-    // A renewal in good time is no reason to give up early when something fails later.
-    for (const uint32_t i : ending) items_[i].renewed = items_[i].place.lease_end < needed;
+        if (items_[i].place().lease_end < needed && items_[i].may_renew()) ending.push_back(i);
+    if (!ending.empty()) ask_again(ending, Why::kLeaseEnds);
 }
 
 void Fetch::step(std::span<const uint32_t> round) {
-    std::vector<uint32_t> without;
+    std::vector<uint32_t> without, again;
     sort_into_groups(round, without);
     run_groups();
     groups_.clear();
-    std::vector<uint32_t> again;
     for (const uint32_t i : without) {
-        Item& item = items_[i];
-        if (may_ask_ && !item.renewed) again.push_back(i);
-        else finish(item, item.last_failure);
+        if (may_ask_ && items_[i].may_restart()) again.push_back(i);
+        else items_[i].give_up();
     }
-    std::vector<Place> before;
-    for (const uint32_t i : doubtful_) {
-        before.push_back(items_[i].place);
-        if (may_ask_ && !items_[i].renewed) again.push_back(i);
-        else finish(items_[i], StoreCode::kLeaseExpired);
-    }
-    if (!again.empty()) renew(again);
-    for (size_t n = 0; n < doubtful_.size(); ++n) {
-        // The same value at the same place: it was not touched in between, so what we have is right.
-        Item& item = items_[doubtful_[n]];
-        const ReplicaLocation from = before[n].replicas[item.chosen];
-        const auto now_at = item.place.all_replicas();
-        if (!item.done && item.place.generation == before[n].generation && std::find(now_at.begin(), now_at.end(), from) != now_at.end())
-            finish(item, StoreCode::kOk);
-    }
-    doubtful_.clear();
+    if (!again.empty()) ask_again(again, Why::kNothingLeft);
+    settle_doubtful();
 }
 
-void Fetch::renew(std::span<const uint32_t> items) {
+void Fetch::settle_doubtful() {
+    std::vector<uint32_t> again;
+    std::vector<std::pair<uint64_t, ReplicaLocation>> came_from;  // generation, where
+    for (const uint32_t i : std::exchange(doubtful_, {})) {
+        if (!may_ask_ || !items_[i].may_renew()) {
+            items_[i].finish(StoreCode::kLeaseExpired);
+            continue;
+        }
+        again.push_back(i);
+        came_from.emplace_back(items_[i].place().generation, items_[i].chosen());
+    }
+    if (again.empty()) return;
+    ask_again(again, Why::kLeaseEnds);
+    for (size_t n = 0; n < again.size(); ++n) {
+        // The same value at the same place: it was not touched in between, so what we have is right.
+        FetchItem& item = items_[again[n]];
+        const auto& [generation, from] = came_from[n];
+        const auto now_at = item.place().all_replicas();
+        if (!item.done() && item.place().generation == generation && std::find(now_at.begin(), now_at.end(), from) != now_at.end())
+            item.finish(StoreCode::kOk);
+    }
+}
+
+void Fetch::ask_again(std::span<const uint32_t> items, Why why) {
     std::vector<std::string_view> keys;
     for (const uint32_t i : items) keys.push_back(keys_[i]);
     std::vector<Place> places(keys.size());
@@ -202,59 +207,61 @@ void Fetch::renew(std::span<const uint32_t> items) {
     core_.leases.forget(keys);
     ask_places(core_, keys, places, codes, failed_);
     for (size_t n = 0; n < items.size(); ++n) {
-        Item& item = items_[items[n]];
-        item.renewed = true;
-        item.tried = 0;
+        FetchItem& item = items_[items[n]];
         if (codes[n] == StoreCode::kOk) codes[n] = plan(items[n], places[n]);
-        if (codes[n] == StoreCode::kOk) item.place = places[n];
-        else finish(item, codes[n]);
+        if (codes[n] != StoreCode::kOk) item.finish(codes[n]);
+        else if (why == Why::kLeaseEnds) item.renew(places[n]);
+        else item.restart(places[n]);
     }
 }
 
-bool Fetch::usable(const Item& item, size_t replica) {
-    if ((item.tried & (1u << replica)) != 0) return false;
-    const SegmentLookup::Found& found = segments_.find(item.place.epoch, item.place.replicas[replica].segment);
+bool Fetch::usable(const FetchItem& item, size_t replica) {
+    if (item.tried(replica)) return false;
+    const Place& place = item.place();
+    const SegmentLookup::Found& found = segments_.find(place.epoch, place.replicas[replica].segment);
     if (!found.segment) return false;
-    const uint64_t size = found.segment->spec.size, offset = item.place.replicas[replica].offset;
-    if (offset > size || stored_bytes(item.place.length) > size - offset) return false;
+    const uint64_t size = found.segment->spec.size, offset = place.replicas[replica].offset;
+    if (offset > size || stored_bytes(place.length) > size - offset) return false;
     if (found.own || core_.directory.all_reachable() || core_.directory.reachable(found.segment, Clock::now())) return true;
     note_failed(found.segment);
     return false;
 }
 
-bool Fetch::choose(Item& item, bool& hedged) {
+bool Fetch::choose(FetchItem& item, bool& hedged) {
     size_t candidates = 0, best = 0;
     bool best_is_slow = false;
-    for (size_t i = 0; i < item.place.replica_count; ++i) {
+    const Place& place = item.place();
+    for (size_t i = 0; i < place.replica_count; ++i) {
         if (!usable(item, i)) continue;
-        const SegmentLookup::Found& found = segments_.find(item.place.epoch, item.place.replicas[i].segment);
+        const SegmentLookup::Found& found = segments_.find(place.epoch, place.replicas[i].segment);
         const bool slow = core_.slow.contains(found.segment->spec.id, Clock::now());
         if (candidates++ == 0 || (best_is_slow && !slow)) {
             best = i;
             best_is_slow = slow;
         }
     }
-    item.chosen = static_cast<uint8_t>(best);
+    item.choose(best);
     hedged = candidates > 1;
     return candidates > 0;
 }
 
 void Fetch::sort_into_groups(std::span<const uint32_t> round, std::vector<uint32_t>& without) {
     for (const uint32_t i : round) {
-        Item& item = items_[i];
-        if (item.done) continue;
+        FetchItem& item = items_[i];
+        if (item.done()) continue;
         bool hedged = false;
         if (!choose(item, hedged)) {
             without.push_back(i);
             continue;
         }
-        const uint32_t number = item.place.replicas[item.chosen].segment;
+        const uint64_t epoch = item.place().epoch;
+        const uint32_t number = item.chosen().segment;
         const auto same = [&](const Group& group) {
-            return group.from.number == number && group.from.epoch == item.place.epoch && group.hedged == hedged;
+            return group.from.number == number && group.from.epoch == epoch && group.hedged == hedged;
         };
         auto group = groups_.empty() || !same(groups_.back()) ? std::find_if(groups_.begin(), groups_.end(), same) : groups_.end() - 1;
         if (group == groups_.end()) {
-            groups_.push_back({.from = segments_.find(item.place.epoch, number), .hedged = hedged, .items = {}});
+            groups_.push_back({.from = segments_.find(epoch, number), .hedged = hedged, .items = {}});
             group = groups_.end() - 1;
             group->items.reserve(round.size());
         }
@@ -262,9 +269,9 @@ void Fetch::sort_into_groups(std::span<const uint32_t> round, std::vector<uint32
     }
 }
 
-uint64_t Fetch::stored_at(const Item& item, const SegmentLookup::Found& from) const {
+uint64_t Fetch::stored_at(const FetchItem& item, const SegmentLookup::Found& from) {
     const uint64_t base = from.own ? reinterpret_cast<uint64_t>(from.own->memory->base()) : from.segment->spec.base;
-    return base + item.place.replicas[item.chosen].offset;
+    return base + item.chosen().offset;
 }
 
 std::span<const uint32_t> Fetch::take_items(std::span<const uint32_t>& rest, uint64_t bytes_max) const {
@@ -350,34 +357,24 @@ void Fetch::judge(Group& group, std::span<const uint32_t> items, const Result<>&
     const bool first = !std::exchange(group.blamed, true);  // one failure of the segment, however many moves it ends
     if (lagged) core_.slow.add(group.from.segment->spec.id, Clock::now());
     else if (first && core_.segment_failed(group.from.segment, error)) note_failed(group.from.segment);
-    for (const uint32_t i : items) replica_failed(items_[i], StoreCode::kTransferFail);
+    for (const uint32_t i : items) items_[i].chosen_failed(StoreCode::kTransferFail);
 }
 
 void Fetch::arrived(uint32_t i) {
-    Item& item = items_[i];
-    if (verified(item.place)) {
-        if (verify(i)) return finish(item, StoreCode::kOk);
+    FetchItem& item = items_[i];
+    if (verified(item.place())) {
+        if (verify(i)) return item.finish(StoreCode::kOk);
         core_.metrics.checksum_failures.add();
         core_.leases.forget(keys_[i]);
         MC_LOG_WARNING_EVERY(1s, "key {}: a replica does not hold the value's bytes", keys_[i]);
-        return replica_failed(item, StoreCode::kChecksumMismatch);
+        return item.chosen_failed(StoreCode::kChecksumMismatch);
     }
-    if (Clock::now() < item.place.lease_end) return finish(item, StoreCode::kOk);
+    if (Clock::now() < item.place().lease_end) return item.finish(StoreCode::kOk);
     doubtful_.push_back(i);
 }
 
 void Fetch::note_failed(const SegmentHandle& segment) {
     if (std::find(failed_.begin(), failed_.end(), segment) == failed_.end()) failed_.push_back(segment);
-}
-
-void Fetch::replica_failed(Item& item, StoreCode why) {
-    item.tried |= static_cast<uint8_t>(1u << item.chosen);
-    item.last_failure = why;
-}
-
-void Fetch::finish(Item& item, StoreCode code) {
-    item.code = code;
-    item.done = true;
 }
 
 }  // namespace mooncake::store

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "store/client/client_core.h"
+#include "store/client/fetch_item.h"
 
 namespace mooncake::store {
 
@@ -32,8 +33,8 @@ public:
     /// As run(), with places that are known; nobody is asked. What fails stays failed, and an ended lease means kLeaseExpired.
     void run_at(std::span<const Place> places);
 
-    StoreCode code(size_t item) const { return items_[item].code; }
-    const Place& place(size_t item) const { return items_[item].place; }
+    StoreCode code(size_t item) const { return items_[item].code(); }
+    const Place& place(size_t item) const { return items_[item].place(); }
 
 protected:
     /// Whether what is wanted exists in a value of this place: kOk, kInvalidParams. Called again when the place has changed.
@@ -51,15 +52,6 @@ protected:
     ClientCore& core() noexcept { return core_; }
 
 private:
-    struct Item {
-        Place place;
-        StoreCode code = StoreCode::kOk;
-        StoreCode last_failure = StoreCode::kObjectNotFound;  // a miss, as long as nothing was tried
-        uint8_t tried = 0;                                    // one bit per replica
-        uint8_t chosen = 0;
-        bool renewed = false;
-        bool done = false;
-    };
     /// What comes from one segment in one step.
     struct Group {
         SegmentLookup::Found from;
@@ -77,12 +69,14 @@ private:
     std::vector<uint32_t> take_round(std::vector<uint32_t>& pending) const;
     void step(std::span<const uint32_t> round);
     void renew_ending(std::span<const uint32_t> round);
+    enum class Why : uint8_t { kLeaseEnds, kNothingLeft };
     /// Asks the master about these once more.
-    void renew(std::span<const uint32_t> items);
+    void ask_again(std::span<const uint32_t> items, Why why);
+    void settle_doubtful();
     /// The replica to try next; false: none is left.
-    bool choose(Item& item, bool& hedged);
-    bool usable(const Item& item, size_t replica);
-    uint64_t stored_at(const Item& item, const SegmentLookup::Found& from) const;
+    bool choose(FetchItem& item, bool& hedged);
+    bool usable(const FetchItem& item, size_t replica);
+    static uint64_t stored_at(const FetchItem& item, const SegmentLookup::Found& from);
     void sort_into_groups(std::span<const uint32_t> round, std::vector<uint32_t>& without);
     void run_groups();
     /// The next items of the group, of about so many bytes.
@@ -94,13 +88,11 @@ private:
     void judge(Group& group, std::span<const uint32_t> items, const Result<>& outcome);
     void arrived(uint32_t item);
     void note_failed(const SegmentHandle& segment);
-    void replica_failed(Item& item, StoreCode why);
-    void finish(Item& item, StoreCode code);
 
     ClientCore& core_;
     const std::vector<std::string_view> keys_;
     SegmentLookup segments_;
-    std::vector<Item> items_;
+    std::vector<FetchItem> items_;
     std::vector<Group> groups_;
     std::vector<SegmentHandle> failed_;  // met as such by this call, however long ago
     std::vector<uint32_t> doubtful_;     // arrived, but the lease was over and there is no checksum
