@@ -74,6 +74,7 @@ protected:
     IoLoop& loop() noexcept { return *loop_; }
     FrameReader& reader() noexcept { return reader_; }
     const Outbox& outbox() const noexcept { return outbox_; }
+    void reset_when_closed() { outbox_.reset_when_closed(); }
     void resume();
 
     void on_readable() final;

@@ -130,7 +130,8 @@ Outbox::Next Outbox::uncork() {
 
 Outbox::Next Outbox::send_queued(bool despite_cork, int flags) {
     for (int round = 0; !queue_.empty(); ++round) {
-        if (round == kRoundsMax) {
+        // Who must have its frame with the kernel (despite_cork) stops only where the kernel does.
+        if (round == kRoundsMax && !despite_cork) {
             awaiting_ = true;
             return Next::kAwaitWritable;
         }
@@ -181,9 +182,21 @@ bool Outbox::discard(uint64_t call) {
     return true;
 }
 
+void Outbox::have_it_reset() {
+    // The kernel then throws away what it has and resets the connection when the last descriptor goes.
+    const linger none{.l_onoff = 1, .l_linger = 0};
+    if (socket_) ::setsockopt(socket_.fd(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
+}
+
+void Outbox::reset_when_closed() {
+    Lock lock(mutex_);
+    have_it_reset();
+}
+
 void Outbox::close() {
     Lock lock(mutex_);
     closed_ = true;
+    if (!queue_.empty()) have_it_reset();
     if (held_) ::shutdown(socket_.fd(), SHUT_RDWR);
     close_if_unused();
 }

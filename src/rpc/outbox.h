@@ -45,8 +45,11 @@ public:
 
     /// Takes back the frame of a call; false when it was, or is just being, sent.
     bool discard(uint64_t call);
-    /// Nothing more is sent; the socket is closed as soon as no thread uses it.
+    /// Nothing more is sent; the socket is closed as soon as no thread uses it. If frames are left the connection is broken off: its end must not look in
+    /// order to the peer.
     void close();
+    /// From now on the connection does not end in order, however it comes to be closed, even by the end of this process.
+    void reset_when_closed();
     /// Keeps the socket from being closed until release(), so that the caller can read it. If close() comes meanwhile it is shut down, which wakes
     /// who waits for bytes. False: it is closed. By one at a time.
     bool hold();
@@ -70,6 +73,7 @@ private:
     struct Gather;
 
     void close_if_unused() MC_REQUIRES(mutex_);
+    void have_it_reset() MC_REQUIRES(mutex_);
     bool must_wait() const MC_REQUIRES(mutex_) { return sending_ || corked_ || awaiting_; }
     void count(const Frame& frame) noexcept;
     void uncount(const Frame& frame) noexcept;

@@ -2,9 +2,12 @@
 #include "rpc/outbox.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <cerrno>
 #include <thread>
 
 #include "rpc/testing/raw_peer.h"
@@ -86,6 +89,48 @@ TEST(Outbox, WhatDoesNotFitGoesLaterInOrder) {
     flusher.join();
     EXPECT_EQ(outbox.frames(), 0u);
     EXPECT_EQ(outbox.blocked_since(), Time::max());
+}
+
+/// What the peer of a connection meets at its end, behind all that arrived: 0, or an errno.
+int end_of(RawPeer& peer) {
+    std::array<std::byte, 65536> buffer;
+    for (const Deadline deadline = Deadline::after(kPatience); !deadline.passed();) {
+        if (!net::wait_ready(peer.fd(), POLLIN, deadline)) break;
+        const ssize_t got = ::recv(peer.fd(), buffer.data(), buffer.size(), 0);
+        if (got <= 0) return got == 0 ? 0 : errno;
+    }
+    return ETIMEDOUT;
+}
+
+Pair make_connection() {
+    testing::RawServer server;
+    net::Socket ours(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = ::htons(server.port());
+    to.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    MC_CHECK(::connect(ours.fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    return {std::move(ours), server.accept()};
+}
+
+TEST(Outbox, AConnectionEndsInOrderOnlyIfEverythingWasSent) {
+    for (const bool all_sent : {true, false}) {
+        auto [ours, theirs] = make_connection();
+        Outbox outbox(std::move(ours));
+        if (all_sent) (void)push(outbox, 1, Bytes(1000));
+        else fill(outbox, Bytes(100'000));
+        outbox.close();
+        EXPECT_EQ(end_of(theirs), all_sent ? 0 : ECONNRESET);
+    }
+}
+
+TEST(Outbox, ABrokenOffConnectionDoesNotEndInOrder) {
+    auto [ours, theirs] = make_connection();
+    Outbox outbox(std::move(ours));
+    (void)push(outbox, 1, Bytes(1000));
+    outbox.reset_when_closed();
+    outbox.close();
+    EXPECT_EQ(end_of(theirs), ECONNRESET);
 }
 
 TEST(Outbox, AFrameThatHasNotLeftCanBeTakenBack) {

@@ -80,6 +80,11 @@ public:
     /// kLater: the kernel may keep it for about a millisecond and send it with what follows. It is sent even if this process ends meanwhile.
     enum class Haste : uint8_t { kNow, kLater };
     virtual bool part(Bytes body, Haste haste) = 0;
+    /// Of all that was sent to this peer, so many bytes have not been taken by the kernel: they would be lost with this process.
+    virtual uint64_t unsent_bytes() const noexcept { return 0; }
+    /// Ends it as fail() does, but by breaking the connection: the peer learns that it has not got everything, even if this process ends
+    /// right afterwards.
+    virtual void break_off(const Error& error) { fail(error); }
     /// True when nobody waits for the answer any more (deadline, cancel, connection lost).
     virtual bool abandoned() const noexcept = 0;
     /// Only in the handler: the caller's next request comes within this time, more likely than not, and is short of waiting. Before the I/O thread

@@ -132,6 +132,11 @@ bool Session::part(const FrameHeader& header, Bytes body, Responder::Haste haste
     return true;
 }
 
+void Session::break_off(const Error& why) {
+    reset_when_closed();
+    loop().post([self = std::static_pointer_cast<Session>(shared_from_this()), why] { self->close(why); });
+}
+
 bool Session::full() const {
     return unanswered_ + outbox().frames() >= shared_->options.queued_requests_max || outbox().bytes() >= kUnsentBytesMax;
 }
@@ -215,6 +220,12 @@ void Request::fail(const Error& error) {
     Bytes body = encode_error(error);
     const FrameHeader header{.kind = FrameKind::kError, .method = method_, .call = call_, .body_bytes = static_cast<uint32_t>(body.size())};
     session_->answer(*this, header, std::move(body));
+}
+
+void Request::break_off(const Error& error) {
+    if (!first_answer()) return;
+    session_->break_off(error);
+    session_->answer(*this, {.kind = FrameKind::kError, .method = method_, .call = call_}, {});  // which nobody gets
 }
 
 bool Request::part(Bytes body, Haste haste) {

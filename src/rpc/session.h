@@ -64,6 +64,9 @@ public:
     void answer(Request& request, const FrameHeader& header, Bytes body);
     /// From any thread, before the answer.
     bool part(const FrameHeader& header, Bytes body, Responder::Haste haste);
+    uint64_t unsent_bytes() const noexcept { return outbox().bytes(); }
+    /// From any thread: nothing more is sent, and the peer sees a broken connection.
+    void break_off(const Error& why);
 
     /// Closes it when it made no progress for too long; true while it needs to be asked again.
     bool check(Time now);
@@ -107,6 +110,8 @@ public:
     void fail(const Error& error) override;
     using Responder::part;
     bool part(Bytes body, Haste haste) override;
+    uint64_t unsent_bytes() const noexcept override { return session_->unsent_bytes(); }
+    void break_off(const Error& error) override;
     void expect_next(Duration within) override { session_->loop().stay_awake(within); }
     bool abandoned() const noexcept override { return abandoned_.load(std::memory_order_acquire) || deadline_.passed(); }
     Deadline deadline() const noexcept override { return deadline_; }

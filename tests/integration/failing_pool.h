@@ -38,8 +38,9 @@ bool eventually(Condition&& condition) {
 /// Nodes and a master in processes of their own, and clients of them here; the parameter is the transport.
 class FailingPool : public ::testing::TestWithParam<const char*> {
 protected:
-    void start_master() {
-        master_ = std::make_unique<RoleProcess>(std::vector<std::string>{"master", std::to_string(port_), "10000", "5000"});
+    /// `unsent_ms`: FeedHubOptions::unsent_timeout.
+    void start_master(const std::string& unsent_ms = "2000") {
+        master_ = std::make_unique<RoleProcess>(std::vector<std::string>{"master", std::to_string(port_), "10000", "5000", unsent_ms});
         std::istringstream(master_->line()) >> port_;
         ASSERT_NE(port_, 0);
     }
@@ -63,10 +64,11 @@ protected:
         EXPECT_TRUE(made) << (made ? "" : store_code_name(made.error()));
         return made ? std::move(*made) : nullptr;
     }
-    static StoreCode put(StoreClient& client, std::string_view key, std::vector<std::byte>& value, const WriteConfig& config = {}) {
+    static StoreCode put(StoreClient& client, std::string_view key, std::vector<std::byte>& value, const WriteConfig& config = {},
+                         bool replace = false) {
         const Piece piece{value.data(), value.size()};
         const ValueToWrite one{.key = key, .pieces = {&piece, 1}, .group = {}};
-        return client.write({&one, 1}, config, false).at(0);
+        return client.write({&one, 1}, config, replace).at(0);
     }
     /// What read() answers; where that is a length, the bytes have been compared.
     static int64_t get(StoreClient& client, std::string_view key, const std::vector<std::byte>& value) {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writers whose nodes, master or fellow writers are stopped or killed: every put has a definite end, and nothing half-written is read.
+#include <atomic>
+#include <thread>
+
 #include "tests/integration/failing_pool.h"
 
 namespace mooncake::store {
@@ -17,6 +20,57 @@ protected:
     static int exists(StoreClient& client, std::string_view key) { return client.exist({&key, 1}).at(0); }
 };
 INSTANTIATE_TEST_SUITE_P(By, FaultyPool, ::testing::Values("shm", "tcp"), [](const auto& path) { return std::string(path.param); });
+
+/// Its node does not run, so only over shared memory does anything happen at all.
+class LateNode : public FailingPool {};
+INSTANTIATE_TEST_SUITE_P(By, LateNode, ::testing::Values("shm"), [](const auto& path) { return std::string(path.param); });
+
+TEST_P(LateNode, KnowsAllThatWasAnsweredWhenItsMasterIsKilled) {
+    start_master("60000");
+    std::string name;
+    const auto node = lender(name);
+    const auto writer = client();
+    const std::string long_tail(8000, 'k');  // so that few words fill the kernel's buffers
+    const auto key = [&](uint64_t i) { return format_text("{}{}", i, long_tail); };
+    std::vector<std::byte> value = pattern(1000, 1), price = pattern(1000, 0);
+    ASSERT_EQ(put(*writer, "price", price), StoreCode::kOk);
+    std::atomic<uint64_t> answered{0}, prices{0}, turns{0};
+    std::atomic<bool> done{false};
+    node->stop();
+    std::jthread thread([&] {
+        for (uint64_t i = 0; !done; ++i, ++turns) {
+            if (put(*writer, key(i), value) != StoreCode::kOk) break;
+            answered = i + 1;
+            auto next = pattern(1000, 100 + i);
+            if (put(*writer, "price", next, {}, true) != StoreCode::kOk) break;
+            prices = i + 1;
+        }
+    });
+    // Until the master does not answer for a while: its node takes no more words.
+    ASSERT_TRUE(eventually([&] {
+        const uint64_t before = turns;
+        const Deadline a_while = Deadline::after(300ms);
+        while (turns == before && !a_while.passed()) std::this_thread::yield();
+        return turns == before;
+    }));
+    done = true;
+    master_->kill();
+    const uint64_t puts = answered, upserts = prices;
+    node->go_on();
+    start_master();
+    thread.join();
+    ASSERT_GT(puts, 100u);
+    for (uint64_t i = 0; i < puts; ++i) ASSERT_TRUE(eventually([&] { return get(*writer, key(i), value) == 1000; })) << i << " of " << puts;
+    const auto reader = client();
+    const auto holds_price = [&](uint64_t number) {
+        std::vector<std::byte> into(1000);
+        const Piece piece{into.data(), into.size()};
+        const std::string_view price_key = "price";
+        const ValueToRead one{.key = price_key, .pieces = {&piece, 1}};
+        return reader->read({&one, 1}).at(0) == 1000 && into == pattern(1000, 99 + number);
+    };
+    EXPECT_TRUE(holds_price(upserts) || holds_price(upserts + 1)) << "the last one that was answered, or the one on its way";
+}
 
 TEST_P(FaultyPool, PutsOfTwoReplicasGoOnWhileOneOfTwoNodesIsStopped) {
     start_master();

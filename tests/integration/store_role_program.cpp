@@ -44,6 +44,7 @@ int be_master(char** arguments) {
     options.port = static_cast<uint16_t>(std::atoi(arguments[0]));
     options.core.client_ttl = std::chrono::milliseconds(std::atoi(arguments[1]));
     options.core.lease_ttl = std::chrono::milliseconds(std::atoi(arguments[2]));
+    if (arguments[3] != nullptr) options.feed.unsent_timeout = std::chrono::milliseconds(std::atoi(arguments[3]));
     auto server = MasterServer::create(options);
     if (!server) {
         say(server.error().to_string());
@@ -122,7 +123,7 @@ int be_writer(char** arguments) {
 int main(int count, char** arguments) {
     mooncake::configure_log({.level = mooncake::LogLevel::kError});
     const std::string role = count > 1 ? arguments[1] : "";
-    if (role == "master" && count == 5) return mooncake::store::be_master(arguments + 2);
+    if (role == "master" && (count == 5 || count == 6)) return mooncake::store::be_master(arguments + 2);
     if (role == "node" && count == 5) return mooncake::store::be_node(arguments + 2);
     if (role == "client" && count >= 4) return mooncake::store::be_client(arguments + 2);
     if (role == "writer" && count >= 5) return mooncake::store::be_writer(arguments + 2);

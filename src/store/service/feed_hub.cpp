@@ -26,9 +26,15 @@ FeedWriter& FeedHub::open_item(Follower& follower) {
     return follower.items.back().writer;
 }
 
+void FeedHub::noted_range(Follower& follower) {
+    noted();
+    follower.last_range = observed_.load(std::memory_order_relaxed);
+    if (follower.first_range == 0) follower.first_range = follower.last_range;
+}
+
 void FeedHub::plan(Follower& follower, const RangePlanned& word) {
     open_item(follower).planned(RangePlannedView::of(word));
-    noted();
+    noted_range(follower);
 }
 
 void FeedHub::range_planned(const MasterState& state, SegmentNumber segment, WriteId write) {
@@ -50,7 +56,7 @@ void FeedHub::range_filled(const MasterState& state, SegmentNumber segment, uint
     Follower* follower = owner(state, segment);
     if (follower == nullptr) return;
     open_item(*follower).filled({.segment = state.segments()[segment].spec.id, .generation = generation, .checksum = checksum});
-    noted();
+    noted_range(*follower);
 }
 
 void FeedHub::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) {
@@ -58,7 +64,7 @@ void FeedHub::range_dropped(const MasterState& state, SegmentNumber segment, uin
     Follower* follower = owner(state, segment);
     if (follower == nullptr) return;
     open_item(*follower).dropped({.segment = state.segments()[segment].spec.id, .generation = generation, .rest = rest});
-    noted();
+    noted_range(*follower);
 }
 
 void FeedHub::value_outdated(const MasterState& state, ObjectId id) {
@@ -115,6 +121,7 @@ void FeedHub::follow(const MasterState& state, ClientNumber client, std::unique_
 void FeedHub::end(FollowerPtr follower, Error why) {
     by_segment_.clear();
     follower->items.clear();
+    forget_unsent(*follower);
     ended_.push_back({std::move(follower), std::move(why)});
     noted();
 }
@@ -200,30 +207,80 @@ void FeedHub::flush() {
         ended.swap(ended_);
         outgoing = take_outgoing();
     }
-    std::vector<FollowerPtr> cut_off;
-    for (Outgoing& one : outgoing)
-        if (!send(one)) cut_off.push_back(one.follower);
-    for (const FollowerPtr& follower : cut_off) {
-        if (!follower->responder->abandoned())
-            MC_LOG_WARNING_EVERY(10s, "client {} reads its feed too slowly and is cut off", follower->client.to_string());
-        follower->responder->fail(Error(Code::kNoSpace, "the feed was not read fast enough"));
+    std::vector<FollowerPtr> slow;
+    bool backlog = false;
+    for (Outgoing& one : outgoing) {
+        if (!send(one)) slow.push_back(one.follower);
+        else if (one.last_range != 0 && one.follower->responder->unsent_bytes() != 0) backlog = true;
     }
+    if (backlog || unsent_followers_.load(std::memory_order_relaxed) != 0) {
+        const Time now = Clock::now();
+        Lock lock(mutex_);
+        for (const Outgoing& one : outgoing) note_unsent(one, now);
+    }
+    // Before anybody is answered.
+    cut_off(slow, Error(Code::kNoSpace, "the feed was not read fast enough"));
     for (const Ended& one : ended) one.follower->responder->fail(one.why);
     told_.store(taken, std::memory_order_release);
-    if (cut_off.empty() && ended.empty()) return;
+    if (slow.empty() && ended.empty()) return;
     std::vector<Waiter> settled;
     {
         Lock lock(mutex_);
-        for (const FollowerPtr& follower : cut_off) {
-            const auto found = followers_.find(follower->client);
-            if (found == followers_.end() || found->second != follower) continue;
-            lose(*follower);
-            followers_.erase(found);
-        }
         by_segment_.clear();
         settled = settle();
     }
     answer(std::move(settled));
+}
+
+void FeedHub::cut_off(std::span<const FollowerPtr> slow, const Error& why) {
+    for (const FollowerPtr& follower : slow) {
+        if (!follower->responder->abandoned())
+            MC_LOG_WARNING_EVERY(10s, "client {} reads its feed too slowly and is cut off", follower->client.to_string());
+        follower->responder->break_off(why);
+        Lock lock(mutex_);
+        const auto found = followers_.find(follower->client);
+        if (found == followers_.end() || found->second != follower) continue;
+        lose(*follower);
+        forget_unsent(*follower);
+        followers_.erase(found);
+        by_segment_.clear();
+    }
+}
+
+void FeedHub::forget_unsent(Follower& follower) {
+    if (follower.unsent.empty()) return;
+    follower.unsent.clear();
+    unsent_followers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void FeedHub::note_unsent(const Outgoing& outgoing, Time now) {
+    Follower& follower = *outgoing.follower;
+    follower.sent_bytes += outgoing.bytes;
+    if (outgoing.last_range == 0 || follower.responder->unsent_bytes() == 0) return;
+    if (follower.unsent.empty()) unsent_followers_.fetch_add(1, std::memory_order_relaxed);
+    follower.unsent.push_back({.first = outgoing.first_range, .last = outgoing.last_range, .end = follower.sent_bytes, .since = now});
+}
+
+void FeedHub::look_after_unsent() {
+    if (unsent_followers_.load(std::memory_order_relaxed) == 0) return;
+    size_t left = 0;
+    for (const auto& [client, follower] : followers_) {
+        if (follower->unsent.empty()) continue;
+        // What was sent later is behind it; the frames around the bodies, which are not counted, only make us wait a little longer.
+        const uint64_t unsent = follower->responder->unsent_bytes();
+        while (!follower->unsent.empty() && (unsent == 0 || unsent <= follower->sent_bytes - follower->unsent.front().end))
+            follower->unsent.pop_front();
+        if (!follower->unsent.empty()) ++left;
+    }
+    unsent_followers_.store(left, std::memory_order_relaxed);
+}
+
+bool FeedHub::is_unsent(const Caused& caused) const {
+    if (caused.first == 0 || unsent_followers_.load(std::memory_order_relaxed) == 0) return false;
+    return std::any_of(followers_.begin(), followers_.end(), [&](const auto& one) {
+        return std::any_of(one.second->unsent.begin(), one.second->unsent.end(),
+                           [&](const Unsent& unsent) { return unsent.first <= caused.last && unsent.last >= caused.first; });
+    });
 }
 
 std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
@@ -237,7 +294,9 @@ std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
         Outgoing one{.follower = follower,
                      .items = std::exchange(follower->items, {}),
                      .first_sequence = follower->sequence + 1,
-                     .changed = changed};
+                     .changed = changed,
+                     .first_range = std::exchange(follower->first_range, 0),
+                     .last_range = std::exchange(follower->last_range, 0)};
         for (const Item& item : one.items) {
             ++follower->sequence;
             if (item.report) follower->awaited.push_back({.sequence = follower->sequence, .change = 0, .sent = now});
@@ -266,7 +325,9 @@ bool FeedHub::send(Outgoing& outgoing) {
         }
         // Nobody waits for what need not be acknowledged.
         const auto haste = acknowledge || item.reset || item.complete ? rpc::Responder::Haste::kNow : rpc::Responder::Haste::kLater;
+        const size_t bytes = body.size();
         if (!outgoing.follower->responder->part(std::move(body), haste)) return false;
+        outgoing.bytes += bytes;
     }
     return true;
 }
@@ -297,11 +358,13 @@ void FeedHub::acknowledge(const ClientId& client, uint64_t sequence) {
 std::vector<FeedHub::Waiter> FeedHub::settle() {
     std::vector<Waiter> settled;
     if (waiters_.empty()) return settled;
+    look_after_unsent();
     uint64_t acknowledged = UINT64_MAX;
     for (const auto& [client, follower] : followers_)
         if (!follower->lagging) acknowledged = std::min(acknowledged, follower->acknowledged);
-    const auto waiting = std::stable_partition(waiters_.begin(), waiters_.end(),
-                                               [&](const Waiter& waiter) { return waiter.change > acknowledged; });
+    const auto waiting = std::stable_partition(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) MC_NO_THREAD_ANALYSIS {
+        return waiter.caused.change > acknowledged || is_unsent(waiter.caused);
+    });
     settled.assign(std::make_move_iterator(waiting), std::make_move_iterator(waiters_.end()));
     waiters_.erase(waiting, waiters_.end());
     return settled;
@@ -311,34 +374,54 @@ void FeedHub::answer(std::vector<Waiter> waiters) {
     for (Waiter& waiter : waiters) waiter.responder->reply(std::move(waiter.body));
 }
 
-Time FeedHub::answer_when_acknowledged(uint64_t change, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now) {
-    const Time deadline = now + options_.acknowledge_timeout;
+Time FeedHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now) {
+    if (caused.change == 0 && unsent_followers_.load(std::memory_order_acquire) == 0) {
+        responder->reply(std::move(body));
+        return Time::max();
+    }
     std::vector<Waiter> settled;
     Time next = Time::max();
     {
         Lock lock(mutex_);
-        waiters_.push_back({.change = change, .deadline = deadline, .responder = std::move(responder), .body = std::move(body)});
+        waiters_.push_back(
+            {.caused = caused, .deadline = now + options_.acknowledge_timeout, .responder = std::move(responder), .body = std::move(body)});
         settled = settle();
-        if (!waiters_.empty()) next = waiters_.front().deadline;
+        next = next_look(now);
     }
     answer(std::move(settled));
     return next;
 }
 
+Time FeedHub::next_look(Time now) const {
+    // Nobody tells us when a socket takes more.
+    if (unsent_followers_.load(std::memory_order_relaxed) != 0) return now + options_.unsent_interval;
+    return waiters_.empty() ? Time::max() : std::max(waiters_.front().deadline, now);
+}
+
 Time FeedHub::expire(Time now) {
+    if (unsent_followers_.load(std::memory_order_acquire) != 0) {
+        Lock pushing(push_mutex_);
+        std::vector<FollowerPtr> slow;
+        {
+            Lock lock(mutex_);
+            look_after_unsent();
+            for (const auto& [client, follower] : followers_)
+                if (!follower->unsent.empty() && now - follower->unsent.front().since >= options_.unsent_timeout) slow.push_back(follower);
+        }
+        cut_off(slow, Error(Code::kTimedOut, "the feed was not read in time"));
+    }
     std::vector<Waiter> settled;
     Time next = Time::max();
     {
         Lock lock(mutex_);
         uint64_t overdue = 0;
         for (const Waiter& waiter : waiters_)
-            if (waiter.deadline <= now) overdue = std::max(overdue, waiter.change);
-        if (overdue != 0) {
+            if (waiter.deadline <= now) overdue = std::max(overdue, waiter.caused.change);
+        if (overdue != 0)
             for (const auto& [client, follower] : followers_)
                 if (follower->acknowledged < overdue) follower->lagging = true;
-            settled = settle();
-        }
-        if (!waiters_.empty()) next = waiters_.front().deadline;
+        settled = settle();
+        next = next_look(now);
     }
     answer(std::move(settled));
     return next;

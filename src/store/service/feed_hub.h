@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -27,11 +28,17 @@ struct FeedHubOptions {
     size_t changed_keys_max = 4096;     // in one update; more become "all"
     size_t report_ranges = 512;         // of a first report, under one hold of the lock
     int report_window = 8;              // parts of a first report that are not acknowledged yet
+    Duration unsent_timeout = 2s;       // words about its memory that a follower does not take for so long: it is cut off
+    Duration unsent_interval = 5ms;     // how often such words are looked after
 };
 
 /// Tells every following client what it must know (docs/store.md, "The feed"), in order, and remembers who has acknowledged what. What
 /// happens is noted under the master's lock and sent by flush() without it; one thread sends for all. A client that reads too slowly is
 /// cut off. Thread-safe; its lock is taken inside the master's, never the other way round.
+///
+/// Words about ranges must outlive the master once the operation that caused them is answered: the node reports from them. With the kernel they
+/// do; while a follower's connection takes no more they do not, and the answers wait. Where that takes too long the connection is broken off first,
+/// so that the node knows that it has not heard everything.
 class FeedHub final : public StateObserver, public FeedSink {
 public:
     explicit FeedHub(FeedHubOptions options = {}) : options_(options) {}
@@ -54,8 +61,27 @@ public:
     void drop_strangers(const MasterState& state);
     /// Tells the client the next part of what its segments hold, if wants_report().
     void report(const MasterState& state, const ClientId& client, Time now);
-    /// How often a value has become outdated so far; see answer_when_acknowledged().
-    uint64_t changes() const noexcept { return changes_.load(std::memory_order_acquire); }
+    /// What operations have caused so far.
+    struct Position {
+        uint64_t words = 0;    // about anything
+        uint64_t changes = 0;  // values that became outdated
+    };
+    Position position() const noexcept {
+        return {.words = observed_.load(std::memory_order_acquire), .changes = changes_.load(std::memory_order_acquire)};
+    }
+    /// What one operation, or several, caused: between two positions.
+    struct Caused {
+        uint64_t first = 0, last = 0;  // word; 0: none
+        uint64_t change = 0;           // the last one; 0: none
+
+        void add(const Position& before, const Position& after) {
+            if (after.changes != before.changes) change = after.changes;
+            if (after.words == before.words) return;
+            if (first == 0) first = before.words + 1;
+            last = after.words;
+        }
+        bool nothing() const noexcept { return first == 0 && change == 0; }
+    };
 
     // ---- without
 
@@ -63,10 +89,11 @@ public:
     void flush() override;
     bool wants_report(const ClientId& client) const;
     void acknowledge(const ClientId& client, uint64_t sequence);
-    /// Answers once every follower has acknowledged the changes up to this one, at latest after acknowledge_timeout. A follower that did not
-    /// make it in time is not waited for again until it has caught up. Returns when expire() must be called; Time::max(): answered.
-    Time answer_when_acknowledged(uint64_t change, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now);
-    /// Answers those who have waited long enough; returns when it is to be called again.
+    /// Answers once the words about ranges are with the kernel, or their follower was cut off; and every follower has acknowledged the changes,
+    /// for which acknowledge_timeout is waited at most. A follower that did not make it in time is not waited for again until it has
+    /// caught up. After flush(). Returns when expire() must be called; Time::max(): answered.
+    Time answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now);
+    /// Answers those who have waited long enough, cuts off who keeps them waiting; returns when it is to be called again.
     Time expire(Time now);
     /// Answers everybody who waits.
     void answer_all();
@@ -84,9 +111,15 @@ private:
         uint64_t change = 0;  // 0: a part of the report
         Time sent{};
     };
+    /// Words about ranges, of one flush, that the kernel has not taken yet.
+    struct Unsent {
+        uint64_t first = 0, last = 0;  // words; those of others may be between them
+        uint64_t end = 0;              // where they end in all that was ever sent, counted in bytes
+        Time since{};
+    };
     struct Follower {
         ClientId client;
-        std::unique_ptr<rpc::Responder> responder;  // used only under push_mutex_, but for abandoned()
+        std::unique_ptr<rpc::Responder> responder;  // used only under push_mutex_, but for abandoned() and unsent_bytes()
         // the rest under mutex_
         std::deque<Item> items;
         uint64_t sequence = 0;  // of the last update sent
@@ -97,6 +130,9 @@ private:
         RangeCursor cursor;
         bool reporting = false;
         int report_outstanding = 0;
+        uint64_t first_range = 0, last_range = 0;  // words about ranges among the items; 0: none
+        uint64_t sent_bytes = 0;                   // ever; no more than that
+        std::deque<Unsent> unsent;
     };
     using FollowerPtr = std::shared_ptr<Follower>;
     /// A member that does not follow now.
@@ -113,10 +149,11 @@ private:
         std::deque<Item> items;
         uint64_t first_sequence = 0;
         bool changed = false;  // the last item carries changes
+        uint64_t first_range = 0, last_range = 0, bytes = 0;
     };
     struct Waiter {
-        uint64_t change = 0;
-        Time deadline{};
+        Caused caused;
+        Time deadline{};  // for acknowledgements
         std::unique_ptr<rpc::Responder> responder;
         rpc::Bytes body;
     };
@@ -124,12 +161,21 @@ private:
     Follower* owner(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
     FeedWriter& open_item(Follower& follower) MC_REQUIRES(mutex_);
     void noted() MC_REQUIRES(mutex_) { observed_.fetch_add(1, std::memory_order_release); }
+    /// Likewise, of a word about a range of this follower's.
+    void noted_range(Follower& follower) MC_REQUIRES(mutex_);
     void end(FollowerPtr follower, Error why) MC_REQUIRES(mutex_);
     /// The follower has gone, or must go; its client may come again.
     void lose(const Follower& follower) MC_REQUIRES(mutex_) { lost_[follower.client] = {.sequence = follower.sequence}; }
     std::vector<Outgoing> take_outgoing() MC_REQUIRES(mutex_);
     void plan(Follower& follower, const RangePlanned& word) MC_REQUIRES(mutex_);
     static bool send(Outgoing& outgoing);
+    void note_unsent(const Outgoing& outgoing, Time now) MC_REQUIRES(mutex_);
+    /// Forgets what the kernel has taken meanwhile.
+    void look_after_unsent() MC_REQUIRES(mutex_);
+    void forget_unsent(Follower& follower) MC_REQUIRES(mutex_);
+    bool is_unsent(const Caused& caused) const MC_REQUIRES(mutex_);
+    void cut_off(std::span<const FollowerPtr> slow, const Error& why) MC_REQUIRES(push_mutex_);
+    Time next_look(Time now) const MC_REQUIRES(mutex_);
     /// Those who need not wait any more.
     std::vector<Waiter> settle() MC_REQUIRES(mutex_);
     static void answer(std::vector<Waiter> waiters);
@@ -143,6 +189,7 @@ private:
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
     FeedWriter changed_ MC_GUARDED_BY(mutex_);  // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);
+    std::atomic<size_t> unsent_followers_{0};  // those that have something unsent; written under mutex_
     std::atomic<uint64_t> changes_{0};   // written under mutex_
     std::atomic<uint64_t> observed_{0};  // things to send, ever; written under mutex_
     std::atomic<uint64_t> told_{0};      // of these, sent; written under push_mutex_

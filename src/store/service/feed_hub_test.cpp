@@ -96,12 +96,27 @@ protected:
             return reply;
         });
     }
+    /// A put of this key to that node's segment begins; tells what followers must hear of it.
+    FeedHub::Caused start_on(uint64_t number, std::string_view key) {
+        const PutItem item{.key = key, .length = 100, .group = {}};
+        const PutStartRequest request{
+            .client = kNode, .tenant = {}, .config = {.preferred_segments = {segment(number).name}}, .items = {&item, 1}};
+        FeedHub::Caused caused;
+        master_.run([&](Transaction& transaction, Time now) {
+            const FeedHub::Position before = hub_.position();
+            const PutStartReply reply = put_start(transaction, request, now);
+            EXPECT_EQ(reply.items[0].code, StoreCode::kOk);
+            caused.add(before, hub_.position());
+            return true;
+        });
+        return caused;
+    }
     /// A read value goes; tells the number of the change.
     uint64_t change(std::string_view key) {
         put(key);
         read(key);
         EXPECT_EQ(remove_by_force(key), StoreCode::kOk);
-        return hub_.changes();
+        return hub_.position().changes;
     }
 
     FeedHub hub_{{.update_bytes_max = 4096, .changed_keys_max = 4, .report_ranges = 3, .report_window = 2}};
@@ -334,7 +349,7 @@ TEST_F(FeedHubTest, ARemovalIsAnsweredWhenAllFollowersHaveAcknowledgedIt) {
     follow(kReader, reader);
     const uint64_t number = change("k");
     const Time now = Clock::now();
-    EXPECT_EQ(hub_.answer_when_acknowledged(number, writer.responder(), rpc::Bytes(3), now), now + 50ms);
+    EXPECT_EQ(hub_.answer_when_told({.change = number}, writer.responder(), rpc::Bytes(3), now), now + 50ms);
     EXPECT_FALSE(writer.over());
     hub_.acknowledge(kNode, node.updates().back().sequence);
     EXPECT_FALSE(writer.over());
@@ -352,18 +367,65 @@ TEST_F(FeedHubTest, ASilentFollowerDelaysARemovalOnceAndIsNotWaitedForAgainUntil
     Told reader, first, second, third;
     follow(kReader, reader);
     const Time now = Clock::now();
-    hub_.answer_when_acknowledged(change("one"), first.responder(), {}, now);
+    hub_.answer_when_told({.change = change("one")}, first.responder(), {}, now);
     EXPECT_EQ(hub_.expire(now + 49ms), now + 50ms);
     EXPECT_FALSE(first.over());
     EXPECT_EQ(hub_.expire(now + 50ms), Time::max());
     EXPECT_TRUE(first.reply());
-    EXPECT_EQ(hub_.answer_when_acknowledged(change("two"), second.responder(), {}, now), Time::max());
+    EXPECT_EQ(hub_.answer_when_told({.change = change("two")}, second.responder(), {}, now), Time::max());
     EXPECT_TRUE(second.reply());
     hub_.acknowledge(kReader, reader.updates().back().sequence);
-    hub_.answer_when_acknowledged(change("three"), third.responder(), {}, now);
+    hub_.answer_when_told({.change = change("three")}, third.responder(), {}, now);
     EXPECT_FALSE(third.over()) << "it is awake again";
     hub_.acknowledge(kReader, reader.updates().back().sequence);
     EXPECT_TRUE(third.reply());
+}
+
+TEST_F(FeedHubTest, AnAnswerWaitsUntilWordsAboutItsRangesAreWithTheKernel) {
+    join(kNode, 1);
+    Told node, writer;
+    follow(kNode, node);
+    node.hold_back();
+    const FeedHub::Caused caused = start_on(1, "k");
+    const Time now = Clock::now();
+    EXPECT_EQ(hub_.answer_when_told(caused, writer.responder(), rpc::Bytes(3), now), now + 5ms) << "then it is looked again";
+    EXPECT_EQ(hub_.expire(now + 1s), now + 1s + 5ms);
+    EXPECT_FALSE(writer.over()) << "a master that is killed now would take the only word of the range along";
+    node.let_go();
+    EXPECT_EQ(hub_.expire(now + 1s), Time::max());
+    ASSERT_TRUE(writer.reply());
+    EXPECT_EQ(writer.reply()->size(), 3u);
+    EXPECT_FALSE(node.over());
+}
+
+TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatIsToldNothingOfHis) {
+    join(kNode, 1);
+    join(kOther, 2);
+    Told node, other, stuck, writer;
+    follow(kNode, node);
+    follow(kOther, other);
+    node.hold_back();
+    const Time now = Clock::now();
+    hub_.answer_when_told(start_on(1, "stuck"), stuck.responder(), {}, now);
+    hub_.answer_when_told(start_on(2, "k"), writer.responder(), {}, now);
+    EXPECT_TRUE(writer.reply());
+    EXPECT_FALSE(stuck.over());
+}
+
+TEST_F(FeedHubTest, AFollowerThatTakesNothingForTooLongIsBrokenOffBeforeAnybodyIsAnswered) {
+    join(kNode, 1);
+    Told node, writer;
+    follow(kNode, node);
+    node.hold_back();
+    node.in_break_off = [&] { EXPECT_FALSE(writer.over()) << "the node would take what it heard for everything"; };
+    hub_.answer_when_told(start_on(1, "k"), writer.responder(), {}, Clock::now());
+    EXPECT_EQ(hub_.expire(Clock::now() + 2s), Time::max());
+    EXPECT_TRUE(node.broken_off());
+    EXPECT_TRUE(writer.reply());
+    EXPECT_EQ(hub_.followers(), 0u);
+    Told later;
+    EXPECT_EQ(hub_.answer_when_told(start_on(1, "l"), later.responder(), {}, Clock::now()), Time::max());
+    EXPECT_TRUE(later.reply());
 }
 
 TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatWasCutOffOrGivenUp) {
@@ -371,7 +433,7 @@ TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatWasCutOffOrGivenUp) {
     join(kReader, 0);
     Told reader, first, second;
     follow(kReader, reader);
-    hub_.answer_when_acknowledged(change("one"), first.responder(), {}, Clock::now());
+    hub_.answer_when_told({.change = change("one")}, first.responder(), {}, Clock::now());
     EXPECT_FALSE(first.over());
     master_.run([&](Transaction& transaction, Time now) {
         goodbye(transaction, kReader, now);
@@ -379,7 +441,7 @@ TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatWasCutOffOrGivenUp) {
         return true;
     });
     EXPECT_TRUE(first.reply());
-    EXPECT_EQ(hub_.answer_when_acknowledged(hub_.changes(), second.responder(), {}, Clock::now()), Time::max());
+    EXPECT_EQ(hub_.answer_when_told({.change = hub_.position().changes}, second.responder(), {}, Clock::now()), Time::max());
     EXPECT_TRUE(second.reply()) << "nobody follows";
 }
 
@@ -391,7 +453,7 @@ TEST_F(FeedHubTest, AcknowledgementsOfNothingAreIgnored) {
     follow(kReader, reader);
     hub_.acknowledge(kReader, 1000);
     hub_.acknowledge(kOther, 1);
-    hub_.answer_when_acknowledged(change("k"), writer.responder(), {}, Clock::now());
+    hub_.answer_when_told({.change = change("k")}, writer.responder(), {}, Clock::now());
     hub_.acknowledge(kReader, 1000);
     EXPECT_FALSE(writer.over());
     hub_.answer_all();
@@ -413,7 +475,7 @@ TEST_F(FeedHubTest, LateAcknowledgementsOfAnEarlierFeedMeanNothingToTheNext) {
         follow(kReader, second, /*report=*/false);
         const uint64_t made = change("d");
         Told waiting;
-        hub_.answer_when_acknowledged(made, waiting.responder(), {}, Clock::now());
+        hub_.answer_when_told({.change = made}, waiting.responder(), {}, Clock::now());
         hub_.acknowledge(kReader, late);
         EXPECT_FALSE(waiting.over());
         hub_.acknowledge(kReader, second.updates().back().sequence);

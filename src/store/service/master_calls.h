@@ -101,10 +101,18 @@ private:
         parts_.jobs.touch();
         return result;
     }
-    /// Answers when the followers know of the changes, if there were any.
-    void answer_after_changes(uint64_t change, Answer answer, rpc::Bytes body);
+    /// As run(), and adds to `caused` what the followers must hear of before the operation is answered.
     template <typename Operation>
-    CodesReply run_and_count(Operation&& operation, uint64_t& change);
+    auto run_noting(FeedHub::Caused& caused, Operation&& operation) {
+        return run([&](Transaction& transaction, Time now) {
+            const FeedHub::Position before = parts_.hub.position();
+            auto reply = operation(transaction, now);
+            caused.add(before, parts_.hub.position());
+            return reply;
+        });
+    }
+    /// Answers when they have.
+    void answer_when_told(const FeedHub::Caused& caused, Answer answer, rpc::Bytes body);
 
     const Parts parts_;
     const uint64_t epoch_;

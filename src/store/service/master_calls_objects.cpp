@@ -104,43 +104,35 @@ void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
     const auto start = [&](Transaction& transaction, Time now) {
         return start_some(starter, received.request.items.size(), transaction, now);
     };
-    while (!run(start)) parts_.master.give_way();
+    FeedHub::Caused caused;
+    while (!run_noting(caused, start)) parts_.master.give_way();
+    caused.change = 0;  // what is evicted to make room is no news that anybody must have heard first
     PutStartReply reply = starter.take_reply();
     reply.epoch = epoch_;
     if (const uint64_t bytes = bytes_of(received.request.items); bytes <= kSoonBytes)
         answer->expect_next(kSoon + kSoonPerKiB * (bytes >> 10));
-    answer->reply(encode_put_start_reply(reply));
+    answer_when_told(caused, std::move(answer), encode_put_start_reply(reply));
     parts_.metrics.put_start(received.request, reply);
     // The tenant is checked once for all keys.
     if (!reply.items.empty() && reply.items.front().code == StoreCode::kTenantNotRegistered) warn_of_stranger(received.request.tenant);
 }
 
-/// `change` is the last one the operation made, if any.
-template <typename Operation>
-CodesReply MasterCalls::run_and_count(Operation&& operation, uint64_t& change) {
-    return run([&](Transaction& transaction, Time now) {
-        const uint64_t before = parts_.hub.changes();
-        CodesReply reply = operation(transaction, now);
-        if (const uint64_t after = parts_.hub.changes(); after != before) change = after;
-        return reply;
-    });
-}
-
-void MasterCalls::answer_after_changes(uint64_t change, Answer answer, rpc::Bytes body) {
-    if (change == 0) return answer->reply(std::move(body));
-    parts_.jobs.wake_by(parts_.hub.answer_when_acknowledged(change, std::move(answer), std::move(body), Clock::now()));
+void MasterCalls::answer_when_told(const FeedHub::Caused& caused, Answer answer, rpc::Bytes body) {
+    if (caused.nothing()) return answer->reply(std::move(body));
+    const Time next = parts_.hub.answer_when_told(caused, std::move(answer), std::move(body), Clock::now());
+    if (next != Time::max()) parts_.jobs.wake_by(next);
 }
 
 void MasterCalls::put_end(const ReceivedPutEnd& received, Answer answer) {
     CodesReply reply;
-    uint64_t change = 0;
+    FeedHub::Caused caused;
     in_parts(parts_.master, received.request.items, [&](std::span<const PutEndItem> items) {
         PutEndRequest request = received.request;
         request.items = items;
-        append(reply, run_and_count([&](Transaction& transaction, Time now) { return store::put_end(transaction, request, now); }, change));
+        append(reply, run_noting(caused, [&](Transaction& transaction, Time now) { return store::put_end(transaction, request, now); }));
     });
     parts_.metrics.put_end(reply);
-    answer_after_changes(change, std::move(answer), encode_codes_reply(reply));
+    answer_when_told(caused, std::move(answer), encode_codes_reply(reply));
 }
 
 void MasterCalls::put_revoke(const ReceivedPutRevoke& received, Answer answer) {
@@ -156,27 +148,27 @@ void MasterCalls::put_revoke(const ReceivedPutRevoke& received, Answer answer) {
 
 void MasterCalls::remove(const ReceivedRemove& received, Answer answer) {
     CodesReply reply;
-    uint64_t change = 0;
+    FeedHub::Caused caused;
     in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         RemoveRequest request = received.request;
         request.keys = keys;
-        append(reply, run_and_count([&](Transaction& transaction, Time now) { return store::remove(transaction, request, now); }, change));
+        append(reply, run_noting(caused, [&](Transaction& transaction, Time now) { return store::remove(transaction, request, now); }));
     });
     parts_.metrics.remove(reply);
-    answer_after_changes(change, std::move(answer), encode_codes_reply(reply));
+    answer_when_told(caused, std::move(answer), encode_codes_reply(reply));
 }
 
 void MasterCalls::replica_clear(const ReceivedReplicaClear& received, Answer answer) {
     CodesReply reply;
-    uint64_t change = 0;
+    FeedHub::Caused caused;
     in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         ReplicaClearRequest request = received.request;
         request.keys = keys;
         append(reply,
-               run_and_count([&](Transaction& transaction, Time now) { return store::replica_clear(transaction, request, now); }, change));
+               run_noting(caused, [&](Transaction& transaction, Time now) { return store::replica_clear(transaction, request, now); }));
     });
     parts_.metrics.replica_clear(reply);
-    answer_after_changes(change, std::move(answer), encode_codes_reply(reply));
+    answer_when_told(caused, std::move(answer), encode_codes_reply(reply));
 }
 
 void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer answer) {
@@ -200,12 +192,13 @@ void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer
                 return re2::RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *pattern);
             };
             const std::function<bool(std::string_view)> filter = pattern ? std::function<bool(std::string_view)>(matches) : nullptr;
-            const uint64_t before = parts_.hub.changes();
+            const FeedHub::Position before = parts_.hub.position();
             const auto count = static_cast<int64_t>(remove_in_parts(parts_.master, tenant, filter, force));
             parts_.jobs.touch();
             parts_.metrics.call(counted, true);
-            const uint64_t after = parts_.hub.changes();
-            answer_after_changes(after != before ? after : 0, std::move(*shared), encode_remove_matching_reply(count));
+            FeedHub::Caused caused;
+            caused.add(before, parts_.hub.position());  // by others as well, which does no harm
+            answer_when_told(caused, std::move(*shared), encode_remove_matching_reply(count));
         });
     if (!posted) (*shared)->fail(Error(Code::kBusy, "too many removals by pattern at once"));
 }

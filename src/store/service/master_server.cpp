@@ -85,11 +85,12 @@ public:
     void touch() override { jobs_.touch(); }
     void settle() override {
         touch();
-        const uint64_t change = hub_.changes();
-        if (change == 0) return;
+        FeedHub::Caused caused;
+        caused.add({}, hub_.position());  // all there has been
+        if (caused.nothing()) return;
         auto waiter = std::make_unique<Waiter>();
         const std::future<void> answered = waiter->answered.get_future();
-        jobs_.wake_by(hub_.answer_when_acknowledged(change, std::move(waiter), {}, Clock::now()));
+        jobs_.wake_by(hub_.answer_when_told(caused, std::move(waiter), {}, Clock::now()));
         answered.wait_for(kSettleMax);
     }
     MasterMetrics& metrics() noexcept override { return metrics_; }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +53,15 @@ public:
     void clog() { clogged_ = true; }
     /// The connection is lost.
     void vanish() { vanished_ = true; }
+    /// From now on the kernel takes nothing of what is sent, until let_go().
+    void hold_back() { held_back_ = true; }
+    void let_go() {
+        held_back_ = false;
+        unsent_ = 0;
+    }
+    /// It was ended by breaking the connection. `in_break_off` runs when that happens.
+    bool broken_off() const { return broken_off_; }
+    std::function<void()> in_break_off;
 
     std::unique_ptr<rpc::Responder> responder() { return std::make_unique<Fake>(*this); }
 
@@ -72,9 +82,16 @@ private:
             if (told_.clogged_ || told_.vanished_) return false;
             auto update = decode_feed_update(body);
             MC_CHECK(update);
+            if (told_.held_back_) told_.unsent_ += body.size();
             Lock lock(told_.mutex_);
             told_.updates_.push_back(std::move(*update));
             return true;
+        }
+        uint64_t unsent_bytes() const noexcept override { return told_.unsent_; }
+        void break_off(const Error& error) override {
+            if (told_.in_break_off) told_.in_break_off();
+            told_.broken_off_ = true;
+            fail(error);
         }
         bool abandoned() const noexcept override { return told_.vanished_; }
         Deadline deadline() const noexcept override { return Deadline::never(); }
@@ -89,7 +106,8 @@ private:
     std::vector<FeedUpdate> updates_ MC_GUARDED_BY(mutex_);
     std::optional<rpc::Bytes> reply_ MC_GUARDED_BY(mutex_);
     std::optional<Error> error_ MC_GUARDED_BY(mutex_);
-    std::atomic<bool> clogged_{false}, vanished_{false};
+    std::atomic<bool> clogged_{false}, vanished_{false}, held_back_{false}, broken_off_{false};
+    std::atomic<uint64_t> unsent_{0};
 };
 
 }  // namespace mooncake::store::testing
