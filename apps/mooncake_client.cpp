@@ -44,6 +44,7 @@ Result<StoreConfig> config_of(const ClientFlags& flags, const Environment& envir
     config.http_server = flags.enable_http_server;
     config.http_port = static_cast<uint16_t>(flags.http_port);
     config.options = load_store_options(environment);
+    if (!flags.bind_address.empty()) config.options.engine.bind_address = flags.bind_address;
     return config;
 }
 

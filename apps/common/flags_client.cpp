@@ -6,6 +6,9 @@ namespace mooncake::store {
 void add_client_flags(FlagSet& set, ClientFlags& f) {
     set.add(
         {.name = "host", .target = &f.host, .help = "address that others reach this node at, or address:port; 0.0.0.0: found by itself"});
+    set.add({.name = "bind_address",
+             .target = &f.bind_address,
+             .help = "address its ports listen on; empty: all, or loopback alone where --host is a loopback address"});
     set.add({.name = "port", .target = &f.port, .help = "for processes of this host that share its memory", .built = false, .max = 65535});
     set.add({.name = "metadata_server", .target = &f.metadata_server, .help = "where engines find each other, or P2PHANDSHAKE"});
     set.add({.name = "master_server_address", .target = &f.master_server_address, .help = "host:port of mooncake_master"});

@@ -25,6 +25,7 @@ TEST(ClientFlags, HaveTheirDefaults) {
     add_client_flags(set, flags);
     const std::pair<const char*, const char*> documented[] = {
         {"host", "0.0.0.0"},
+        {"bind_address", ""},
         {"port", "50052"},
         {"metadata_server", "http://127.0.0.1:8080/metadata"},
         {"master_server_address", "127.0.0.1:50051"},

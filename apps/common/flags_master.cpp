@@ -25,6 +25,9 @@ void add_server_flags(FlagSet& set, MasterFlags& f) {
              .target = &f.rpc_thread_num,
              .help = "RPC threads; 0: one per core, at most --max_threads",
              .max = 1024});
+    set.add({.name = "bind_address",
+             .target = &f.bind_address,
+             .help = "address that everything listens on; goes before --rpc_address, --metrics_host and --http_metadata_server_host"});
     set.add({.name = "rpc_address", .target = &f.rpc_address, .help = "address to listen on for RPC"});
     set.add(
         {.name = "rpc_interface", .target = &f.rpc_interface, .help = "network interface whose IPv4 address goes before --rpc_address"});

@@ -24,6 +24,7 @@ struct MasterFlags {
     // servers
     int64_t port = 50051, rpc_port = 0;  // 0: port; port 0: any free one
     int64_t max_threads = 16, rpc_thread_num = 0;
+    std::string bind_address;  // where given: of all three servers
     std::string rpc_address = "0.0.0.0", rpc_interface;
     bool enable_metric_reporting = true;
     int64_t metrics_port = 9003;

@@ -55,6 +55,7 @@ const Documented kDocumented[] = {
     {"rpc_port", "0", "1", true, "-1"},
     {"max_threads", "16", "4", true, "0"},
     {"rpc_thread_num", "0", "8", true, "x"},
+    {"bind_address", "", "127.0.0.1"},
     {"rpc_address", "0.0.0.0", "127.0.0.1"},
     {"rpc_interface", "", "eth0"},
     {"rpc_conn_timeout_seconds", "0", "5", false, "-1"},

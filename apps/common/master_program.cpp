@@ -45,7 +45,12 @@ std::string bind_host(const std::string& host) { return is_wildcard(host) ? std:
 
 Result<std::unique_ptr<MasterProgram>> MasterProgram::start(const MasterFlags& flags) {
     raise_descriptor_limit();
-    std::unique_ptr<MasterProgram> program(new MasterProgram(flags));
+    MasterFlags settled = flags;
+    if (!flags.bind_address.empty()) {
+        settled.rpc_address = settled.metrics_host = settled.http_metadata_server_host = flags.bind_address;
+        settled.rpc_interface.clear();
+    }
+    std::unique_ptr<MasterProgram> program(new MasterProgram(settled));
     MC_RETURN_IF_ERROR(program->start_master());
     MC_RETURN_IF_ERROR(program->start_metadata());
     MC_RETURN_IF_ERROR(program->start_admin());

@@ -14,6 +14,7 @@
 DEFINE_string(mode, "initiator", "initiator: move data; target: lend memory to initiators");
 DEFINE_string(metadata_server, "P2PHANDSHAKE", "P2PHANDSHAKE, or the directory: http://..., etcd://..., redis://...");
 DEFINE_string(local_server_name, "127.0.0.1", "our host, or host:port, as the other side reaches it");
+DEFINE_string(bind_address, "", "where our ports listen; empty: everywhere, or on loopback alone if that is our host");
 DEFINE_string(segment_id, "", "the target's name, as it prints it (initiator)");
 DEFINE_string(protocol, "tcp", "the transport preferred between hosts");
 DEFINE_string(device_name, "", "NICs to use, separated by commas; empty: all");
@@ -65,6 +66,7 @@ Result<bench::Options> read_flags() {
                       .protocol = FLAGS_protocol,
                       .devices = split_list(FLAGS_device_name),
                       .options = load_options()};
+    if (!FLAGS_bind_address.empty()) options.engine.options.bind_address = FLAGS_bind_address;
     if (!FLAGS_nic_priority_matrix.empty()) options.engine.options.topology_file = FLAGS_nic_priority_matrix;
     options.segment = FLAGS_segment_id;
     options.block_bytes = FLAGS_block_size;

@@ -145,7 +145,8 @@ EngineOptions load_options(const Environment& environment) {
     read_fabric(reader, options.fabric);
     read_ports(reader, options);
     reader.text("MC_METADATA_CLUSTER_ID", options.cluster_id);
-    reader.text("MC_TCP_BIND_ADDRESS", options.bind_address);
+    reader.text("MC_TCP_BIND_ADDRESS", options.advertised_address);
+    reader.text("MC_BIND_ADDRESS", options.bind_address);
     reader.flag("MC_LEGACY_RPC_PORT_BINDING", options.legacy_port_binding);
     reader.number("MC_HANDSHAKE_PORT", options.handshake_port, 1, 65535);
     reader.flag("MC_USE_IPV6", options.ipv6);

@@ -51,7 +51,8 @@ struct EngineOptions {
     bool discover_topology = true;          // MC_MS_AUTO_DISC: which NICs are near which memory
     // names and ports
     std::string cluster_id;            // MC_METADATA_CLUSTER_ID
-    std::string bind_address;          // MC_TCP_BIND_ADDRESS: advertised in directory modes
+    std::string advertised_address;    // MC_TCP_BIND_ADDRESS: what peers dial, in directory modes
+    std::string bind_address;          // MC_BIND_ADDRESS: where our ports listen; empty: see engine.h
     bool legacy_port_binding = false;  // MC_LEGACY_RPC_PORT_BINDING
     uint16_t port_min = 15000;         // MC_MIN_RPC_PORT
     uint16_t port_max = 17000;         // MC_MAX_RPC_PORT

@@ -49,6 +49,7 @@ TEST(Options, ReadsEveryVariable) {
         {"MC_CUSTOM_TOPO_JSON", "/t.json"},
         {"MC_METADATA_CLUSTER_ID", "blue"},
         {"MC_TCP_BIND_ADDRESS", "10.1.2.3"},
+        {"MC_BIND_ADDRESS", "10.1.2.4"},
         {"MC_LEGACY_RPC_PORT_BINDING", "true"},
         {"MC_MIN_RPC_PORT", "20000"},
         {"MC_MAX_RPC_PORT", "20010"},
@@ -79,7 +80,8 @@ TEST(Options, ReadsEveryVariable) {
     EXPECT_EQ(options.device_deny, (std::vector<std::string>{"mlx5_2"}));
     EXPECT_EQ(options.topology_file, "/t.json");
     EXPECT_EQ(options.cluster_id, "blue");
-    EXPECT_EQ(options.bind_address, "10.1.2.3");
+    EXPECT_EQ(options.advertised_address, "10.1.2.3");
+    EXPECT_EQ(options.bind_address, "10.1.2.4");
     EXPECT_TRUE(options.legacy_port_binding);
     EXPECT_EQ(options.port_min, 20000);
     EXPECT_EQ(options.port_max, 20010);

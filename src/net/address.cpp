@@ -5,6 +5,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <charconv>
@@ -147,5 +148,20 @@ Result<std::string> first_public_address(bool ipv6) {
     if (found.empty()) return fail(Code::kUnavailable, "no network interface is up besides loopback");
     return found;
 }
+
+std::string loopback_address(const std::string& host) {
+    in_addr v4{};
+    if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127 ? host : std::string();
+    in6_addr v6{};
+    if (::inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6) ? host : std::string();
+    if (::strcasecmp(host.c_str(), "localhost") != 0) return {};
+    // Whoever dials the name tries all it stands for; by number most say the old one.
+    const auto addresses = resolve(host, 0);
+    if (!addresses) return "127.0.0.1";
+    const bool has_v4 = std::any_of(addresses->begin(), addresses->end(), [](const SocketAddress& one) { return one.family() == AF_INET; });
+    return has_v4 ? "127.0.0.1" : "::1";
+}
+
+bool is_wildcard(std::string_view host) noexcept { return host == "0.0.0.0" || host == "::" || host == "*"; }
 
 }  // namespace mooncake::net

@@ -48,5 +48,10 @@ Result<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t por
 
 /// The first address of an interface that is up, running and not loopback; IPv6 only (and then not link-local) if asked for.
 Result<std::string> first_public_address(bool ipv6);
+/// The address that a name of this machine for itself alone means: "127.0.0.1" and the like, "::1", "localhost". Empty for all others,
+/// whatever they resolve to: a host's own name may mean something else to others.
+std::string loopback_address(const std::string& host);
+/// "0.0.0.0", "::", "*": every address there is.
+bool is_wildcard(std::string_view host) noexcept;
 
 }  // namespace mooncake::net

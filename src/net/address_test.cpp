@@ -127,5 +127,15 @@ TEST(FirstPublicAddress, IsNumericAndNotLoopbackWhereThereIsOne) {
     }
 }
 
+TEST(LoopbackAddress, IsWhatOnlyThisMachineCanMean) {
+    EXPECT_EQ(loopback_address("127.0.0.1"), "127.0.0.1");
+    EXPECT_EQ(loopback_address("127.1.2.3"), "127.1.2.3");
+    EXPECT_EQ(loopback_address("::1"), "::1");
+    EXPECT_TRUE(loopback_address("localhost") == "127.0.0.1" || loopback_address("localhost") == "::1");
+    EXPECT_EQ(loopback_address("LOCALHOST"), loopback_address("localhost"));
+    for (const char* other : {"", "10.0.0.1", "0.0.0.0", "::", "fe80::1", "128.0.0.1", "localhost.example.org", "a-host"})
+        EXPECT_EQ(loopback_address(other), "") << other;
+}
+
 }  // namespace
 }  // namespace mooncake::net

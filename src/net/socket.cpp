@@ -115,14 +115,15 @@ Result<Listener> listen_on(const std::string& host, uint16_t port, int backlog) 
     return Unexpected(std::move(last));
 }
 
-Result<Listener> listen_in_range(uint16_t port_min, uint16_t port_max, int backlog) {
+Result<Listener> listen_in_range(const std::string& host, uint16_t port_min, uint16_t port_max, int backlog) {
     if (port_min > port_max || port_min == 0) return fail(Code::kInvalidArgument, "no port range: {}-{}", port_min, port_max);
     constexpr uint64_t kTries = 500;
     const uint64_t count = static_cast<uint64_t>(port_max) - port_min + 1;
     const uint64_t first = random_u64() % count;
     Error last(Code::kUnavailable, "no port tried");
     for (uint64_t i = 0; i < std::min(kTries, count); ++i) {
-        auto listener = listen_on(static_cast<uint16_t>(port_min + (first + i) % count), backlog);
+        const auto port = static_cast<uint16_t>(port_min + (first + i) % count);
+        auto listener = host.empty() ? listen_on(port, backlog) : listen_on(host, port, backlog);
         if (listener) return listener;
         last = std::move(listener).error();
     }

@@ -70,7 +70,7 @@ TEST(ListenInRange, StaysInsideAndFindsTheOnlyFreePort) {
     const uint16_t somewhere = listen_on(0, 8).value().port;
     const auto low = static_cast<uint16_t>(somewhere - 3), high = static_cast<uint16_t>(std::min(somewhere + 4, 65535));
     std::vector<Listener> taken;
-    while (auto listener = listen_in_range(low, high, 8)) {
+    while (auto listener = listen_in_range("", low, high, 8)) {
         EXPECT_GE(listener->port, low);
         EXPECT_LE(listener->port, high);
         taken.push_back(std::move(*listener));
@@ -79,14 +79,14 @@ TEST(ListenInRange, StaysInsideAndFindsTheOnlyFreePort) {
     ASSERT_FALSE(taken.empty());
     const uint16_t freed = taken.back().port;
     taken.pop_back();
-    const auto found = listen_in_range(low, high, 8);
+    const auto found = listen_in_range("", low, high, 8);
     ASSERT_TRUE(found) << found.error().to_string();
     EXPECT_EQ(found->port, freed);
 }
 
 TEST(ListenInRange, RefusesARangeThatIsNone) {
-    EXPECT_EQ(listen_in_range(17000, 15000, 8).error().code(), Code::kInvalidArgument);
-    EXPECT_EQ(listen_in_range(0, 15000, 8).error().code(), Code::kInvalidArgument);
+    EXPECT_EQ(listen_in_range("", 17000, 15000, 8).error().code(), Code::kInvalidArgument);
+    EXPECT_EQ(listen_in_range("", 0, 15000, 8).error().code(), Code::kInvalidArgument);
 }
 
 TEST(Connect, NamesAddressAndErrnoWhenRefused) {

@@ -99,7 +99,7 @@ using Handler = std::function<void(std::span<const std::byte> body, std::unique_
 
 struct ServerOptions {
     std::string host{};  // empty: all addresses of both families
-    uint16_t port = 0;   // 0: any from the range, or any at all where a host is given
+    uint16_t port = 0;   // 0: any from the range
     uint16_t port_min = 15000, port_max = 17000;
     int backlog = 128;
     int threads = 1;

@@ -167,9 +167,9 @@ private:
 
 Result<std::unique_ptr<Server>> Server::create(ServerOptions options) {
     auto core = std::make_unique<Core>();
-    auto listening = !options.host.empty() ? net::listen_on(options.host, options.port, options.backlog)
-                     : options.port != 0   ? net::listen_on(options.port, options.backlog)
-                                           : net::listen_in_range(options.port_min, options.port_max, options.backlog);
+    auto listening = options.port == 0      ? net::listen_in_range(options.host, options.port_min, options.port_max, options.backlog)
+                     : options.host.empty() ? net::listen_on(options.port, options.backlog)
+                                            : net::listen_on(options.host, options.port, options.backlog);
     MC_ASSIGN_OR_RETURN(net::Listener listener, std::move(listening));
     core->shared->options = std::move(options);
     core->shared->port = listener.port;

@@ -300,11 +300,11 @@ TEST_P(TwoProcesses, RegisterManyBuffersAndTakeThemBackWhileTheyTalk) {
     const Block block{.local = local.data(), .remote = remote(far->data()), .length = kMiB};
     std::vector<std::vector<std::byte>> buffers(100, std::vector<std::byte>(5000));
     for (uint64_t round = 0; round < 5; ++round) {
-        std::vector<AddressRange> ranges;
+        std::vector<Permission> ranges;
         std::vector<void*> addresses;
         std::vector<Block> blocks;
         for (size_t i = 0; i < buffers.size(); ++i) {
-            ranges.push_back({remote(buffers[i].data()), buffers[i].size()});
+            ranges.push_back({.range = {remote(buffers[i].data()), buffers[i].size()}});
             addresses.push_back(buffers[i].data());
             blocks.push_back({.local = buffers[i].data(), .remote = remote(far->data() + i * 5000), .length = 5000});
         }

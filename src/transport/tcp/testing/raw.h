@@ -131,7 +131,7 @@ inline std::vector<std::byte> read_head(uint64_t id, uint64_t address, uint32_t 
 /// A target by hand: a listener, and a descriptor that leads to it.
 class FakeTarget {
 public:
-    explicit FakeTarget(uint16_t version = kVersion) : version_(version), listener_(*net::listen_in_range(20000, 30000, 64)) {}
+    explicit FakeTarget(uint16_t version = kVersion) : version_(version), listener_(*net::listen_in_range("", 20000, 30000, 64)) {}
 
     SegmentDescriptor descriptor() const {
         SegmentDescriptor made;
