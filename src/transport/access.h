@@ -11,6 +11,7 @@
 #include "base/quiescence.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
+#include "device/device.h"
 
 namespace mooncake {
 
@@ -22,6 +23,12 @@ struct AddressRange {
 
 /// What a peer does to our memory, or at most may do to it.
 enum class Access : uint8_t { kRead, kWrite };
+
+struct Permission {
+    AddressRange range;
+    Access most = Access::kWrite;
+    MemoryKind kind = MemoryKind::kHost;
+};
 
 /// Which of our memory peers may touch; asked by every transport whose accesses run in our process (self, tcp). O(log n).
 /// Thread-safe.
@@ -35,31 +42,34 @@ class AccessTable {
 public:
     /// Lets peers read the range and, unless `most` is kRead, write it. Ranges may touch but not overlap; the registry above sees to
     /// that.
-    void allow(AddressRange range, Access most = Access::kWrite);
+    void allow(const Permission& permission);
+    void allow(AddressRange range, Access most = Access::kWrite) { allow({.range = range, .most = most}); }
     /// Forbids a range that allow() was given, and waits for the Sections open now. False at the deadline (still forbidden).
     bool revoke(uint64_t address, Deadline deadline);
+    /// Forbids a range that allow() was given and allows those parts of it, in one step. Waits for nobody: see quiesce().
+    void replace(uint64_t address, std::span<const Permission> parts);
+    /// Waits for the Sections open now. False at the deadline.
+    bool quiesce(Deadline deadline) { return quiescence_.quiesce(deadline); }
     /// Forbids everything, now and for good (a later allow() changes nothing), and waits as revoke(). May be called again.
     bool close(Deadline deadline);
 
     [[nodiscard]] Quiescence::Section section() noexcept { return quiescence_.enter(); }
-    /// True when ranges that allow this cover every byte; a range may span neighbours. A range of no bytes is never covered.
+    /// True when ranges of host memory that allow this cover every byte; a range may span neighbours. A range of no bytes is never
+    /// covered.
     bool covers(AddressRange range, Access access) const;
     /// The first of the ranges that is not covered, or `ranges.size()`.
     size_t first_not_covered(std::span<const AddressRange> ranges, Access access) const;
-    /// Why a range that is not covered is refused, for the peer.
+    /// Why a range that is not covered is refused, for the peer. kNotSupported: memory of a device begins there; else kNotRegistered.
     std::string refusal(AddressRange range, Access access) const;
+    Code refusal_code(AddressRange range) const;
     /// Moves whenever something is revoked.
     uint64_t version() const noexcept { return version_.load(std::memory_order_seq_cst); }
 
 private:
-    struct Allowed {
-        uint64_t length = 0;
-        Access most = Access::kWrite;
-    };
     bool covers_locked(AddressRange range, Access access) const MC_THREAD_ATTRIBUTE(requires_shared_capability(mutex_));
 
     mutable SharedMutex mutex_;
-    std::map<uint64_t, Allowed> allowed_ MC_GUARDED_BY(mutex_);  // by start address
+    std::map<uint64_t, Permission> allowed_ MC_GUARDED_BY(mutex_);  // by start address
     bool closed_ MC_GUARDED_BY(mutex_) = false;
     std::atomic<uint64_t> version_{1};
     Quiescence quiescence_;

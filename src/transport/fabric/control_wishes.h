@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "transport/fabric/doubts.h"
-#include "transport/fabric/wire.h"
+#include "transport/fabric/remote_keys.h"
 
 namespace mooncake::fabric {
 
@@ -14,7 +14,7 @@ namespace mooncake::fabric {
 struct Wishes {
     bool look = false;      // whether it is there, and what became of its endpoints
     bool announce = false;  // tell it the addresses we write from
-    std::vector<ResolveRequest> ranges;
+    std::vector<WantedKeys> ranges;
     Doubts fences;
 
     bool empty() const noexcept { return !look && !announce && ranges.empty() && fences.empty(); }
@@ -26,7 +26,7 @@ class ControlWishes {
 public:
     void look() noexcept { wishes_.look = true; }
     void announce() noexcept { wishes_.announce = true; }
-    void keys(const ResolveRequest& range) { wishes_.ranges.push_back(range); }
+    void keys(const WantedKeys& range) { wishes_.ranges.push_back(range); }
     void fence(uint32_t remote, uint64_t epoch) { wishes_.fences.emplace(remote, epoch); }
     void fence(const Doubts& doubts) { wishes_.fences.insert(doubts.begin(), doubts.end()); }
     /// Nobody needs them any more.

@@ -29,6 +29,8 @@ TransportCase shm() {
 MC_INSTANTIATE_CONFORMANCE_OF_TWO(FabricTcp, tcp("offset", "offset", {"127.0.0.1"}), tcp("basic", "basic", {"127.0.0.1"}),
                                   tcp("three_rails", "auto", {"127.0.0.1", "127.0.0.2", "127.0.0.3"}));
 
+MC_INSTANTIATE_KINDS(FabricTcp, tcp("offset", "offset", {"127.0.0.1"}), tcp("basic", "basic", {"127.0.0.1"}));
+
 /// Not all of the suite: this provider checks no key, so that unregistering stops nobody who knows the address (docs/fabric.md).
 TEST(FabricShm, MovesBytesBothWays) {
     TransportPair pair(shm());

@@ -23,6 +23,19 @@ void populate(const MemoryRegion& region, uint64_t offset) {
     (void)populate_pages(region.address + offset, std::min(kPopulateBytes, region.length - offset));
 }
 
+/// Ascending. Of two that overlap the wider one stays: it is about to go, and who finds its key closed asks again.
+void sort_apart(std::vector<ChunkRecord>& chunks) {
+    std::sort(chunks.begin(), chunks.end(), [](const ChunkRecord& a, const ChunkRecord& b) {
+        return a.address != b.address ? a.address < b.address : a.length > b.length;
+    });
+    uint64_t end = 0;
+    std::erase_if(chunks, [&](const ChunkRecord& chunk) {
+        if (chunk.address < end) return true;
+        end = chunk.address + chunk.length;
+        return false;
+    });
+}
+
 uint32_t key_bytes_of(const std::vector<Rail*>& rails) {
     uint32_t bytes = 8;
     for (const Rail* const rail : rails) bytes = std::min(bytes, rail->offer().key_bytes);
@@ -135,7 +148,8 @@ Result<std::unique_ptr<Registration>> FabricMemory::add(const MemoryRegion& regi
         const bool possible = region.kind == MemoryKind::kHost || rail->offer().device_memory;
         if (useful && possible) request.nics.push_back(rail->index());
     }
-    if (request.nics.empty() || region.length == 0) return nullptr;
+    if (region.length == 0 || (request.nics.empty() && !region.remote_accessible)) return nullptr;
+    if (request.nics.empty()) return add_unreachable(region);
     if (region.kind == MemoryKind::kHost && region.length >= kPageLookupBytes) request.page_bytes = page_bytes_of(address, region.length);
     if (settings_.populate && region.kind == MemoryKind::kHost && region.length >= kParallelBytes)
         in_parallel((region.length + kPopulateBytes - 1) / kPopulateBytes, [&](size_t i) { populate(region, i * kPopulateBytes); });
@@ -156,10 +170,24 @@ Result<std::unique_ptr<Registration>> FabricMemory::add(const MemoryRegion& regi
         for (size_t i = 0; i < plans.size(); ++i) {
             chunks[i]->plan = std::move(plans[i]);
             chunks[i]->remote = region.remote_accessible;
+            chunks[i]->read_only = !region.writable;
         }
     }
     Lock lock(mutex_);
-    for (const auto& chunk : chunks) chunks_[chunk->plan.address] = chunk.get();
+    for (const auto& chunk : chunks) chunks_.emplace(chunk->plan.address, chunk.get());
+    return std::make_unique<Entry>(*this, std::move(chunks));
+}
+
+std::unique_ptr<Registration> FabricMemory::add_unreachable(const MemoryRegion& region) {
+    Chunks chunks;
+    chunks.push_back(std::make_unique<Chunk>());
+    Chunk& chunk = *chunks.back();
+    chunk.plan = {.address = reinterpret_cast<uint64_t>(region.address), .length = region.length, .pages = 0, .nics = {}};
+    chunk.remote = true;
+    chunk.read_only = !region.writable;
+    chunk.keys.resize(rails_.size());
+    Lock lock(mutex_);
+    chunks_.emplace(chunk.plan.address, &chunk);
     return std::make_unique<Entry>(*this, std::move(chunks));
 }
 
@@ -181,8 +209,9 @@ Result<> FabricMemory::revoke(std::span<const std::unique_ptr<Chunk>> chunks) {
     {
         Lock lock(mutex_);
         for (const auto& chunk : chunks) {
-            if (const auto found = chunks_.find(chunk->plan.address); found != chunks_.end() && found->second == chunk.get())
-                chunks_.erase(found);
+            const auto [first, last] = chunks_.equal_range(chunk->plan.address);
+            const auto found = std::find_if(first, last, [&](const auto& known) { return known.second == chunk.get(); });
+            if (found != last) chunks_.erase(found);
             for (size_t i = 0; i < chunk->keys.size(); ++i)
                 if (chunk->told && chunk->keys[i]) told[i] = rails_[i]->state().epoch;
         }
@@ -260,7 +289,7 @@ FabricMemory::Local FabricMemory::find_local(uint64_t address, uint32_t rail) co
 
 ChunkRecord FabricMemory::tell(Chunk& chunk) {
     chunk.told = true;
-    ChunkRecord record{.address = chunk.plan.address, .length = chunk.plan.length};
+    ChunkRecord record{.address = chunk.plan.address, .length = chunk.plan.length, .read_only = chunk.read_only};
     for (uint32_t i = 0; i < chunk.keys.size(); ++i)
         if (chunk.keys[i]) record.set_key(i, chunk.keys[i]->key());
     return record;
@@ -290,14 +319,16 @@ ResolveAnswer FabricMemory::resolve(const ResolveRequest& request) {
     for (; one != chunks_.end() && !full; ++one) {
         if (!one->second->remote) continue;
         full = !add(*one->second);
-        if (full && one->first <= end) return answer;
+        if (!full || one->first > end) continue;
+        sort_apart(answer.chunks);
+        return answer;
     }
     for (one = begin; one != chunks_.begin() && !full;) {
         --one;
         if (one->second->remote) full = !add(*one->second);
     }
     answer.complete = !full;
-    std::sort(answer.chunks.begin(), answer.chunks.end(), [](const ChunkRecord& a, const ChunkRecord& b) { return a.address < b.address; });
+    sort_apart(answer.chunks);
     return answer;
 }
 

@@ -55,11 +55,14 @@ private:
     struct Chunk {
         PlannedChunk plan;
         bool remote = false;                           // peers may use it
+        bool read_only = false;                        // but not write it
         bool told = false;                             // the keys were given to somebody
         std::vector<std::unique_ptr<MemoryKey>> keys;  // by rail; null: not registered there
     };
     using Chunks = std::vector<std::unique_ptr<Chunk>>;
 
+    /// Memory that none of our NICs can register: peers are told that it is there, without keys.
+    std::unique_ptr<Registration> add_unreachable(const MemoryRegion& region);
     Result<> place(const MemoryRegion& region, const Placement& placement, Chunks& chunks);
     Result<std::unique_ptr<MemoryKey>> register_with(Rail& rail, Domain::KeyRequest request) MC_REQUIRES(rail.mutex());
     /// Returns once nothing lands any more that was sent to that epoch of a rail, or an earlier one.
@@ -81,7 +84,8 @@ private:
     Mutex ledger_mutex_;  // held while registering: one at a time, so that what one learns the next knows
     NicLedger ledger_ MC_GUARDED_BY(ledger_mutex_);
     mutable Mutex mutex_;
-    std::map<uint64_t, Chunk*> chunks_ MC_GUARDED_BY(mutex_);  // by address
+    // By address. For a moment some may lie in others: a region that takes the place of a wider one comes before that goes.
+    std::multimap<uint64_t, Chunk*> chunks_ MC_GUARDED_BY(mutex_);
     // By rail, where keys belong to the serving endpoint: what has to go before it, and comes back with the next one. Guarded by the rail's lock.
     std::vector<std::map<Chunk*, Domain::KeyRequest>> bound_;
 };

@@ -132,7 +132,7 @@ private:
     Next prepare_warm_up(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(mutex_, rail.mutex());
     bool begin_probe(Rail& rail, Path& path, const ChunkRecord& chunk, Flight& flight, Operation& operation)
         MC_REQUIRES(mutex_, rail.mutex());
-    Choice choose(Rail& rail, uint64_t address, Choosing& choosing) MC_REQUIRES(mutex_, rail.mutex());
+    Choice choose(Rail& rail, uint64_t address, Direction direction, Choosing& choosing) MC_REQUIRES(mutex_, rail.mutex());
     bool is_announced(const Rail& rail) MC_REQUIRES(mutex_);
     bool open_route(Rail& rail, uint32_t remote, Path& path) MC_REQUIRES(mutex_, rail.mutex());
     void fill(Rail& rail, Flight& flight, Operation& operation, const Choosing& choosing, void* descriptor)
@@ -159,14 +159,15 @@ private:
     void ask() MC_REQUIRES(mutex_);
     void fulfil_wishes();
     Result<> fulfil(const Wishes& wishes, Endings& endings);
-    Result<> resolve(const ResolveRequest& range, size_t rails, Endings& endings);
+    Result<> resolve(const WantedKeys& range, size_t rails, Endings& endings);
     /// An answer to what was asked at `asked`. True: some endpoint is another now, so that no key is known any more.
     bool apply(std::span<const RailState> states, Time asked, Endings& endings) MC_REQUIRES(mutex_);
     void settle_held(Time asked, Endings& endings) MC_REQUIRES(mutex_);
     void release_held(Endings& endings) MC_REQUIRES(mutex_);
     /// What waited for keys of the range goes on, or is refused, with all that the same answer says is not there.
-    void settle_blocked(const ResolveRequest& range, const RemoteKeys::Answered& answered, Endings& endings) MC_REQUIRES(mutex_);
-    static Error not_registered(uint64_t address, uint64_t length);
+    void settle_blocked(const WantedKeys& range, const RemoteKeys::Answered& answered, Endings& endings) MC_REQUIRES(mutex_);
+    static WantedKeys wanted_by(const WorkQueue::Batch& batch);
+    Error not_registered(const WantedKeys& range) const MC_REQUIRES(mutex_);
     Result<> greet(const EndpointBlob& blob, Deadline deadline);
     Result<> announce(size_t rails, Deadline deadline);
 

@@ -28,8 +28,15 @@ FenceRequest fence_of(const Doubts& doubts) {
 
 }  // namespace
 
-Error FabricPeer::not_registered(uint64_t address, uint64_t length) {
-    return error(Code::kNotRegistered, "remote range {:#x}+{} is not registered at the peer", address, length);
+/// The slice at the head of a batch.
+WantedKeys FabricPeer::wanted_by(const WorkQueue::Batch& batch) {
+    return {.address = batch.head().remote, .length = batch.head().length, .direction = batch.direction};
+}
+
+Error FabricPeer::not_registered(const WantedKeys& range) const {
+    const bool readable = keys_.covered({range.address, range.length, Direction::kRead}) == range.length;
+    return error(Code::kNotRegistered, "remote range {:#x}+{} is {} at the peer", range.address, range.length,
+                 readable ? "registered for reading only" : "not registered");
 }
 
 // ---- connecting
@@ -136,16 +143,16 @@ Result<> FabricPeer::fulfil(const Wishes& wishes, Endings& endings) {
         Lock lock(mutex_);
         apply(answer.rails, asked, endings);
     }
-    for (const ResolveRequest& range : wishes.ranges) MC_RETURN_IF_ERROR(resolve(range, rails, endings));
+    for (const WantedKeys& range : wishes.ranges) MC_RETURN_IF_ERROR(resolve(range, rails, endings));
     return {};
 }
 
-Result<> FabricPeer::resolve(const ResolveRequest& range, size_t rails, Endings& endings) {
+Result<> FabricPeer::resolve(const WantedKeys& range, size_t rails, Endings& endings) {
     uint64_t known = 0;
     {
         // An earlier answer may have brought it.
         Lock lock(mutex_);
-        known = keys_.covered(range.address, range.length);
+        known = keys_.covered(range);
         if (known == range.length) {
             settle_blocked(range, {}, endings);
             return {};
@@ -160,7 +167,7 @@ Result<> FabricPeer::resolve(const ResolveRequest& range, size_t rails, Endings&
         Lock lock(mutex_);
         const bool changed = apply(answer.rails, asked, endings);
         const RemoteKeys::Answered answered = keys_.add(answer, range.address + known);
-        const uint64_t now_known = keys_.covered(range.address, range.length);
+        const uint64_t now_known = keys_.covered(range);
         if (now_known < range.length && !answer.complete && (changed || now_known > known)) {
             // The answer had no room for all of it, or what we knew is worth nothing any more.
             restarts += changed ? 1 : 0;
@@ -229,29 +236,29 @@ void FabricPeer::release_held(Endings& endings) {
     });
 }
 
-void FabricPeer::settle_blocked(const ResolveRequest& range, const RemoteKeys::Answered& answered, Endings& endings) {
+void FabricPeer::settle_blocked(const WantedKeys& range, const RemoteKeys::Answered& answered, Endings& endings) {
     endings.hold(endings_);
-    const bool known = keys_.covered(range.address, range.length) == range.length;
+    const bool known = keys_.covered(range) == range.length;
     auto& batches = queue_.batches();
     for (auto next = batches.begin(); next != batches.end();) {
         const auto batch = next++;
-        if (!batch->blocked) continue;
+        if (!batch->blocked || batch->direction != range.direction) continue;
         const Slice& slice = batch->head();
         if (slice.remote + batch->offset != range.address || slice.length - batch->offset != range.length) continue;
         batch->blocked = false;
         batch->answered = answered;
-        bool left = known || queue_.refuse(batch, not_registered(slice.remote, slice.length), endings);
-        while (left && keys_.lacks(batch->head().remote, batch->head().length, answered))
-            left = queue_.refuse(batch, not_registered(batch->head().remote, batch->head().length), endings);
+        bool left = known || queue_.refuse(batch, not_registered({slice.remote, slice.length, batch->direction}), endings);
+        while (left && keys_.lacks(wanted_by(*batch), answered)) left = queue_.refuse(batch, not_registered(wanted_by(*batch)), endings);
     }
     for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
-        const bool asked = waiting->blocked && waiting->piece.remote == range.address && waiting->piece.length == range.length;
+        const bool asked = waiting->blocked && waiting->piece.remote == range.address && waiting->piece.length == range.length &&
+                           waiting->piece.direction == range.direction;
         if (asked) waiting->blocked = false;
         if (!asked || known) {
             ++waiting;
             continue;
         }
-        queue_.fail(waiting->piece, not_registered(range.address, range.length), endings);
+        queue_.fail(waiting->piece, not_registered(range), endings);
         waiting = waiting_.erase(waiting);
     }
 }

@@ -59,8 +59,8 @@ bool FabricPeer::open_route(Rail& rail, uint32_t remote, Path& path) {
     return true;
 }
 
-FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Choosing& choosing) {
-    choosing.chunk = keys_.find(address);
+FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Direction direction, Choosing& choosing) {
+    choosing.chunk = keys_.find(address, direction);
     if (choosing.chunk == nullptr) return Choice::kUnknown;
     const uint32_t count = remotes_.count();
     for (uint32_t k = 0; k < count; ++k) {
@@ -152,7 +152,7 @@ FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operati
         const bool others = (waiting->avoided | waiting->refused) != all_rails();
         if (waiting->blocked || (waiting->refused & bit) != 0 || (others && (waiting->avoided & bit) != 0)) continue;
         Choosing choosing;
-        Choice choice = choose(rail, waiting->piece.remote, choosing);
+        Choice choice = choose(rail, waiting->piece.remote, waiting->piece.direction, choosing);
         void* descriptor = nullptr;
         if (choice == Choice::kFound && waiting->piece.length > choosing.chunk->address + choosing.chunk->length - waiting->piece.remote)
             choice = Choice::kUnknown;  // the target cut its memory anew
@@ -162,12 +162,13 @@ FabricPeer::Next FabricPeer::prepare_waiting(Rail& rail, Flight& flight, Operati
             if (local.room < waiting->piece.length) choice = Choice::kRefused;
         }
         if (choice == Choice::kUnknown) {
-            if (keys_.covered(waiting->piece.remote, waiting->piece.length) == waiting->piece.length) {
+            const WantedKeys wanted{waiting->piece.remote, waiting->piece.length, waiting->piece.direction};
+            if (keys_.covered(wanted) == wanted.length) {
                 give_up(Error(Code::kStale, "the target's memory was registered anew, in other parts"));
                 continue;
             }
             waiting->blocked = true;
-            wishes_.keys({.address = waiting->piece.remote, .length = waiting->piece.length});
+            wishes_.keys(wanted);
             ask();
             continue;
         }
@@ -205,16 +206,16 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
         const Slice& slice = batch->head();
         const uint64_t address = slice.remote + batch->offset;
         // Of a slice that is refused nothing at all is copied, so all of it must be known first.
-        const bool known = batch->offset > 0 || keys_.covered(slice.remote, slice.length) == slice.length;
+        const bool known = batch->offset > 0 || keys_.covered(wanted_by(*batch)) == slice.length;
         Choosing choosing;
-        Choice choice = known ? choose(rail, address, choosing) : Choice::kUnknown;
-        if (choice == Choice::kUnknown && keys_.lacks(slice.remote, slice.length, batch->answered)) {
-            refuse_head(not_registered(slice.remote, slice.length));
+        Choice choice = known ? choose(rail, address, batch->direction, choosing) : Choice::kUnknown;
+        if (choice == Choice::kUnknown && keys_.lacks(wanted_by(*batch), batch->answered)) {
+            refuse_head(not_registered(wanted_by(*batch)));
             continue;
         }
         if (choice == Choice::kUnknown) {
             batch->blocked = true;
-            wishes_.keys({.address = address, .length = slice.length - batch->offset});
+            wishes_.keys({.address = address, .length = slice.length - batch->offset, .direction = batch->direction});
             ask();
             continue;
         }
@@ -222,7 +223,7 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
         void* descriptor = nullptr;
         if (choice == Choice::kFound) {
             room = choosing.chunk->address + choosing.chunk->length - address;
-            if (slice.region == nullptr) {
+            if (!batch->registered()) {
                 room = std::min(room, Rail::kBounceBytes);
             } else if (rail.offer().local_keys) {
                 const auto local = shared_.memory.find_local(reinterpret_cast<uint64_t>(slice.local) + batch->offset, rail.index());
@@ -231,15 +232,20 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
                 if (room == 0) choice = Choice::kRefused;
             }
         }
+        const bool device = slice.region != nullptr && slice.region->kind != MemoryKind::kHost;
+        if (choice == Choice::kFound && device && !rail.offer().device_memory) choice = Choice::kRefused;
         if (choice == Choice::kRefused && refuse(rail, batch->refused)) {
-            refuse_head(error(Code::kUnavailable, "no rail reaches {}", descriptor_.name));
+            const bool not_carried = device || choosing.chunk->rails == 0;
+            refuse_head(not_carried
+                            ? error(Code::kNotSupported, "no NIC carries memory of this device to or from {}", descriptor_.name)
+                            : error(Code::kUnavailable, "no rail reaches {}", descriptor_.name));
             continue;
         }
         if (choice == Choice::kLater) later = Next::kLater;
         if (choice != Choice::kFound) continue;
         const uint64_t length = length_for(rail, slice.length - batch->offset, room);
         if (!rail.has_room(length, share_of(rail))) return Next::kLater;
-        if (slice.region == nullptr) {
+        if (!batch->registered()) {
             flight.bounce = rail.take_bounce();
             if (flight.bounce == nullptr) return Next::kLater;
             descriptor = rail.bounce_descriptor();

@@ -42,7 +42,7 @@ Piece WorkQueue::begin(std::list<Batch>::iterator batch, uint64_t length) {
     }
     const Piece piece{.run = batch->run,
                       .direction = batch->direction,
-                      .registered = slice.region != nullptr,
+                      .registered = batch->registered(),
                       .local = slice.local + batch->offset,
                       .remote = slice.remote + batch->offset,
                       .length = length};

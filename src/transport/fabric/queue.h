@@ -58,6 +58,11 @@ public:
         std::vector<const Completion*> given_up{};
 
         const Slice& head() const noexcept { return slices[next]; }
+        /// Whether the NIC may use the local side as it is registered: a read does not go to memory for reading only that way.
+        bool registered() const noexcept {
+            const MemoryRegion* const region = head().region;
+            return region != nullptr && (direction == Direction::kWrite || region->writable);
+        }
     };
 
     ~WorkQueue();

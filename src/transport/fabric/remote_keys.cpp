@@ -26,27 +26,30 @@ RemoteKeys::Answered RemoteKeys::add(const ResolveAnswer& answer, uint64_t asked
     return {.first = asked_address, .last = highest.address + (highest.length - 1), .generation = generation_};
 }
 
-const ChunkRecord* RemoteKeys::find(uint64_t address) const {
+const ChunkRecord* RemoteKeys::find(uint64_t address, Direction direction) const {
     const auto next = chunks_.upper_bound(address);
     if (next == chunks_.begin()) return nullptr;
     const ChunkRecord& chunk = std::prev(next)->second;
+    if (direction == Direction::kWrite && chunk.read_only) return nullptr;
     return address - chunk.address < chunk.length ? &chunk : nullptr;
 }
 
-uint64_t RemoteKeys::covered(uint64_t address, uint64_t length) const {
+uint64_t RemoteKeys::covered(const WantedKeys& wanted) const {
+    const auto [address, length, direction] = wanted;
     if (length == 0 || address + (length - 1) < address) return 0;
     uint64_t done = 0;
     while (done < length) {
-        const ChunkRecord* const chunk = find(address + done);
+        const ChunkRecord* const chunk = find(address + done, direction);
         if (chunk == nullptr) return done;
         done += std::min(length - done, chunk->length - (address + done - chunk->address));
     }
     return done;
 }
 
-bool RemoteKeys::lacks(uint64_t address, uint64_t length, const Answered& answered) const {
+bool RemoteKeys::lacks(const WantedKeys& wanted, const Answered& answered) const {
+    const auto [address, length, direction] = wanted;
     if (length == 0 || address + (length - 1) < address) return true;
-    const uint64_t known = covered(address, length);
+    const uint64_t known = covered(wanted);
     if (known == length || answered.generation != generation_) return false;
     return address + known >= answered.first && address + known <= answered.last;
 }

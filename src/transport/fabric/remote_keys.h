@@ -5,8 +5,16 @@
 #include <map>
 
 #include "transport/fabric/wire.h"
+#include "transport/transport.h"
 
 namespace mooncake::fabric {
+
+/// A range of a peer's memory, and what is to be done there.
+struct WantedKeys {
+    uint64_t address = 0;
+    uint64_t length = 0;
+    Direction direction = Direction::kRead;
+};
 
 /// A peer's memory as far as it told us. Not thread-safe.
 class RemoteKeys {
@@ -26,12 +34,12 @@ public:
     }
     bool empty() const noexcept { return chunks_.empty(); }
 
-    /// The chunk around an address; null: not known.
-    const ChunkRecord* find(uint64_t address) const;
-    /// How many bytes from the address on are known without a gap, at most `length`.
-    uint64_t covered(uint64_t address, uint64_t length) const;
-    /// Whether some of it is not registered at the peer, as an answer told. Also for a range that wraps around.
-    bool lacks(uint64_t address, uint64_t length, const Answered& answered) const;
+    /// The chunk around an address; null: none is known that allows this.
+    const ChunkRecord* find(uint64_t address, Direction direction) const;
+    /// How many bytes of it, from its beginning on, are known without a gap and allow this.
+    uint64_t covered(const WantedKeys& wanted) const;
+    /// Whether some of it is not registered for this at the peer, as an answer told. Also for a range that wraps around.
+    bool lacks(const WantedKeys& wanted, const Answered& answered) const;
     /// Any chunk with a key of that rail; null: none.
     const ChunkRecord* any(uint32_t rail) const;
 

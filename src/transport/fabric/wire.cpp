@@ -97,7 +97,11 @@ Result<std::vector<ChunkRecord>> chunks_from_wire(const Vector<Offset<wire::Chun
     const uint64_t known = rails >= kRailsMax ? UINT64_MAX : (uint64_t{1} << rails) - 1;
     uint64_t last_end = 0;
     for (const wire::Chunk* entry : *entries) {
-        ChunkRecord chunk{.address = entry->address(), .length = entry->length(), .rails = entry->rails(), .keys = {}};
+        ChunkRecord chunk{.address = entry->address(),
+                          .length = entry->length(),
+                          .rails = entry->rails(),
+                          .keys = {},
+                          .read_only = entry->read_only()};
         const bool wraps = chunk.length == 0 || chunk.length > UINT64_MAX - chunk.address;
         if (wraps || chunk.address < last_end)
             return fail(Code::kCorrupt, "a chunk of {} bytes at {:#x} after one that ends at {:#x}", chunk.length, chunk.address, last_end);
@@ -216,7 +220,7 @@ std::vector<std::byte> encode_answer(const ResolveAnswer& answer) {
     std::vector<Offset<wire::Chunk>> chunks;
     for (const ChunkRecord& chunk : answer.chunks) {
         const auto keys = builder.CreateVector(chunk.keys);
-        chunks.push_back(wire::CreateChunk(builder, chunk.address, chunk.length, chunk.rails, keys));
+        chunks.push_back(wire::CreateChunk(builder, chunk.address, chunk.length, chunk.rails, keys, chunk.read_only));
     }
     const auto list = builder.CreateVector(chunks);
     const auto rails = states_to_wire(builder, answer.rails);
@@ -245,7 +249,7 @@ Result<RailsAnswer> decode_rails_answer(std::span<const std::byte> bytes, size_t
 }
 
 size_t encoded_bytes(const ChunkRecord& chunk) noexcept {
-    constexpr size_t kTableBytes = 56;  // its fields, their table, the lengths and the padding
+    constexpr size_t kTableBytes = 64;  // its fields, their table, the lengths and the padding
     return kTableBytes + chunk.keys.size() * sizeof(uint64_t);
 }
 

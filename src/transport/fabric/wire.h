@@ -67,6 +67,7 @@ struct ChunkRecord {
     uint64_t length = 0;
     uint64_t rails = 0;          // bit per rail
     std::vector<uint64_t> keys;  // one per bit, lowest first
+    bool read_only = false;
 
     std::optional<uint64_t> key(uint32_t rail) const noexcept;
     void set_key(uint32_t rail, uint64_t key);

@@ -88,8 +88,9 @@ Result<> move_piece(Direction direction, const Slice& slice, uint64_t offset, st
 Result<> SelfPeer::check(Direction direction, const Slice& slice) const {
     const AddressRange range{slice.remote, slice.length};
     const Access access = direction == Direction::kRead ? Access::kRead : Access::kWrite;
+    if (!of_host(slice)) return Unexpected(device_memory(slice));
     if (access_.covers(range, access)) return {};
-    return Unexpected(Error(Code::kNotRegistered, access_.refusal(range, access)));
+    return Unexpected(Error(access_.refusal_code(range), access_.refusal(range, access)));
 }
 
 Result<> SelfPeer::copy_overlapping(Direction direction, const Slice& slice) {

@@ -5,5 +5,6 @@
 namespace mooncake::testing {
 
 MC_INSTANTIATE_CONFORMANCE(Self, TransportCase{.name = "self", .make = make_self_transport, .same_process = true});
+MC_INSTANTIATE_KINDS(Self, TransportCase{.name = "self", .make = make_self_transport, .same_process = true});
 
 }  // namespace mooncake::testing

@@ -25,7 +25,7 @@ struct alignas(64) TableEntry {
     std::atomic<uint64_t> length;
     std::atomic<uint64_t> memory;  // shared memory that holds it, to be asked for; 0: none
     std::atomic<uint64_t> offset;  // where it begins there
-    std::atomic<uint64_t> rights;  // 0: to be read only; 1: to be written, too
+    std::atomic<uint64_t> rights;  // 0: to be read only; 1: to be written, too; 2: a device's, out of reach
 };
 
 struct alignas(4096) TableHeader {

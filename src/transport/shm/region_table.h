@@ -24,6 +24,7 @@ public:
         uint64_t memory = 0;  // as in TableEntry
         uint64_t offset = 0;
         bool writable = true;
+        bool device = false;  // memory of one: known, but nobody reaches it this way
     };
 
     static Result<std::unique_ptr<RegionTable>> create(Incarnation incarnation);

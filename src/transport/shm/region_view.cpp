@@ -36,7 +36,8 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
                             .state = one.state,
                             .mapped = mapped_address(one.region, memories),
                             .number = one.number,
-                            .writable = one.region.writable});
+                            .writable = one.region.writable,
+                            .device = one.region.device});
     std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.address < b.address; });
     // An entry that changed hands while we read may appear to overlap another. Only one of them is live, and find() asks.
     size_t kept = 0;
@@ -59,11 +60,17 @@ const RegionView::Region* RegionView::find(const RemoteTable& table, Claims::Sec
     for (size_t i = hint;; ++i) {
         if (i == regions_.size() || (i > hint && regions_[i].address != regions_[i - 1].end())) return nullptr;
         const Region& region = regions_[i];
-        if (access == Access::kWrite && !region.writable) return nullptr;
+        if (region.device || (access == Access::kWrite && !region.writable)) return nullptr;
         section.claim(region.number);  // before the question: who withdraws it afterwards waits for us
         if (!table.still(region.number, region.state)) return nullptr;
         if (region.end() >= end) return &regions_[hint];
     }
+}
+
+bool RegionView::is_device(uint64_t address) const noexcept {
+    const auto after = std::upper_bound(regions_.begin(), regions_.end(), address,
+                                        [](uint64_t wanted, const Region& region) { return wanted < region.address; });
+    return after != regions_.begin() && std::prev(after)->device && address < std::prev(after)->end();
 }
 
 }  // namespace mooncake::shm

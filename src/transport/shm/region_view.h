@@ -32,6 +32,7 @@ public:
         std::byte* mapped = nullptr;  // where we mapped it; null: only reachable through the kernel
         uint32_t number = 0;
         bool writable = true;
+        bool device = false;
 
         uint64_t end() const noexcept { return address + length; }
     };
@@ -44,6 +45,9 @@ public:
     /// in the section, and stay until it ends. `hint` is any number, best the place in regions() of the last one found; set to that of
     /// the result.
     const Region* find(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access, size_t& hint) const noexcept;
+
+    /// Whether memory of a device is registered there.
+    bool is_device(uint64_t address) const noexcept;
 
     const std::vector<Region>& regions() const noexcept { return regions_; }
     /// RemoteTable::changes() from before it was read.

@@ -229,6 +229,7 @@ private:
 
 bool ShmPeer::Pass::add(size_t index) {
     const Slice& slice = chunk_.slices[index];
+    if (!of_host(slice)) return false;
     // Also a part needs its whole slice to be allowed, so that of a slice that is refused nothing at all is copied.
     const Access access = chunk_.direction == Direction::kRead ? Access::kRead : Access::kWrite;
     const RegionView::Region* region = view_.find(peer_.link_.table, section_, {slice.remote, slice.length}, access, hint_);
@@ -314,7 +315,11 @@ void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
     Pass pass(*this, chunk, fresh, failures);
     for (const size_t i : refused) {
         const Slice& slice = chunk.slices[i];
-        if (!pass.add(i))
+        if (pass.add(i)) continue;
+        if (!of_host(slice)) failures.emplace_back(i, device_memory(slice));
+        else if (fresh.is_device(slice.remote))
+            failures.emplace_back(i, error(Code::kNotSupported, "remote memory at {:#x} is a device's", slice.remote));
+        else
             failures.emplace_back(i, error(Code::kNotRegistered, "remote range {:#x}+{} is not registered for this at the peer",
                                            slice.remote, slice.length));
     }

@@ -136,9 +136,6 @@ TEST_F(ShmTransport, DoesNotLendMemoryThatIsNotForPeers) {
     MemoryRegion mine = hidden.region(0, 4096);
     mine.remote_accessible = false;
     EXPECT_EQ(pair.target().transport().register_memory(mine).value(), nullptr);
-    mine = hidden.region(0, 4096);
-    mine.kind = MemoryKind::kCuda;
-    EXPECT_EQ(pair.target().transport().register_memory(mine).value(), nullptr);
 }
 
 TEST_F(ShmTransport, ConnectsOnlyOnThisHostToWhoOffersIt) {

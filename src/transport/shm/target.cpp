@@ -288,11 +288,12 @@ void Target::drop_memory(uint64_t number) {
 }
 
 Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
-    if (!region.remote_accessible || region.kind != MemoryKind::kHost) return nullptr;
-    const uint64_t memory = hold_memory(region);
+    if (!region.remote_accessible) return nullptr;
+    const bool device = region.kind != MemoryKind::kHost;
+    const uint64_t memory = device ? 0 : hold_memory(region);
     auto number = table_->publish(
         {.address = address_of(region.address), .length = region.length, .memory = memory, .offset = region.shared_offset,
-         .writable = region.writable});
+         .writable = region.writable, .device = device});
     if (!number) {
         if (memory != 0) drop_memory(memory);
         return Unexpected(std::move(number).error());

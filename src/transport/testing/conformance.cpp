@@ -44,8 +44,9 @@ bool TestMemory::all(std::byte value) const {
     return length_ == 0 || (data_[0] == value && std::memcmp(data_, data_ + 1, length_ - 1) == 0);
 }
 
-TransportHost::TransportHost(const MakeTransport& make, EngineOptions options) : options_(std::move(options)) {
-    auto made = make(TransportContext{.incarnation = incarnation_, .options = options_, .access = access_, .control = control_});
+TransportHost::TransportHost(const MakeTransport& make, EngineOptions options, Devices& devices) : options_(std::move(options)) {
+    auto made = make(TransportContext{
+        .incarnation = incarnation_, .options = options_, .access = access_, .control = control_, .metrics = nullptr, .devices = &devices});
     if (!made) ADD_FAILURE() << made.error().to_string();
     transport_ = std::move(made).value();
 }
@@ -69,7 +70,9 @@ const MemoryRegion* TransportHost::add(const MemoryRegion& region) {
     auto registration = transport_->register_memory(entry->region);
     if (!registration) ADD_FAILURE() << registration.error().to_string();
     entry->registration = std::move(registration).value();
-    access_.allow({reinterpret_cast<uint64_t>(region.address), region.length}, region.writable ? Access::kWrite : Access::kRead);
+    access_.allow({.range = {reinterpret_cast<uint64_t>(region.address), region.length},
+                   .most = region.writable ? Access::kWrite : Access::kRead,
+                   .kind = region.kind});
     entries_.push_back(std::move(entry));
     return &entries_.back()->region;
 }
@@ -83,8 +86,14 @@ Result<> TransportHost::remove(const MemoryRegion* region, Deadline deadline) {
     return {};
 }
 
-TransportPair::TransportPair(const TransportCase& kind) : target_host(std::make_unique<TransportHost>(kind.make, kind.options)) {
-    if (!kind.same_process) initiator_host = std::make_unique<TransportHost>(kind.make, kind.options);
+Result<> TransportHost::close(Deadline deadline) {
+    if (!access_.close(deadline)) return fail(Code::kBusy, "an access still runs");
+    return transport_->stop_serving(deadline);
+}
+
+TransportPair::TransportPair(const TransportCase& kind, Devices& devices)
+    : target_host(std::make_unique<TransportHost>(kind.make, kind.options, devices)) {
+    if (!kind.same_process) initiator_host = std::make_unique<TransportHost>(kind.make, kind.options, devices);
 }
 
 std::unique_ptr<Peer> TransportPair::connect() {

@@ -10,15 +10,18 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/shared_memory.h"
+#include "transport/testing/kinds.h"
 #include "transport/testing/local_control.h"
 #include "transport/transport.h"
 
 /// One suite of promises that every transport keeps. A transport's folder runs it, in its *_conformance_test.cpp, with
 ///     MC_INSTANTIATE_CONFORMANCE(Tcp, TransportCase{.name = "tcp", .make = make_tcp_transport});
-/// and, where target and initiator are two, what can only happen between two with MC_INSTANTIATE_CONFORMANCE_OF_TWO.
+/// and, where target and initiator are two, what can only happen between two with MC_INSTANTIATE_CONFORMANCE_OF_TWO. What they do with memory
+/// of devices is the part MC_INSTANTIATE_KINDS.
 namespace mooncake::testing {
 
 using MakeTransport = std::function<Result<std::unique_ptr<Transport>>(const TransportContext&)>;
@@ -73,7 +76,7 @@ private:
 /// What an engine keeps around a transport: identity, options, access table, registrations.
 class TransportHost {
 public:
-    explicit TransportHost(const MakeTransport& make, EngineOptions options = {});
+    explicit TransportHost(const MakeTransport& make, EngineOptions options = {}, Devices& devices = Devices::of_process());
     ~TransportHost();
 
     Transport& transport() { return *transport_; }
@@ -84,6 +87,8 @@ public:
     const MemoryRegion* add(const TestMemory& memory) { return add(memory.region(0, memory.length())); }
     /// As Engine::unregister_memory: a fence.
     Result<> remove(const MemoryRegion* region, Deadline deadline = patience());
+    /// As Engine::close(): a fence around everything.
+    Result<> close(Deadline deadline = patience());
     /// Ends the transport, as a process that leaves.
     void shut_down();
 
@@ -103,7 +108,7 @@ private:
 
 /// Target and initiator of one kind of transport, in this process.
 struct TransportPair {
-    explicit TransportPair(const TransportCase& kind);
+    explicit TransportPair(const TransportCase& kind, Devices& devices = Devices::of_process());
 
     std::unique_ptr<TransportHost> target_host;
     std::unique_ptr<TransportHost> initiator_host;  // empty: the target's
@@ -154,11 +159,38 @@ protected:
 /// The same fixture, for transports whose target can leave while the initiator stays.
 class TransportOfTwo : public TransportConformance {};
 
+/// A pair whose sides have memory of any two kinds, and a connection.
+class TransportKinds : public ::testing::TestWithParam<std::tuple<TransportCase, MemoryKind, MemoryKind>> {
+protected:
+    static constexpr uint64_t kBytes = 3 << 20;
+
+    void SetUp() override;
+    void TearDown() override;
+    Slice slice(uint64_t local_offset, uint64_t remote_offset, uint64_t length) const;
+
+    KindAllocator allocator;
+    std::optional<TransportPair> pair;
+    std::unique_ptr<KindMemory> remote, local;
+    const MemoryRegion* local_region = nullptr;
+    std::unique_ptr<Peer> peer;
+};
+
+inline std::string kinds_name(const ::testing::TestParamInfo<TransportKinds::ParamType>& info) {
+    const auto& [kind, here, there] = info.param;
+    return kind.name + "_" + std::string(to_string(here)) + "_to_" + std::string(to_string(there));
+}
+
 }  // namespace mooncake::testing
 
 #define MC_INSTANTIATE_CONFORMANCE(name, ...) \
     INSTANTIATE_TEST_SUITE_P(name, TransportConformance, ::testing::Values(__VA_ARGS__), case_name); \
     INSTANTIATE_TEST_SUITE_P(name, TransportStops, ::testing::Values(__VA_ARGS__), case_name)
+
+#define MC_INSTANTIATE_KINDS(name, ...) \
+    INSTANTIATE_TEST_SUITE_P(name, TransportKinds, \
+                             ::testing::Combine(::testing::Values(__VA_ARGS__), ::testing::Values(MemoryKind::kHost, MemoryKind::kCuda), \
+                                                ::testing::Values(MemoryKind::kHost, MemoryKind::kCuda)), \
+                             kinds_name)
 
 #define MC_INSTANTIATE_CONFORMANCE_OF_TWO(name, ...) \
     MC_INSTANTIATE_CONFORMANCE(name, __VA_ARGS__); \

@@ -206,6 +206,46 @@ TEST_P(TransportStops, UnregisteringIsAFenceUnderLoad) {
     }
 }
 
+TEST_P(TransportStops, AClosedTargetIsNotTouchedAnyMore) {
+    constexpr uint64_t kLength = 512 << 10;
+    const TestMemory shared(4 << 20, MemorySource::kShared);  // as the engine allocates it
+    pair->target().add(shared);
+    std::atomic<bool> over{false};
+    std::atomic<int> begun{0}, refused{0};
+    std::vector<std::jthread> peers;
+    for (uint64_t t = 0; t < 4; ++t) {
+        peers.emplace_back([&, t] {
+            while (!over.load()) {
+                Slice one = slice(t * kLength, t * kLength, kLength);
+                if (t % 2 == 0) one.remote = shared.address() + t * kLength;
+                const auto how = t < 2 ? Submit::kWait : Submit::kLeave;
+                if (!transfer(*peer, Direction::kWrite, one, how) && peer->usable()) ++refused;
+                ++begun;
+            }
+        });
+    }
+    while (begun.load() < 8) std::this_thread::yield();
+
+    ASSERT_TRUE(pair->target().close());
+
+    remote->fill(kPoison);
+    shared.fill(kPoison);
+    const int seen = begun.load();
+    while (begun.load() < seen + 20) std::this_thread::yield();
+    over = true;
+    peers.clear();
+    EXPECT_TRUE(remote->all(kPoison)) << "a byte landed in memory of a closed target";
+    EXPECT_TRUE(shared.all(kPoison)) << "a byte landed in memory of a closed target";
+    EXPECT_FALSE(transfer(*peer, Direction::kRead, slice(0, 0, 100))) << "nor is it read";
+    EXPECT_TRUE(pair->target().close()) << "again";
+    // Whoever comes new reaches nothing either.
+    auto late = pair->initiator().transport().connect(pair->target().describe(), Deadline::after(2s));
+    if (late) {
+        EXPECT_FALSE(transfer(**late, Direction::kWrite, slice(0, 0, 100)));
+        EXPECT_TRUE(remote->all(kPoison));
+    }
+}
+
 TEST_P(TransportStops, FindsMemoryRegisteredAgainAtTheSameAddress) {
     for (int round = 0; round < 100; ++round) {
         local->fill_random(static_cast<uint64_t>(round), 5000);
