@@ -87,7 +87,8 @@ class TransferEngine:
     def initialize_ext(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str | None, metadata_type: str) -> int:
         """As initialize(), with the scheme of the directory ("http", "etcd", "redis") in metadata_type."""
     def close(self) -> None:
-        """Ends everything that runs, forgets all registrations and joins the engine's threads. Later calls fail."""
+        """Ends everything that runs, takes all memory back from the peers and joins the engine's threads. When it returns, nobody touches
+        registered memory any more. Later calls fail."""
 
     # ---- identity
 

@@ -239,6 +239,13 @@ bool BlockList::parse_ranges(nb::handle buffer_addresses, nb::handle capacities)
     return parse_lengths(capacities, "capacities");
 }
 
+std::vector<size_t> BlockList::read_only() const {
+    std::vector<size_t> found;
+    for (size_t i = 0; i < views_.size(); ++i)
+        if (!views_[i].writable()) found.push_back(view_blocks_[i]);
+    return found;
+}
+
 void BlockList::require_writable() const {
     for (const BufferView& view : views_)
         if (!view.writable()) throw nb::buffer_error("the object to read into is read-only");

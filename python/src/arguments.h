@@ -113,6 +113,8 @@ public:
 
     /// BufferError unless every object may be written to.
     void require_writable() const;
+    /// The blocks whose object may not be written to.
+    std::vector<size_t> read_only() const;
 
     std::span<const Block> blocks() const noexcept { return blocks_; }
     uint64_t bytes() const noexcept { return bytes_; }

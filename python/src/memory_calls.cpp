@@ -35,7 +35,8 @@ int TransferEngine::register_memory(nb::handle buffer, nb::handle capacity, cons
     LocalMemory memory = LocalMemory::from(buffer, capacity, "buffer_addr", "capacity");
     Engine* const engine = use(kCall);
     if (engine == nullptr) return -1;
-    const Result<> done = without_gil([&] { return engine->register_memory(memory.address, memory.length, location); });
+    const Access most = memory.view && !memory.view->writable() ? Access::kRead : Access::kWrite;
+    const Result<> done = without_gil([&] { return engine->register_memory(memory.address, memory.length, location, true, most); });
     if (done && memory.view) registered_objects_[reinterpret_cast<uint64_t>(memory.address)].push_back(std::move(*memory.view));
     return code_of(kCall, done);
 }
@@ -57,9 +58,10 @@ int TransferEngine::batch_register_memory(nb::handle buffers, nb::handle capacit
     Engine* const engine = use(kCall);
     if (engine == nullptr) return -1;
     if (!equal) return failed(kCall, error(Code::kInvalidArgument, "the lists are not equally long"));
-    std::vector<AddressRange> ranges;
+    std::vector<Permission> ranges;
     ranges.reserve(list.blocks().size());
-    for (const Block& block : list.blocks()) ranges.push_back({reinterpret_cast<uint64_t>(block.local), block.length});
+    for (const Block& block : list.blocks()) ranges.push_back({.range = {reinterpret_cast<uint64_t>(block.local), block.length}});
+    for (const size_t i : list.read_only()) ranges[i].most = Access::kRead;
     const Result<> done = without_gil([&] { return engine->register_memory_batch(ranges, location); });
     if (done)
         for (BufferView& view : list.take_views()) registered_objects_[reinterpret_cast<uint64_t>(view.data())].push_back(std::move(view));

@@ -46,16 +46,31 @@ Result<std::unique_ptr<Engine>> create_engine(EngineConfig config) try {
 TransferEngine::TransferEngine() : transfer_timeout_(timeout_from_environment()) {}
 
 TransferEngine::~TransferEngine() {
-    if (engine_ && engine_.ours() && engine_.shared() && !exiting()) {
-        // Others keep the engine, but the objects whose memory it knows through us go now.
-        without_gil([this] {
-            for (const auto& [batch, objects] : batch_objects_) (void)engine_->cancel_batch(batch);
-            for (const auto& [address, objects] : registered_objects_)
-                for (size_t i = 0; i < objects.size(); ++i) (void)engine_->unregister_memory(reinterpret_cast<void*>(address));
-            return 0;
-        });
-    }
+    if (engine_ && engine_.ours() && !give_objects_back()) keep_objects_for_ever();
     engine_.reset();  // first of all: afterwards nobody touches the objects
+}
+
+bool TransferEngine::give_objects_back() {
+    if (exiting()) return registered_objects_.empty();  // the exit hook has closed the engine; nobody waits for stragglers any more
+    return without_gil([this] {
+        if (!engine_.shared()) return engine_->close().has_value();
+        // Others keep the engine, but the objects whose memory it knows through us go now.
+        bool all = true;
+        for (const auto& [batch, objects] : batch_objects_) (void)engine_->cancel_batch(batch);
+        for (const auto& [address, objects] : registered_objects_) {
+            for (size_t i = 0; i < objects.size(); ++i) {
+                const auto done = engine_->unregister_memory(reinterpret_cast<void*>(address));
+                all = all && (done || done.error().code() != Code::kBusy);
+            }
+        }
+        return all;
+    });
+}
+
+void TransferEngine::keep_objects_for_ever() {
+    // Some process may still be about to write to them: better lost than given to somebody else.
+    [[maybe_unused]] const auto* const kept = new auto(std::move(registered_objects_));
+    registered_objects_.clear();
 }
 
 int TransferEngine::initialize(const Text& local_hostname, const Text& metadata_server, const Text& protocol,
@@ -97,7 +112,7 @@ int TransferEngine::start(const char* call, EngineConfig config) {
     engine_ = EngineRef(std::move(engine));
     if (exiting() || state_ != State::kStarting) {  // closed meanwhile by another thread
         state_ = State::kClosed;
-        engine_->close();  // it has done nothing yet, so this is quick
+        (void)engine_->close();  // it has done nothing yet, so this is quick
         return failed(call, why_not());
     }
     managed_ = std::make_unique<ManagedBuffers>(
@@ -110,7 +125,11 @@ int TransferEngine::start(const char* call, EngineConfig config) {
 void TransferEngine::close() {
     const State before = std::exchange(state_, State::kClosed);
     if (before != State::kReady || exiting() || !engine_.ours()) return;
-    without_gil([this] { return engine_->close(), 0; });
+    const Result<> closed = without_gil([this] { return engine_->close(); });
+    if (!closed) {
+        record_failure("close", closed.error());
+        keep_objects_for_ever();
+    }
     registered_objects_.clear();
     batch_objects_.clear();
 }

@@ -95,6 +95,9 @@ private:
     /// As use(), with RuntimeError instead of null.
     Engine& require(const char* call);
     Error why_not() const;
+    /// Before the object goes: false if the memory of registered objects may still be touched.
+    bool give_objects_back();
+    void keep_objects_for_ever();
     int start(const char* call, EngineConfig config);
     int run(const char* call, const Text& target, Direction direction, const BlockList& list, const Notification* notify);
     BatchId submit(const char* call, const Text& target, Direction direction, BlockList& list);

@@ -38,6 +38,13 @@ class Commands:
     def unregister(self) -> int:
         return self.engine.unregister_memory(self.address)
 
+    def close(self) -> None:
+        self.engine.close()
+
+    def pull(self, target: str, offset: int, peer_address: int, length: int) -> int:
+        """The peer as initiator."""
+        return self.engine.transfer_sync_read(target, self.address + offset, peer_address, length)
+
     def push(self, target: str, offset: int, peer_address: int, length: int) -> int:
         """The peer as initiator."""
         return self.engine.transfer_sync_write(target, self.address + offset, peer_address, length)

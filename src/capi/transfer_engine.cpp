@@ -222,9 +222,9 @@ int TransferEngine::unregisterLocalMemory(void* addr, bool /*update_metadata*/) 
 int TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& buffers, const std::string& location) {
     const EngineUse engine = Impl::use(impl_);
     if (!engine) return invalid_call();
-    std::vector<AddressRange> ranges;
+    std::vector<Permission> ranges;
     ranges.reserve(buffers.size());
-    for (const BufferEntry& buffer : buffers) ranges.push_back({reinterpret_cast<uintptr_t>(buffer.addr), buffer.length});
+    for (const BufferEntry& buffer : buffers) ranges.push_back({.range = {reinterpret_cast<uintptr_t>(buffer.addr), buffer.length}});
     return public_code(engine->register_memory_batch(ranges, location));
 }
 int TransferEngine::unregisterLocalMemoryBatch(const std::vector<void*>& addresses) {

@@ -169,10 +169,10 @@ MC_BORDER(broken_call())
 int registerLocalMemoryBatch(transfer_engine_t engine, buffer_entry_t* buffer_list, size_t buffer_len, const char* location) try {
     const EngineUse use_of_engine = use(engine);
     if (!use_of_engine || (buffer_list == nullptr && buffer_len != 0) || buffer_len > kItemsMax) return invalid_call();
-    std::vector<AddressRange> ranges;
+    std::vector<Permission> ranges;
     ranges.reserve(buffer_len);
     for (const buffer_entry_t& entry : std::span(buffer_list, buffer_len))
-        ranges.push_back({reinterpret_cast<uintptr_t>(entry.addr), entry.length});
+        ranges.push_back({.range = {reinterpret_cast<uintptr_t>(entry.addr), entry.length}});
     return public_code(use_of_engine->register_memory_batch(ranges, text_or(location, "*")));
 }
 MC_BORDER(broken_call())

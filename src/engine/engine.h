@@ -48,6 +48,9 @@ struct Notification {
     std::string name;
     std::string message;
 };
+constexpr size_t kNotificationBytesMax = (1 << 20) - 1024;  // of both together; as much as fits an RPC of any engine
+/// kInvalidArgument: too long.
+Result<> check_notification(const Notification& notification);
 
 struct Request {
     Direction direction = Direction::kRead;
@@ -74,15 +77,19 @@ public:
     virtual Result<BatchId> submit(Direction direction) = 0;  // as Engine::submit
 };
 
-/// Moves bytes between registered memory of any two processes. Everything may be called from any thread at any time; after
+/// Moves bytes between registered memory of any two processes. Whoever reaches its ports may read and write what is registered. They
+/// listen on all addresses of the machine, unless it calls itself by a loopback address ("127.0.0.1", "localhost", "::1": then only
+/// there) or options.bind_address names one ("0.0.0.0": all, whatever the name). Everything may be called from any thread at any time; after
 /// close(), and in a forked child, every call fails with kUnavailable.
 class MC_EXPORT Engine {
 public:
     static Result<std::unique_ptr<Engine>> create(EngineConfig config);
     /// Closes if still open. In a forked child it does nothing.
     virtual ~Engine() = default;
-    /// Refuses new calls, cancels running ones, removes our directory entries, joins all threads. Idempotent.
-    virtual void close() = 0;
+    /// Refuses new calls, cancels running ones, takes all memory back from the peers, removes our directory entries, joins all threads. A
+    /// fence: once it returned success nobody touches registered memory any more. kBusy: a process of this host may still be about to;
+    /// everything else is done. Calling it again waits for that anew, and otherwise does nothing.
+    virtual Result<> close() = 0;
 
     // ---- identity
     virtual const std::string& segment_name() const noexcept = 0;  // what peers open: "10.0.0.1:15123"
@@ -92,15 +99,20 @@ public:
     virtual metrics::Registry& metrics() noexcept = 0;
     virtual std::string topology_json() const = 0;
 
-    // ---- memory. Codes: kInvalidArgument (null, no bytes), kOverlap (crosses a registered range's border), kNotRegistered.
-    // Exact duplicates and ranges inside a registered one are counted and need as many unregister calls.
-    virtual Result<> register_memory(void* address, uint64_t length, std::string_view location = "*", bool remote_accessible = true) = 0;
-    virtual Result<> register_memory_batch(std::span<const AddressRange> ranges, std::string_view location = "*") = 0;  // all or none
-    /// A fence: once it returned success no peer touches the memory any more.
+    // ---- memory. Codes: kInvalidArgument (null, no bytes, not mapped; the text says where), kOverlap (crosses a registered range's
+    // border, or may be written inside one that may not), kNotRegistered. Exact duplicates and ranges inside a registered one are counted
+    // and need as many unregister calls.
+    /// Peers may do with it what `most` says and the memory bears: what is mapped read-only can be read, and writes are refused.
+    virtual Result<> register_memory(void* address, uint64_t length, std::string_view location = "*", bool remote_accessible = true,
+                                     Access most = Access::kWrite) = 0;
+    virtual Result<> register_memory_batch(std::span<const Permission> ranges, std::string_view location = "*") = 0;  // all or none
+    /// A fence: once it returned success no peer touches the memory any more. So it is when it says kUnavailable, because close() is one,
+    /// too.
     virtual Result<> unregister_memory(void* address) = 0;
     virtual Result<> unregister_memory_batch(std::span<void* const> addresses) = 0;  // goes on after an error, returns the first
     /// Registered memory that same-host peers map, so copies to it run at memory speed. Page-aligned.
     virtual Result<void*> allocate_memory(uint64_t length, std::string_view location = "*") = 0;
+    /// Takes back whatever is registered of it, and gives it to the system. kOverlap: it is registered together with memory beside it.
     virtual Result<> free_memory(void* address) = 0;
     virtual std::vector<BufferRecord> buffers() const = 0;
 
@@ -122,7 +134,8 @@ public:
     // refreshed meanwhile, or a call failed because the peer was gone.
     /// transfer_timeout + 1 ns per byte, from now.
     virtual Deadline transfer_deadline(uint64_t bytes) const noexcept = 0;
-    /// Blocks until all is at its destination. `notification`, if not null, is delivered to the peer afterwards.
+    /// Blocks until all is at its destination. `notification`, if not null, is delivered to the peer afterwards; an error that names it
+    /// means that the bytes are there and the notification is not.
     virtual Result<uint64_t> transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
                                       const Notification* notification = nullptr) = 0;
     virtual Result<std::unique_ptr<PreparedTransfer>> prepare(const std::string& target, std::span<const Block> blocks) = 0;
@@ -146,7 +159,7 @@ public:
     /// Calls back once, when the batch is terminal (at once if it already is), on one of our threads; must not block.
     virtual Result<> on_batch_done(BatchId batch, std::function<void()> callback) = 0;
 
-    // ---- notifications
+    // ---- notifications. A peer keeps a bounded number of them until they are taken: kNoSpace.
     virtual Result<> send_notification(const std::string& target, const Notification& notification, Deadline deadline) = 0;
     virtual std::vector<Notification> take_notifications() = 0;
 };

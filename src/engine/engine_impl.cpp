@@ -2,6 +2,7 @@
 #include "engine/engine_impl.h"
 
 #include <mutex>
+#include <system_error>
 
 #include "base/log.h"
 #include "topology/memory_location.h"
@@ -12,8 +13,12 @@ namespace mooncake {
 Result<std::unique_ptr<Engine>> Engine::create(EngineConfig config) {
     static std::once_flag log_once;
     std::call_once(log_once, [&] { configure_log(config.options.log); });
-    MC_ASSIGN_OR_RETURN(auto parts, EngineParts::create(std::move(config)));
-    return std::make_unique<EngineImpl>(std::move(parts));
+    try {
+        MC_ASSIGN_OR_RETURN(auto parts, EngineParts::create(std::move(config)));
+        return std::make_unique<EngineImpl>(std::move(parts));
+    } catch (const std::system_error& refused) {  // how the standard library says that there is no thread to be had
+        return fail_errno(Code::kNoSpace, refused.code().value(), "the system gives us no thread");
+    }
 }
 
 EngineImpl::~EngineImpl() {
@@ -22,11 +27,12 @@ EngineImpl::~EngineImpl() {
         (void)parts_.release();
         return;
     }
-    close();
+    (void)close();
 }
 
-void EngineImpl::close() {
-    if (!forked()) parts_->close();
+Result<> EngineImpl::close() {
+    if (forked()) return {};
+    return parts_->close();
 }
 
 Result<Gate::Pass> EngineImpl::enter() const {
@@ -36,47 +42,71 @@ Result<Gate::Pass> EngineImpl::enter() const {
     return pass;
 }
 
+Result<> EngineImpl::refuse_return(Error refused) {
+    if (!forked()) MC_RETURN_IF_ERROR(parts_->fence());
+    return Unexpected(std::move(refused));
+}
+
 std::string EngineImpl::topology_json() const {
     const EngineOptions& options = parts_->config.options;
     auto found = discover_topology({.nic_allow = options.device_allow, .nic_deny = options.device_deny, .file = options.topology_file});
     return found ? to_json(*found) : "{}";
 }
 
+Result<> check_notification(const Notification& notification) {
+    const size_t bytes = notification.name.size() + notification.message.size();
+    if (bytes > kNotificationBytesMax)
+        return fail(Code::kInvalidArgument, "a notification of {} bytes; at most {} are allowed", bytes, kNotificationBytesMax);
+    return {};
+}
+
 // ---- memory
 
-Result<> EngineImpl::add_region(void* address, uint64_t length, std::string_view location, bool remote_accessible,
-                                const SharedMemory* shared) {
-    MemoryRegion region{.address = static_cast<std::byte*>(address),
-                        .length = length,
-                        .location = std::string(location),
-                        .remote_accessible = remote_accessible};
-    if (address != nullptr && length > 0 && location == "*") region.location = detect_location(address, length);
-    if (shared != nullptr) region.shared_fd = shared->fd();
+Result<> EngineImpl::add_region(MemoryRegion region) {
+    const auto start = reinterpret_cast<uint64_t>(region.address);
+    if (region.address == nullptr || region.length == 0) return fail(Code::kInvalidArgument, "memory without address or length");
+    if (start + region.length < start)
+        return fail(Code::kInvalidArgument, "[{}, +{}) wraps around", static_cast<void*>(region.address), region.length);
+    MC_ASSIGN_OR_RETURN(const MemoryInfo memory, parts_->config.memory->describe(region.address, region.length));
+    region.kind = memory.kind;
+    region.device = memory.device;
+    region.writable = region.writable && memory.writable;
+    // Fresh memory of ours has no pages yet, so there is nothing to detect.
+    if (region.location == "*" && region.shared_fd < 0 && region.kind == MemoryKind::kHost)
+        region.location = detect_location(region.address, region.length);
     MC_RETURN_IF_ERROR(parts_->registry->add(region));
     if (parts_->publisher) parts_->publisher->changed();
     return {};
 }
 
-Result<> EngineImpl::register_memory(void* address, uint64_t length, std::string_view location, bool remote_accessible) {
+Result<> EngineImpl::register_memory(void* address, uint64_t length, std::string_view location, bool remote_accessible, Access most) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
-    return add_region(address, length, location, remote_accessible, nullptr);
+    return add_region({.address = static_cast<std::byte*>(address),
+                       .length = length,
+                       .location = std::string(location),
+                       .remote_accessible = remote_accessible,
+                       .writable = most == Access::kWrite});
 }
 
-Result<> EngineImpl::register_memory_batch(std::span<const AddressRange> ranges, std::string_view location) {
+Result<> EngineImpl::register_memory_batch(std::span<const Permission> ranges, std::string_view location) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    const auto address_of = [&](size_t i) { return reinterpret_cast<std::byte*>(ranges[i].range.address); };
     for (size_t i = 0; i < ranges.size(); ++i) {
-        auto added = add_region(reinterpret_cast<void*>(ranges[i].address), ranges[i].length, location, true, nullptr);
+        auto added = add_region({.address = address_of(i),
+                                 .length = ranges[i].range.length,
+                                 .location = std::string(location),
+                                 .writable = ranges[i].most == Access::kWrite});
         if (added) continue;
         for (size_t undo = i; undo-- > 0;)
-            (void)parts_->registry->remove(reinterpret_cast<std::byte*>(ranges[undo].address),
-                                           Deadline::after(parts_->config.options.transfer_timeout));
+            (void)parts_->registry->remove(address_of(undo), Deadline::after(parts_->config.options.transfer_timeout));
         return Unexpected(std::move(added).error().with_context(format_text("entry {}", i)));
     }
     return {};
 }
 
 Result<> EngineImpl::unregister_memory(void* address) {
-    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    auto pass = enter();
+    if (!pass) return refuse_return(std::move(pass).error());
     MC_RETURN_IF_ERROR(
         parts_->registry->remove(static_cast<std::byte*>(address), Deadline::after(parts_->config.options.transfer_timeout)));
     if (parts_->publisher) parts_->publisher->changed();
@@ -96,22 +126,33 @@ Result<void*> EngineImpl::allocate_memory(uint64_t length, std::string_view loca
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(auto memory, allocate_shared_memory(length));
     void* const address = memory.address();
-    // Fresh memory has no pages yet, so there is nothing to detect.
-    MC_RETURN_IF_ERROR(add_region(address, memory.length(), location, true, &memory));
+    MC_RETURN_IF_ERROR(add_region({.address = memory.address(),
+                                   .length = memory.length(),
+                                   .location = std::string(location),
+                                   .shared_fd = memory.fd()}));
     Lock lock(parts_->memory_mutex);
     parts_->allocations.emplace(address, std::move(memory));
     return address;
 }
 
 Result<> EngineImpl::free_memory(void* address) {
+    auto pass = enter();
+    if (!pass) return refuse_return(std::move(pass).error());
+    decltype(parts_->allocations)::node_type taken;
     {
-        MC_ASSIGN_OR_RETURN(const auto pass, enter());
         Lock lock(parts_->memory_mutex);
-        if (!parts_->allocations.contains(address)) return fail(Code::kNotRegistered, "{} was not allocated here", address);
+        taken = parts_->allocations.extract(address);
     }
-    MC_RETURN_IF_ERROR(unregister_memory(address));
-    Lock lock(parts_->memory_mutex);
-    parts_->allocations.erase(address);
+    if (!taken) return fail(Code::kNotRegistered, "{} was not allocated here", address);
+    // All of it, however often it was registered: from now on the addresses may be anybody's.
+    const AddressRange all{.address = reinterpret_cast<uint64_t>(address), .length = taken.mapped().length()};
+    auto removed = parts_->registry->remove_within(all, Deadline::after(parts_->config.options.transfer_timeout));
+    if (!removed) {
+        Lock lock(parts_->memory_mutex);
+        parts_->allocations.insert(std::move(taken));
+        return removed;
+    }
+    if (parts_->publisher) parts_->publisher->changed();
     return {};
 }
 
@@ -188,6 +229,7 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
                                       const Notification* notification) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_RETURN_IF_ERROR(check_blocks(blocks));
+    if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
     // One buffer per thread serves all its transfers; an unusually large one is given back.
     static thread_local std::vector<Slice> slices;
@@ -200,7 +242,7 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     if (slices.capacity() > kKeep) std::vector<Slice>().swap(slices);
     if (moved && notification != nullptr) {
         auto sent = parts_->notify(*session, *notification, deadline);
-        if (!sent) MC_LOG_WARNING("notification to {} is lost: {}", target, sent.error().to_string());
+        if (!sent) return Unexpected(std::move(sent).error().with_context("the bytes are there, the notification is not"));
     }
     return moved;
 }
@@ -221,6 +263,7 @@ Result<BatchId> EngineImpl::allocate_batch(size_t capacity) {
 
 Result<> EngineImpl::submit(BatchId batch, std::span<const Request> requests, const Notification* notification) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
     MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
     return found->submit(requests, notification, [this](uint64_t bytes) { return transfer_deadline(bytes); });
 }
@@ -228,6 +271,7 @@ Result<> EngineImpl::submit(BatchId batch, std::span<const Request> requests, co
 Result<BatchId> EngineImpl::submit(const std::string& target, Direction direction, std::span<const Block> blocks,
                                    const Notification* notification) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
     uint64_t bytes = 0;
     for (const Block& block : blocks) bytes += block.length;
@@ -284,6 +328,7 @@ Result<> EngineImpl::on_batch_done(BatchId batch, std::function<void()> callback
 
 Result<> EngineImpl::send_notification(const std::string& target, const Notification& notification, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_RETURN_IF_ERROR(check_notification(notification));
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
     return parts_->notify(*session, notification, deadline);
 }

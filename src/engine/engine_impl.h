@@ -16,7 +16,7 @@ class EngineImpl final : public Engine {
 public:
     explicit EngineImpl(std::unique_ptr<EngineParts> parts) : parts_(std::move(parts)) {}
     ~EngineImpl() override;
-    void close() override;
+    Result<> close() override;
 
     const std::string& segment_name() const noexcept override { return parts_->name; }
     uint16_t rpc_port() const noexcept override { return parts_->server->port(); }
@@ -25,8 +25,8 @@ public:
     metrics::Registry& metrics() noexcept override { return parts_->metrics; }
     std::string topology_json() const override;
 
-    Result<> register_memory(void* address, uint64_t length, std::string_view location, bool remote_accessible) override;
-    Result<> register_memory_batch(std::span<const AddressRange> ranges, std::string_view location) override;
+    Result<> register_memory(void* address, uint64_t length, std::string_view location, bool remote_accessible, Access most) override;
+    Result<> register_memory_batch(std::span<const Permission> ranges, std::string_view location) override;
     Result<> unregister_memory(void* address) override;
     Result<> unregister_memory_batch(std::span<void* const> addresses) override;
     Result<void*> allocate_memory(uint64_t length, std::string_view location) override;
@@ -63,7 +63,9 @@ public:
 private:
     /// Proof that the engine is open, or the error that every call returns when it is not.
     Result<Gate::Pass> enter() const;
-    Result<> add_region(void* address, uint64_t length, std::string_view location, bool remote_accessible, const SharedMemory* shared);
+    /// What a call that gives memory back answers on a closed engine: nothing before the memory is ours alone.
+    Result<> refuse_return(Error refused);
+    Result<> add_region(MemoryRegion region);
     bool forked() const noexcept { return fork_generation() != born_; }
 
     const uint32_t born_ = fork_generation();

@@ -63,6 +63,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, parts->metrics, parts->service));
     parts->registry = std::make_unique<MemoryRegistry>(parts->access, parts->router->transports());
     auto own = [self = parts.get()](uint32_t buffers_max) { return self->describe(buffers_max); };
+    parts->describer = std::make_unique<Describer>(
+        Describer::Source{.describe = own, .version = [self = parts.get()] { return self->registry->listing(); }});
     parts->locator = std::make_unique<Locator>(Locator::Options{.directory = parts->directory.get(),
                                                                 .cluster_id = options.cluster_id,
                                                                 .own_name = parts->name,
@@ -97,10 +99,22 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     return parts;
 }
 
+/// Whoever calls itself by a loopback address is meant for this machine: then nobody else reaches its ports.
+Result<> EngineParts::choose_interfaces() {
+    EngineOptions& options = config.options;
+    MC_ASSIGN_OR_RETURN(const auto named, net::HostPort::parse(config.local_name));
+    const bool by_directory = directory != nullptr && !options.advertised_address.empty();
+    if (options.bind_address.empty()) options.bind_address = net::loopback_address(by_directory ? options.advertised_address : named.host);
+    else if (net::is_wildcard(options.bind_address)) options.bind_address.clear();
+    return {};
+}
+
 Result<> EngineParts::listen() {
+    MC_RETURN_IF_ERROR(choose_interfaces());
     const EngineOptions& options = config.options;
     const rpc::Hello hello{.incarnation = incarnation, .features = 0, .software = std::string(kSoftware)};
-    rpc::ServerOptions server_options{.port_min = options.port_min,
+    rpc::ServerOptions server_options{.host = options.bind_address,
+                                      .port_min = options.port_min,
                                       .port_max = options.port_max,
                                       .backlog = options.listen_backlog,
                                       .message_bytes_max = options.message_bytes_max,
@@ -122,9 +136,12 @@ Result<> EngineParts::choose_names() {
         return {};
     }
     name = config.local_name;
-    if (!config.options.bind_address.empty()) host = config.options.bind_address;
+    if (!config.options.advertised_address.empty()) host = config.options.advertised_address;
     else if (!config.options.legacy_port_binding && !is_own_address(given.host)) {
-        MC_ASSIGN_OR_RETURN(host, net::first_public_address(config.options.ipv6));
+        host = config.options.bind_address;
+        if (host.empty()) {
+            MC_ASSIGN_OR_RETURN(host, net::first_public_address(config.options.ipv6));
+        }
     }
     return {};
 }
@@ -138,7 +155,7 @@ void EngineParts::install_handlers() {
         // In directory modes the caller knows our name; an old entry may have led it to somebody else's port.
         if (!request->segment_name.empty() && request->segment_name != name)
             return responder->fail(error(Code::kStale, "this is segment {}, not {}", name, request->segment_name));
-        responder->reply(encode_descriptor(describe(request->buffers_max)));
+        describer->answer(request->buffers_max, std::move(responder));
     });
     server->handle(rpc::Method::kControl, [this](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> responder) {
         control->answer(body, std::move(responder));
@@ -196,13 +213,22 @@ void EngineParts::schedule_metrics_log() {
     });
 }
 
-void EngineParts::close() {
+EngineParts::~EngineParts() {
+    if (server) server->stop();  // also where creation failed half-way: its handlers use everything
+    Lock lock(fence_mutex);
+    if (!gate.closed() || fenced) return;
+    // Some process of this host may still be about to touch it: better lost than given to somebody else.
+    Lock inner(memory_mutex);
+    [[maybe_unused]] const auto* const kept_for_ever = new std::map<void*, SharedMemory>(std::move(allocations));
+}
+
+Result<> EngineParts::close() {
     Lock lock(close_mutex);
-    if (closed) return;
+    if (closed) return fence();
     closed = true;
     core.closing.store(true, std::memory_order_release);
     const Error reason(Code::kCancelled, "the engine is closed");
-    // First everything that a caller may be waiting for ends; then the callers leave; then the threads.
+    // First everything that a caller may be waiting for ends; then the callers leave; then the peers; then the threads.
     client->stop();
     auto links = sessions->close(reason);  // let go when all peers are told, so that we wait for all of them at once
     for (const auto& batch : batches.take_all()) batch->cancel();
@@ -210,14 +236,23 @@ void EngineParts::close() {
     gate.close();
     // Those that were submitted meanwhile: what they wait for goes with the service.
     for (const auto& batch : batches.take_all()) batch->cancel();
-    const Deadline fence = Deadline::after(config.options.transfer_timeout);
-    if (!access.close(fence)) MC_LOG_ERROR("memory of {} is still being accessed", name);
-    for (Transport* const transport : router->transports())
-        if (auto stopped = transport->stop_serving(fence); !stopped)
-            MC_LOG_ERROR("memory of {} is still being accessed: {}", name, stopped.error().to_string());
+    auto over = fence();
     service.stop();
     if (publisher) publisher->withdraw(Deadline::after(kWithdrawPatience));
     server->stop();
+    return over;
+}
+
+Result<> EngineParts::fence() {
+    const Deadline deadline = Deadline::after(config.options.transfer_timeout);
+    // Whoever is in a call may be about to register more.
+    if (!gate.close(deadline)) return fail(Code::kBusy, "calls are still running");
+    Lock lock(fence_mutex);
+    if (fenced) return {};
+    auto over = registry->close(deadline);
+    fenced = over.has_value();
+    if (!over) MC_LOG_ERROR("{} is closed, but its memory may still be touched: {}", name, over.error().to_string());
+    return over;
 }
 
 }  // namespace mooncake

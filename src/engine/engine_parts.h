@@ -12,6 +12,7 @@
 #include "engine/batch.h"
 #include "engine/control_plane.h"
 #include "engine/core.h"
+#include "engine/describer.h"
 #include "engine/inbox.h"
 #include "engine/locator.h"
 #include "engine/memory_registry.h"
@@ -33,6 +34,8 @@ struct EngineParts final : Notifier {
     std::string host;  // where peers reach us
     metrics::Registry metrics;
     AccessTable access;
+    Mutex memory_mutex;
+    std::map<void*, SharedMemory> allocations MC_GUARDED_BY(memory_mutex);  // from allocate_memory(); outlives all who may touch it
     std::unique_ptr<RpcControl> control;
     std::unique_ptr<TransportContext> context;
     std::unique_ptr<Directory> directory;  // null: peer to peer
@@ -41,6 +44,7 @@ struct EngineParts final : Notifier {
     Service service;
     std::unique_ptr<Router> router;
     std::unique_ptr<MemoryRegistry> registry;
+    std::unique_ptr<Describer> describer;
     std::unique_ptr<Locator> locator;
     std::unique_ptr<SessionTable> sessions;
     std::unique_ptr<Publisher> publisher;     // null: peer to peer
@@ -51,12 +55,15 @@ struct EngineParts final : Notifier {
     Gate gate;          // every call is inside; closed by close()
     Mutex close_mutex;  // one close() at a time; held while it runs
     bool closed MC_GUARDED_BY(close_mutex) = false;
-    Mutex memory_mutex;
-    std::map<void*, SharedMemory> allocations MC_GUARDED_BY(memory_mutex);  // from allocate_memory()
+    Mutex fence_mutex;  // one fence at a time; held while it waits
+    bool fenced MC_GUARDED_BY(fence_mutex) = false;
 
     /// Listens, publishes; after it returned success peers can find us.
     static Result<std::unique_ptr<EngineParts>> create(EngineConfig config);
-    void close();
+    ~EngineParts() override;
+    Result<> close();  // as Engine::close()
+    /// For a closed gate: returns when nobody touches memory of ours any more, or kBusy.
+    Result<> fence();
 
     SegmentDescriptor describe(uint32_t buffers_max) const;
     /// At that control port, an engine that has our name and is not this one.
@@ -65,6 +72,7 @@ struct EngineParts final : Notifier {
 
 private:
     Result<> choose_names();
+    Result<> choose_interfaces();
     Result<> listen();
     void install_handlers();
     void schedule_sweep();

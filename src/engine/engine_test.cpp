@@ -3,15 +3,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <thread>
+#include <tuple>
 
 #include "coordination/http/metadata_service.h"
 #include "metrics/metrics.h"
 #include "net/http_server.h"
+#include "net/socket.h"
+#include "transport/fabric/api.h"
+#include "transport/tcp/handshake.h"
 
 namespace mooncake {
 namespace {
@@ -65,6 +70,35 @@ TEST_F(EngineTest, NamesItselfByHostAndChosenPort) {
     EXPECT_GE(ours->rpc_port(), 15000);
     EXPECT_LE(ours->rpc_port(), 17000);
     EXPECT_NE(ours->rpc_port(), theirs->rpc_port());
+}
+
+TEST_F(EngineTest, IsReachedWhereItsNameSaysAndNowhereElse) {
+    const auto reached = [&](const Engine& engine, const std::string& host) {
+        const auto tcp = ours->describe(engine.segment_name(), 0, soon()).value().endpoints.at("tcp");
+        const bool data = net::connect_to(host, tcp::parse_endpoint(tcp).value().port, soon()).has_value();
+        const bool control = net::connect_to(host, engine.rpc_port(), soon()).has_value();
+        EXPECT_EQ(data, control);
+        return data && control;
+    };
+    EXPECT_TRUE(reached(*theirs, "127.0.0.1"));
+    EXPECT_FALSE(reached(*theirs, "127.0.0.2")) << "a loopback name binds that address alone";
+    const auto local_only = make_engine([](EngineConfig& config) { config.local_name = "localhost"; });
+    EXPECT_FALSE(reached(*local_only, "127.0.0.2"));
+    EXPECT_TRUE(ours->probe(local_only->segment_name(), soon()));
+
+    const auto open = make_engine([](EngineConfig& config) { config.options.bind_address = "0.0.0.0"; });
+    EXPECT_TRUE(reached(*open, "127.0.0.2")) << "unless all addresses are asked for";
+    const auto elsewhere = make_engine([](EngineConfig& config) {
+        config.local_name = "127.0.0.3";
+        config.options.bind_address = "127.0.0.3";
+    });
+    EXPECT_TRUE(reached(*elsewhere, "127.0.0.3"));
+    EXPECT_FALSE(reached(*elsewhere, "127.0.0.1"));
+    EXPECT_FALSE(Engine::create([] {
+        EngineConfig config{.local_name = "127.0.0.1"};
+        config.options.bind_address = "192.0.2.1";  // nobody has it
+        return config;
+    }()));
 }
 
 TEST_F(EngineTest, WritesAndReadsAnotherEngine) {
@@ -217,8 +251,8 @@ TEST_F(EngineTest, AllocatedMemoryIsRegistered) {
 
 TEST_F(EngineTest, BatchRegistrationIsAllOrNothing) {
     std::vector<std::byte> more(4096);
-    const std::vector<AddressRange> ranges = {{.address = remote(more.data()), .length = 100},
-                                              {.address = remote(more.data() + 50), .length = 100}};
+    const std::vector<Permission> ranges = {{.range = {.address = remote(more.data()), .length = 100}},
+                                            {.range = {.address = remote(more.data() + 50), .length = 100}}};
     EXPECT_EQ(ours->register_memory_batch(ranges).error().code(), Code::kOverlap);
     EXPECT_EQ(ours->buffers().size(), 1u);
 }
@@ -238,13 +272,141 @@ TEST_F(EngineTest, ThreadsShareOneEngine) {
 TEST_F(EngineTest, AfterCloseEveryCallFails) {
     const BatchId batch = ours->allocate_batch(1).value();
     auto plan = ours->prepare(theirs->segment_name(), blocks(1, 1, 0)).value();
-    ours->close();
-    ours->close();
+    EXPECT_TRUE(ours->close());
+    EXPECT_TRUE(ours->close());
     EXPECT_EQ(ours->transfer(theirs->segment_name(), Direction::kWrite, blocks(1, 1, 0), soon()).error().code(), Code::kUnavailable);
     EXPECT_EQ(plan->run(Direction::kRead).error().code(), Code::kUnavailable);
     EXPECT_EQ(ours->register_memory(far.data(), 1).error().code(), Code::kUnavailable);
     EXPECT_EQ(ours->batch_status(batch).error().code(), Code::kUnavailable);
     EXPECT_TRUE(ours->take_notifications().empty());
+}
+
+TEST_F(EngineTest, ClosingTakesTheMemoryBackFromPeersThatAreConnected) {
+    ASSERT_TRUE(ours->transfer(theirs->segment_name(), Direction::kWrite, blocks(1, 100, 0), soon()));
+    ASSERT_TRUE(theirs->close());
+    fill(far, 1);
+    const std::vector<std::byte> before = far;
+    EXPECT_FALSE(ours->transfer(theirs->segment_name(), Direction::kWrite, blocks(1, 100, 0), soon()));
+    EXPECT_FALSE(ours->transfer(theirs->segment_name(), Direction::kRead, blocks(1, 100, 0), soon()));
+    EXPECT_EQ(far, before);
+    EXPECT_EQ(theirs->unregister_memory(far.data()).error().code(), Code::kUnavailable) << "it is done already";
+}
+
+TEST_F(EngineTest, FreedMemoryIsOutOfReachHoweverOftenItWasRegistered) {
+    for (const bool inner : {false, true}) {
+        constexpr uint64_t kLength = 1 << 20;
+        auto* const own = static_cast<std::byte*>(theirs->allocate_memory(kLength).value());
+        ASSERT_TRUE(theirs->register_memory(own, inner ? 4096 : kLength));
+        const Block block{.local = local.data(), .remote = remote(own), .length = 100};
+        ASSERT_TRUE(ours->transfer(theirs->segment_name(), Direction::kWrite, {&block, 1}, soon()));
+        ASSERT_TRUE(theirs->free_memory(own));
+        const auto moved = ours->transfer(theirs->segment_name(), Direction::kWrite, {&block, 1}, soon());
+        ASSERT_FALSE(moved);
+        EXPECT_EQ(moved.error().code(), Code::kNotRegistered) << moved.error().to_string();
+        EXPECT_EQ(theirs->buffers().size(), 1u) << "only what SetUp() registered";
+        EXPECT_EQ(theirs->free_memory(own).error().code(), Code::kNotRegistered);
+    }
+}
+
+TEST_F(EngineTest, RefusesToRegisterWhatIsNotMapped) {
+    auto* const page = static_cast<std::byte*>(::mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_EQ(::munmap(page + 4096, 4096), 0);
+    const auto hole = theirs->register_memory(page, 3 * 4096);
+    ASSERT_FALSE(hole);
+    EXPECT_EQ(hole.error().code(), Code::kInvalidArgument);
+    EXPECT_NE(hole.error().message().find(format_text("{}", static_cast<void*>(page + 4096))), std::string::npos) << hole.error().message();
+    EXPECT_EQ(theirs->register_memory(page + 4096, 1).error().code(), Code::kInvalidArgument);
+    ASSERT_EQ(::mprotect(page, 4096, PROT_NONE), 0);
+    EXPECT_EQ(theirs->register_memory(page, 4096).error().code(), Code::kInvalidArgument) << "no access at all";
+    EXPECT_EQ(theirs->register_memory(nullptr, 4096).error().code(), Code::kInvalidArgument);
+    EXPECT_EQ(theirs->register_memory(page, UINT64_MAX).error().code(), Code::kInvalidArgument);
+    EXPECT_TRUE(theirs->register_memory(page + 2 * 4096, 4096));
+    EXPECT_EQ(theirs->buffers().size(), 2u);
+    ASSERT_TRUE(theirs->unregister_memory(page + 2 * 4096));
+    ::munmap(page, 3 * 4096);
+}
+
+/// Memory that may be read only, in one of two ways.
+class ReadOnlyMemory : public EngineTest, public ::testing::WithParamInterface<std::tuple<std::string, bool>> {
+protected:
+    static constexpr uint64_t kLength = 1 << 20;
+
+    void SetUp() override {
+        const auto& [transport, mapped_so] = GetParam();
+        if (transport == "fabric" && !fabric::load_library("")) GTEST_SKIP();
+        const auto only = [&](EngineConfig& config) {
+            config.options.transports = {transport};
+            if (transport == "fabric") config.protocol = "fabric:tcp";
+            config.options.fabric.nodes = {"127.0.0.1"};
+        };
+        ours = make_engine(only);
+        theirs = make_engine(only);
+        EngineTest::SetUp();
+        page = static_cast<std::byte*>(::mmap(nullptr, kLength, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        std::memset(page, 7, kLength);
+        ASSERT_EQ(::mprotect(page, kLength, mapped_so ? PROT_READ : PROT_READ | PROT_WRITE), 0);
+        most = mapped_so ? Access::kWrite : Access::kRead;
+    }
+    void TearDown() override {
+        ours.reset();
+        theirs.reset();
+        if (page != nullptr) ::munmap(page, kLength);
+    }
+    std::byte* page = nullptr;
+    Access most = Access::kWrite;
+};
+
+TEST_P(ReadOnlyMemory, IsReadByPeersAndTheirWritesAreRefused) {
+    Engine& target = std::get<0>(GetParam()) == "self" ? *ours : *theirs;
+    ASSERT_TRUE(target.register_memory(page, kLength, "*", true, most));
+    for (const uint64_t length : {uint64_t{64}, kLength}) {
+        const Block block{.local = local.data(), .remote = remote(page), .length = length};
+        fill(local, 1);
+        const auto read = ours->transfer(target.segment_name(), Direction::kRead, {&block, 1}, soon());
+        ASSERT_TRUE(read) << read.error().to_string();
+        EXPECT_EQ(0, std::memcmp(local.data(), page, length));
+        fill(local, 2);
+        const auto written = ours->transfer(target.segment_name(), Direction::kWrite, {&block, 1}, soon());
+        ASSERT_FALSE(written);
+        EXPECT_EQ(written.error().code(), Code::kNotRegistered) << written.error().to_string();
+        EXPECT_NE(written.error().message().find("registered for"), std::string::npos) << written.error().message();
+    }
+    for (size_t i = 0; i < kLength; ++i) ASSERT_EQ(page[i], std::byte{7});
+}
+
+TEST_P(ReadOnlyMemory, OnOurOwnSideIsSentButNotReceivedInto) {
+    if (!std::get<1>(GetParam())) GTEST_SKIP() << "what we do with our own memory is our own business";
+    Engine& target = std::get<0>(GetParam()) == "self" ? *ours : *theirs;
+    const uint64_t far_address = remote(far.data());
+    if (&target == ours.get()) {
+        ASSERT_TRUE(ours->register_memory(far.data(), far.size()));
+    }
+    ASSERT_TRUE(ours->register_memory(page, kLength));
+    for (const uint64_t length : {uint64_t{64}, kLength}) {
+        const Block block{.local = page, .remote = far_address, .length = length};
+        const auto written = ours->transfer(target.segment_name(), Direction::kWrite, {&block, 1}, soon());
+        ASSERT_TRUE(written) << written.error().to_string();
+        EXPECT_EQ(0, std::memcmp(far.data(), page, length));
+        const auto read = ours->transfer(target.segment_name(), Direction::kRead, {&block, 1}, soon());
+        ASSERT_FALSE(read);
+        EXPECT_EQ(read.error().code(), Code::kNotRegistered) << read.error().to_string();
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, ReadOnlyMemory,
+                         ::testing::Combine(::testing::Values("tcp", "shm", "self", "fabric"), ::testing::Bool()),
+                         [](const auto& one) {
+                             return std::get<0>(one.param) + (std::get<1>(one.param) ? "_mapped_so" : "_registered_so");
+                         });
+
+TEST_F(EngineTest, ListsMemoryInTheOrderItWasRegistered) {
+    ASSERT_TRUE(theirs->unregister_memory(far.data()));
+    for (const size_t offset : {500'000, 0, 250'000}) ASSERT_TRUE(theirs->register_memory(far.data() + offset, 1000));
+    const auto descriptor = ours->describe(theirs->segment_name(), 10, soon());
+    ASSERT_TRUE(descriptor);
+    ASSERT_EQ(descriptor->buffers.size(), 3u);
+    EXPECT_EQ(descriptor->buffers[0].address, remote(far.data() + 500'000)) << "the first, not the lowest";
+    EXPECT_EQ(descriptor->buffers[2].address, remote(far.data() + 250'000));
 }
 
 TEST_F(EngineTest, AForkedChildIsRefusedAndLeavesTheParentAlone) {
@@ -280,7 +442,7 @@ TEST(EngineDirectory, FindsPeersByName) {
         return make_engine([name](EngineConfig& config) {
             config.local_name = name;
             config.metadata = "memory://engine-test";
-            config.options.bind_address = "127.0.0.1";
+            config.options.advertised_address = "127.0.0.1";
         });
     };
     auto ours = named("node-a:1"), theirs = named("node-b:1");

@@ -3,146 +3,195 @@
 
 #include <algorithm>
 
-#include "base/log.h"
-
 namespace mooncake {
 
 namespace {
 
-const std::byte* end_of(const MemoryRegion& region) { return region.address + region.length; }
+/// A transfer of ours may still name a region when it goes: it is used again only when many others have gone.
+constexpr size_t kRegionsKept = 1024;
 
-Unexpected overlap(const MemoryRegion& region, const MemoryRegion& other) {
-    return fail(Code::kOverlap, "[{}, +{}) overlaps the registered [{}, +{})", static_cast<const void*>(region.address), region.length,
-                static_cast<const void*>(other.address), other.length);
+const std::byte* end_of(const MemoryRegion& region) { return region.address + region.length; }
+uint64_t address_of(const std::byte* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+bool touch(const MemoryRegion& a, const MemoryRegion& b) { return a.address < end_of(b) && b.address < end_of(a); }
+
+Permission permission_of(const MemoryRegion& region) {
+    return {.range = {.address = address_of(region.address), .length = region.length},
+            .most = region.writable ? Access::kWrite : Access::kRead,
+            .kind = region.kind};
 }
 
 }  // namespace
 
 MemoryRegistry::~MemoryRegistry() {
-    for (auto& [address, entry] : entries_) {
-        if (entry.allowed) access_.revoke(reinterpret_cast<uint64_t>(address), Deadline::after(0s));
-    }
+    for (auto& [address, entry] : entries_) access_.replace(address_of(address), {});
 }
 
 Result<> MemoryRegistry::add(const MemoryRegion& region) {
     if (region.address == nullptr || region.length == 0) return fail(Code::kInvalidArgument, "memory without address or length");
-    if (reinterpret_cast<uint64_t>(region.address) + region.length < region.length)
+    if (address_of(region.address) + region.length < region.length)
         return fail(Code::kInvalidArgument, "[{}, +{}) wraps around", static_cast<void*>(region.address), region.length);
     Lock lock(change_mutex_);
     return add_locked(region);
 }
 
 Result<> MemoryRegistry::add_locked(const MemoryRegion& region) {
+    if (closed_) return fail(Code::kUnavailable, "no memory is registered any more");
+    for (const Entry& going : forbidden_)
+        if (touch(*going.region, region)) return overlap(region, *going.region);
     // Only this thread changes entries_ while it holds change_mutex_, so reading needs no second lock.
-    auto next = entries_.upper_bound(region.address);
+    const auto next = entries_.upper_bound(region.address);
     if (next != entries_.begin()) {
         Entry& before = std::prev(next)->second;
-        if (end_of(*before.region) > region.address) {
-            if (end_of(*before.region) < end_of(region)) return overlap(region, *before.region);
-            return add_inside(before, region);
+        if (before.range.contains(region)) {
+            if (before.region->remote_accessible != region.remote_accessible) return overlap(region, *before.region);
+            return before.range.add(region, ++last_number_);
         }
+        if (touch(*before.region, region)) return overlap(region, *before.region);
     }
-    if (next != entries_.end() && next->first < end_of(region)) return overlap(region, *next->second.region);
-    return publish(region);
-}
-
-Result<> MemoryRegistry::add_inside(Entry& entry, const MemoryRegion& region) {
-    if (entry.draining || entry.region->remote_accessible != region.remote_accessible) return overlap(region, *entry.region);
-    if (region.length == entry.region->length) {
-        ++entry.count;
-        return {};
-    }
-    std::vector<Inner>& at = entry.inner[region.address];
-    if (!at.empty() && at.back().length == region.length) ++at.back().count;
-    else at.push_back({.length = region.length, .count = 1});
+    if (next != entries_.end() && touch(*next->second.region, region)) return overlap(region, *next->second.region);
+    MC_ASSIGN_OR_RETURN(Entry entry, open(RegisteredRange(region, ++last_number_)));
+    if (region.remote_accessible) access_.allow(permission_of(region));
+    WriteLock lock(lookup_mutex_);
+    insert(std::move(entry));
     return {};
 }
 
-Result<> MemoryRegistry::publish(const MemoryRegion& region) {
+Result<MemoryRegistry::Entry> MemoryRegistry::open(RegisteredRange range) {
     Entry entry;
+    entry.range = std::move(range);
     entry.region = take_region();
-    *entry.region = region;
-    if (region.remote_accessible) {
-        for (Transport* const transport : transports_) {
-            auto handle = transport->register_memory(*entry.region);
-            if (!handle) {
-                (void)revoke(entry, Deadline::after(1s));  // nobody could know the range yet
-                free_regions_.push_back(entry.region);
-                return Unexpected(std::move(handle).error().with_context(transport->capabilities().name));
-            }
-            if (*handle) entry.handles.push_back(std::move(*handle));
+    *entry.region = entry.range.region();
+    if (!entry.region->remote_accessible) return entry;
+    for (Transport* const transport : transports_) {
+        auto handle = transport->register_memory(*entry.region);
+        if (!handle) {
+            discard(entry);
+            return Unexpected(std::move(handle).error().with_context(transport->capabilities().name));
         }
-        access_.allow({.address = reinterpret_cast<uint64_t>(region.address), .length = region.length},
-                      region.writable ? Access::kWrite : Access::kRead);
-        entry.allowed = true;
+        if (*handle) entry.handles.push_back(std::move(*handle));
     }
-    WriteLock lock(lookup_mutex_);
-    entries_.emplace(region.address, std::move(entry));
-    return {};
+    return entry;
 }
 
-Result<MemoryRegistry::Entry*> MemoryRegistry::release(const std::byte* address) {
-    auto next = entries_.upper_bound(address);
-    if (next == entries_.begin()) return fail(Code::kNotRegistered, "{} is not registered", static_cast<const void*>(address));
-    Entry& entry = std::prev(next)->second;
-    if (const auto at = entry.inner.find(address); at != entry.inner.end()) {
-        Inner& newest = at->second.back();
-        if (--newest.count == 0) at->second.pop_back();
-        if (at->second.empty()) entry.inner.erase(at);
-        return nullptr;
+void MemoryRegistry::discard(Entry& entry) {
+    // Peers that look for something may have found it already, but nobody was told of it.
+    for (const auto& handle : entry.handles) (void)handle->revoke(Deadline::after(1s));
+    entry.handles.clear();
+    free_regions_.push_back(entry.region);
+}
+
+void MemoryRegistry::insert(Entry entry) {
+    if (entry.region->remote_accessible) {
+        order_.emplace(entry.range.number(), entry.region);
+        listing_.fetch_add(1, std::memory_order_release);
     }
-    if (entry.region->address != address)
-        return fail(Code::kNotRegistered, "{} is not the start of registered memory", static_cast<const void*>(address));
-    if (entry.fencing) return fail(Code::kBusy, "{} is being unregistered by another thread", static_cast<const void*>(address));
-    if (!entry.draining && --entry.count > 0) return nullptr;
+    const std::byte* const address = entry.region->address;
+    entries_.emplace(address, std::move(entry));
+}
+
+// ---- taking back
+
+Result<std::optional<MemoryRegistry::Going>> MemoryRegistry::release(const std::byte* address) {
+    for (auto going = forbidden_.begin(); going != forbidden_.end(); ++going) {
+        if (going->region->address != address) continue;
+        if (going->fencing) return fail(Code::kBusy, "{} is being unregistered by another thread", static_cast<const void*>(address));
+        going->fencing = true;
+        return going;
+    }
+    const auto next = entries_.upper_bound(address);
+    if (next == entries_.begin()) return fail(Code::kNotRegistered, "{} is not registered", static_cast<const void*>(address));
+    const auto found = std::prev(next);
+    switch (found->second.range.release(address)) {
+        case RegisteredRange::Released::kNothing: break;
+        case RegisteredRange::Released::kCounted: return std::nullopt;
+        case RegisteredRange::Released::kLast: {
+            auto going = forbid(found);
+            if (going) return *going;
+            found->second.range.restore();
+            return Unexpected(std::move(going).error());
+        }
+    }
+    return fail(Code::kNotRegistered, "{} is not the start of registered memory", static_cast<const void*>(address));
+}
+
+Result<MemoryRegistry::Going> MemoryRegistry::forbid(Entries::iterator found) {
+    // What was registered inside goes on by itself. The transports know it before they forget the wider range, and the permissions
+    // change in one step, so that peers find it at every moment.
+    std::vector<Entry> left;
+    Result<> opened;
+    for (const auto& [start, inner] : found->second.range.inside()) {
+        MemoryRegion region = *found->second.region;
+        region.address = inner->region().address;
+        region.length = inner->region().length;
+        region.location = inner->region().location;
+        region.writable = inner->region().writable;
+        region.shared_offset += static_cast<uint64_t>(start - found->first);
+        auto entry = open(RegisteredRange(region, inner->number()));
+        if (!entry) {
+            for (Entry& undone : left) discard(undone);
+            return Unexpected(std::move(entry).error().with_context("memory registered inside"));
+        }
+        left.push_back(std::move(*entry));
+    }
+    std::vector<Permission> permissions;
+    for (const Entry& entry : left) permissions.push_back(permission_of(*entry.region));
+    if (found->second.region->remote_accessible) access_.replace(address_of(found->first), permissions);
+
+    auto inside = found->second.range.take_inside();
     WriteLock lock(lookup_mutex_);
-    entry.draining = true;
-    entry.fencing = true;
-    return &entry;
+    order_.erase(found->second.range.number());
+    const Going going = forbidden_.insert(forbidden_.end(), std::move(found->second));
+    going->fencing = true;
+    entries_.erase(found);
+    for (Entry& entry : left) {
+        entry.range.take_over(std::move(*inside.at(entry.region->address)));
+        insert(std::move(entry));
+    }
+    listing_.fetch_add(1, std::memory_order_release);
+    version_.fetch_add(1, std::memory_order_release);
+    return going;
 }
 
 Result<> MemoryRegistry::remove(const std::byte* address, Deadline deadline) {
-    Entry* entry = nullptr;
+    std::optional<Going> going;
     {
         Lock lock(change_mutex_);
-        MC_ASSIGN_OR_RETURN(entry, release(address));
-        if (entry == nullptr) return {};
+        MC_ASSIGN_OR_RETURN(going, release(address));
+        if (!going) return {};
     }
-    auto revoked = revoke(*entry, deadline);  // nobody else touches an entry that is fencing
-
-    Lock lock(change_mutex_);
-    entry->fencing = false;
-    MC_RETURN_IF_ERROR(std::move(revoked));
-    const auto found = entries_.find(address);
-    const MemoryRegion outer = *found->second.region;
-    const auto inner = std::move(found->second.inner);
-    {
-        WriteLock write(lookup_mutex_);
-        free_regions_.push_back(found->second.region);
-        entries_.erase(found);
-        version_.fetch_add(1, std::memory_order_release);
-    }
-    // What was registered inside goes on by itself, the widest first so that the others are counted inside it again.
-    std::vector<MemoryRegion> left;
-    for (const auto& [start, lengths] : inner) {
-        for (const Inner& one : lengths) {
-            MemoryRegion region = outer;
-            region.address = const_cast<std::byte*>(start);
-            region.length = one.length;
-            region.shared_offset += static_cast<uint64_t>(start - outer.address);
-            left.insert(left.end(), one.count, region);
-        }
-    }
-    std::sort(left.begin(), left.end(), [](const auto& a, const auto& b) { return a.length > b.length; });
-    for (const MemoryRegion& region : left)
-        if (auto added = add_locked(region); !added)
-            MC_LOG_ERROR("memory inside an unregistered range is lost: {}", added.error().to_string());
-    return {};
+    return fence(std::span(&*going, 1), deadline);
 }
 
-Result<> MemoryRegistry::revoke(Entry& entry, Deadline deadline) {
+Result<> MemoryRegistry::remove_within(AddressRange range, Deadline deadline) {
+    const MemoryRegion all{.address = reinterpret_cast<std::byte*>(range.address), .length = range.length};
+    std::vector<Going> going;
+    {
+        Lock lock(change_mutex_);
+        for (auto entry = forbidden_.begin(); entry != forbidden_.end(); ++entry) {
+            if (!touch(*entry->region, all)) continue;
+            if (entry->fencing) return fail(Code::kBusy, "{} is being unregistered by another thread", static_cast<void*>(all.address));
+            going.push_back(entry);
+        }
+        auto first = entries_.upper_bound(all.address);
+        if (first != entries_.begin() && end_of(*std::prev(first)->second.region) > all.address) --first;
+        std::vector<Entries::iterator> inside;
+        for (auto found = first; found != entries_.end() && found->first < end_of(all); ++found) {
+            if (found->first < all.address || end_of(*found->second.region) > end_of(all)) return overlap(all, *found->second.region);
+            inside.push_back(found);
+        }
+        for (const auto found : inside) {
+            found->second.range.take_inside();
+            MC_ASSIGN_OR_RETURN(const Going entry, forbid(found));
+            going.push_back(entry);
+        }
+        for (const Going entry : going) entry->fencing = true;
+    }
+    return fence(going, deadline);
+}
+
+Result<> MemoryRegistry::wait_for(const Entry& entry, Deadline deadline) {
     Result<> outcome;
-    if (entry.allowed && !access_.revoke(reinterpret_cast<uint64_t>(entry.region->address), deadline))
+    if (entry.region->remote_accessible && !access_.quiesce(deadline))
         outcome = fail(Code::kBusy, "memory at {} is still being accessed", static_cast<void*>(entry.region->address));
     for (const auto& handle : entry.handles) {
         auto revoked = handle->revoke(deadline);
@@ -151,11 +200,51 @@ Result<> MemoryRegistry::revoke(Entry& entry, Deadline deadline) {
     return outcome;
 }
 
+Result<> MemoryRegistry::fence(std::span<const Going> entries, Deadline deadline) {
+    Result<> first;
+    for (const Going going : entries) {
+        auto over = wait_for(*going, deadline);  // nobody else touches an entry that is fencing
+        Lock lock(change_mutex_);
+        going->fencing = false;
+        if (!over) {
+            if (first) first = std::move(over);
+            continue;
+        }
+        free_regions_.push_back(going->region);
+        forbidden_.erase(going);
+    }
+    return first;
+}
+
+Result<> MemoryRegistry::close(Deadline deadline) {
+    {
+        Lock lock(change_mutex_);
+        closed_ = true;
+    }
+    Result<> first;
+    if (!access_.close(deadline)) first = fail(Code::kBusy, "registered memory is still being accessed");
+    for (Transport* const transport : transports_) {
+        auto stopped = transport->stop_serving(deadline);
+        if (!stopped && first) first = Unexpected(std::move(stopped).error().with_context(transport->capabilities().name));
+    }
+    MC_RETURN_IF_ERROR(std::move(first));
+    Lock lock(change_mutex_);
+    WriteLock write(lookup_mutex_);
+    forbidden_.clear();
+    order_.clear();
+    entries_.clear();
+    version_.fetch_add(1, std::memory_order_release);
+    listing_.fetch_add(1, std::memory_order_release);
+    return {};
+}
+
+// ---- looking up
+
 MemoryRegistry::Entries::const_iterator MemoryRegistry::around(const std::byte* address) const {
     auto next = entries_.upper_bound(address);
     if (next == entries_.begin()) return entries_.end();
     const auto found = std::prev(next);
-    return end_of(*found->second.region) > address && !found->second.draining ? found : entries_.end();
+    return end_of(*found->second.region) > address ? found : entries_.end();
 }
 
 const MemoryRegion* MemoryRegistry::find(const std::byte* address, uint64_t length) const {
@@ -166,7 +255,7 @@ const MemoryRegion* MemoryRegistry::find(const std::byte* address, uint64_t leng
     for (auto found = first;;) {
         const std::byte* const covered_to = end_of(*found->second.region);
         if (covered_to >= end) return first->second.region;
-        if (++found == entries_.end() || found->first != covered_to || found->second.draining) return nullptr;
+        if (++found == entries_.end() || found->first != covered_to) return nullptr;
     }
 }
 
@@ -204,10 +293,10 @@ size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* comple
 std::vector<BufferRecord> MemoryRegistry::buffers(size_t limit) const {
     ReadLock lock(lookup_mutex_);
     std::vector<BufferRecord> records;
-    for (auto entry = entries_.begin(); entry != entries_.end() && records.size() < limit; ++entry) {
-        const MemoryRegion& region = *entry->second.region;
-        if (!region.remote_accessible || entry->second.draining) continue;
-        records.push_back({.address = reinterpret_cast<uint64_t>(region.address), .length = region.length, .location = region.location});
+    records.reserve(std::min(limit, order_.size()));
+    for (auto next = order_.begin(); next != order_.end() && records.size() < limit; ++next) {
+        const MemoryRegion& region = *next->second;
+        records.push_back({.address = address_of(region.address), .length = region.length, .location = region.location});
     }
     return records;
 }
@@ -218,9 +307,9 @@ size_t MemoryRegistry::size() const {
 }
 
 MemoryRegion* MemoryRegistry::take_region() {
-    if (free_regions_.empty()) return &pool_.emplace_back();
-    MemoryRegion* const region = free_regions_.back();
-    free_regions_.pop_back();
+    if (free_regions_.size() <= kRegionsKept) return &pool_.emplace_back();
+    MemoryRegion* const region = free_regions_.front();
+    free_regions_.pop_front();
     return region;
 }
 

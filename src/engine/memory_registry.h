@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "base/thread_annotations.h"
 #include "base/time.h"
 #include "engine/engine.h"
+#include "engine/registered_range.h"
 #include "transport/access.h"
 #include "transport/memory.h"
 #include "transport/transport.h"
@@ -22,9 +25,9 @@ namespace mooncake {
 
 /// The memory our process has registered: who may touch it and what the transports did for it.
 ///
-/// Registered ranges never overlap, except that exact duplicates and ranges inside a registered one are counted. The widest
-/// range is what peers see; when it goes while inner ones remain, those become ranges of their own. Lookups are O(log n) and
-/// never wait for a registration or a fence in progress. Thread-safe.
+/// Registered ranges are nested or apart, never crossed; exact duplicates are counted. The widest range is what peers see, with its
+/// rights; when it goes while inner ones remain, those become ranges of their own, and peers find them without a gap. Lookups are
+/// O(log n) and never wait for a registration or a fence in progress. Thread-safe.
 class MemoryRegistry {
 public:
     /// `access` and the transports outlive the registry.
@@ -32,9 +35,15 @@ public:
     ~MemoryRegistry();
 
     Result<> add(const MemoryRegion& region);
-    /// Returns when no peer touches the range any more. kNotRegistered; kBusy when a peer kept touching it until the deadline: then
-    /// the range is forbidden but still taken, and remove() may be called again.
+    /// Takes one registration of a range back; of several that start there the narrowest goes first. Returns when no peer touches any
+    /// more what nobody has registered now. kNotRegistered; kBusy when a peer kept touching it until the deadline: then the range is
+    /// forbidden but still taken, and remove() may be called again. After another error nothing has changed.
     Result<> remove(const std::byte* address, Deadline deadline);
+    /// As remove(), of everything registered within a range, as often as it may be. kOverlap: a registration reaches beyond it.
+    Result<> remove_within(AddressRange range, Deadline deadline);
+    /// Ends it all: no transport serves any more, and what is registered is forgotten. Nobody else may be in a call. kBusy as with
+    /// remove(): may be called again.
+    Result<> close(Deadline deadline);
 
     /// The registered region around [address, address + length); null if some byte of it is not registered. A range that spans
     /// neighbours gives the first of them.
@@ -45,32 +54,36 @@ public:
 
     /// Moves whenever a range goes: what resolve() gave before may name memory that is no longer registered.
     uint64_t version() const noexcept { return version_.load(std::memory_order_acquire); }
+    /// Moves whenever buffers() changes.
+    uint64_t listing() const noexcept { return listing_.load(std::memory_order_acquire); }
 
+    /// What peers see, in order of registration.
     std::vector<BufferRecord> buffers(size_t limit) const;
     size_t size() const;
 
 private:
-    struct Inner {
-        uint64_t length = 0;
-        uint32_t count = 0;
-    };
+    /// A widest range, as the transports and the peers know it.
     struct Entry {
-        MemoryRegion* region = nullptr;                        // from pool_, stable
-        std::vector<std::unique_ptr<Registration>> handles;    // one per transport that needs any
-        uint32_t count = 1;                                    // registrations of exactly this range
-        std::map<const std::byte*, std::vector<Inner>> inner;  // contained ranges by start, the newest last
-        bool draining = false;                                 // forbidden, its fence not yet passed; changes under both mutexes
-        bool fencing = false;                                  // a remove() waits for the fence
-        bool allowed = false;                                  // in access_
+        RegisteredRange range;
+        MemoryRegion* region = nullptr;                      // from pool_, stable
+        std::vector<std::unique_ptr<Registration>> handles;  // one per transport that needs any
+        bool fencing = false;                                // once forbidden: a call waits for the fence
     };
     using Entries = std::map<const std::byte*, Entry>;
+    using Going = std::list<Entry>::iterator;  // in forbidden_
 
     Result<> add_locked(const MemoryRegion& region) MC_REQUIRES(change_mutex_);
-    Result<> add_inside(Entry& entry, const MemoryRegion& region) MC_REQUIRES(change_mutex_);
-    Result<> publish(const MemoryRegion& region) MC_REQUIRES(change_mutex_);
-    Result<> revoke(Entry& entry, Deadline deadline);
-    /// Takes one count away; the entry to fence and erase if that was the last of the widest range.
-    Result<Entry*> release(const std::byte* address) MC_REQUIRES(change_mutex_);
+    /// Has the transports take a range on; nobody knows it yet.
+    Result<Entry> open(RegisteredRange range) MC_REQUIRES(change_mutex_);
+    void discard(Entry& entry) MC_REQUIRES(change_mutex_);
+    void insert(Entry entry) MC_REQUIRES(change_mutex_);
+    /// Takes one registration away; the entry to fence if that was the last of the widest range.
+    Result<std::optional<Going>> release(const std::byte* address) MC_REQUIRES(change_mutex_);
+    /// Takes an entry out of use, and puts those registered inside it in its place.
+    Result<Going> forbid(Entries::iterator found) MC_REQUIRES(change_mutex_);
+    /// Waits until nobody touches forbidden entries any more, and forgets them.
+    Result<> fence(std::span<const Going> entries, Deadline deadline);
+    Result<> wait_for(const Entry& entry, Deadline deadline);
     Entries::const_iterator around(const std::byte* address) const MC_THREAD_ATTRIBUTE(requires_shared_capability(lookup_mutex_));
     MemoryRegion* take_region() MC_REQUIRES(change_mutex_);
 
@@ -79,10 +92,15 @@ private:
 
     mutable Mutex change_mutex_;  // one change at a time; never held while a fence waits
     std::deque<MemoryRegion> pool_ MC_GUARDED_BY(change_mutex_);
-    std::vector<MemoryRegion*> free_regions_ MC_GUARDED_BY(change_mutex_);
-    mutable SharedMutex lookup_mutex_;  // entries_ changes under both mutexes
+    std::deque<MemoryRegion*> free_regions_ MC_GUARDED_BY(change_mutex_);
+    std::list<Entry> forbidden_ MC_GUARDED_BY(change_mutex_);  // still taken: their fence has not passed
+    uint64_t last_number_ MC_GUARDED_BY(change_mutex_) = 0;
+    bool closed_ MC_GUARDED_BY(change_mutex_) = false;
+    mutable SharedMutex lookup_mutex_;  // entries_ and order_ change under both mutexes
     Entries entries_;
+    std::map<uint64_t, const MemoryRegion*> order_;  // by number, those peers see
     std::atomic<uint64_t> version_{1};
+    std::atomic<uint64_t> listing_{1};
 };
 
 }  // namespace mooncake

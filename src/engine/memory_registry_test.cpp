@@ -16,11 +16,15 @@ protected:
     Result<> add(size_t offset, size_t length, bool remote = true) {
         return registry_.add({.address = at(offset), .length = length, .location = "cpu:0", .remote_accessible = remote});
     }
+    Result<> add_read_only(size_t offset, size_t length) {
+        return registry_.add({.address = at(offset), .length = length, .location = "cpu:0", .writable = false});
+    }
     Result<> remove(size_t offset) { return registry_.remove(at(offset), Deadline::after(5s)); }
     std::byte* at(size_t offset) { return memory_.data() + offset; }
-    bool peers_may(size_t offset, size_t length) {
-        return access_.covers({.address = reinterpret_cast<uint64_t>(at(offset)), .length = length}, Access::kRead);
+    bool peers_may(size_t offset, size_t length, Access access = Access::kRead) {
+        return access_.covers({.address = reinterpret_cast<uint64_t>(at(offset)), .length = length}, access);
     }
+    AddressRange range(size_t offset, size_t length) { return {.address = reinterpret_cast<uint64_t>(at(offset)), .length = length}; }
 
     testing::FakeScript script_;
     testing::FakeTransport transport_{script_};
@@ -60,7 +64,7 @@ TEST_F(MemoryRegistryTest, InnerRangesOutliveTheOuterOne) {
     ASSERT_TRUE(add(100, 50));
     ASSERT_TRUE(add(110, 10));
     ASSERT_TRUE(add(0, 20));
-    ASSERT_TRUE(remove(0)) << "the newest range that starts there is the inner one";
+    ASSERT_TRUE(remove(0)) << "the narrowest range that starts there is the inner one";
     EXPECT_TRUE(peers_may(0, 1000));
     ASSERT_TRUE(remove(0));
     EXPECT_FALSE(peers_may(0, 1));
@@ -72,6 +76,165 @@ TEST_F(MemoryRegistryTest, InnerRangesOutliveTheOuterOne) {
     ASSERT_TRUE(remove(110));
     EXPECT_FALSE(peers_may(110, 10));
     EXPECT_EQ(registry_.size(), 0u);
+}
+
+TEST_F(MemoryRegistryTest, RefusesInnerRangesThatCrossEachOther) {
+    ASSERT_TRUE(add(0, 1000));
+    ASSERT_TRUE(add(100, 100));
+    EXPECT_EQ(add(150, 100).error().code(), Code::kOverlap) << "one of them would be lost when the outer range goes";
+    EXPECT_EQ(add(50, 100).error().code(), Code::kOverlap);
+    ASSERT_TRUE(add(200, 100)) << "a neighbour is fine";
+    ASSERT_TRUE(add(100, 200)) << "as is one around both";
+    EXPECT_EQ(add(150, 100).error().code(), Code::kOverlap);
+    ASSERT_TRUE(remove(0));
+    EXPECT_TRUE(peers_may(100, 200));
+    EXPECT_EQ(registry_.size(), 1u);
+    ASSERT_TRUE(remove(100)) << "the narrow one";
+    ASSERT_TRUE(remove(100)) << "the one around both";
+    EXPECT_FALSE(peers_may(100, 1));
+    EXPECT_TRUE(peers_may(200, 100));
+    ASSERT_TRUE(remove(200));
+    EXPECT_EQ(registry_.size(), 0u);
+}
+
+TEST_F(MemoryRegistryTest, InnerRangesKeepTheirCountsWhenTheOuterOneGoes) {
+    ASSERT_TRUE(add(0, 1000));
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(add(100, 50));
+    ASSERT_TRUE(remove(0));
+    for (int i = 0; i < 2; ++i) {
+        ASSERT_TRUE(remove(100));
+        EXPECT_TRUE(peers_may(100, 50));
+    }
+    ASSERT_TRUE(remove(100));
+    EXPECT_FALSE(peers_may(100, 1));
+}
+
+TEST_F(MemoryRegistryTest, InnerRangesCanBeReachedWhileTheOuterOneGoes) {
+    ASSERT_TRUE(add(0, 1000));
+    ASSERT_TRUE(add(100, 50));
+    int fences = 0;
+    script_.on_revoke = [&] {
+        ++fences;
+        EXPECT_TRUE(peers_may(100, 50));
+        EXPECT_FALSE(peers_may(99, 1));
+        EXPECT_EQ(script_.registrations, 2) << "the transports know it before they forget the outer one";
+        EXPECT_NE(registry_.find(at(100), 50), nullptr);
+        return Result<>();
+    };
+    ASSERT_TRUE(remove(0));
+    EXPECT_EQ(fences, 1);
+    script_.on_revoke = nullptr;
+}
+
+TEST_F(MemoryRegistryTest, NothingChangesWhenAnInnerRangeCannotGoOnByItself) {
+    ASSERT_TRUE(add(0, 1000));
+    ASSERT_TRUE(add(100, 50));
+    ASSERT_TRUE(add(200, 50));
+    script_.on_register = [&] {
+        return script_.registrations < 3 ? Result<>() : Result<>(fail(Code::kNoSpace, "the NIC is full"));
+    };
+    EXPECT_EQ(remove(0).error().code(), Code::kNoSpace);
+    EXPECT_TRUE(peers_may(0, 1000));
+    EXPECT_EQ(registry_.size(), 1u);
+    script_.on_register = nullptr;
+    ASSERT_TRUE(remove(0));
+    EXPECT_TRUE(peers_may(200, 50));
+}
+
+TEST_F(MemoryRegistryTest, NestingHasABound) {
+    Result<> added;
+    size_t depth = 0;
+    for (; added; ++depth) added = add(depth, 60'000 - 2 * depth);
+    EXPECT_EQ(added.error().code(), Code::kNoSpace);
+    EXPECT_EQ(depth, RegisteredRange::kDepthMax + 2u);
+    ASSERT_TRUE(remove(0));
+    EXPECT_FALSE(peers_may(0, 1));
+    EXPECT_TRUE(peers_may(1, 59'998));
+}
+
+TEST_F(MemoryRegistryTest, MemoryForReadingOnlyStaysSoForWhatIsInsideIt) {
+    ASSERT_TRUE(add_read_only(0, 1000));
+    EXPECT_TRUE(peers_may(0, 1000));
+    EXPECT_FALSE(peers_may(0, 1, Access::kWrite));
+    EXPECT_EQ(add(100, 50).error().code(), Code::kOverlap);
+    EXPECT_EQ(add(0, 1000).error().code(), Code::kOverlap);
+    ASSERT_TRUE(add_read_only(100, 50));
+    ASSERT_TRUE(remove(0));
+    EXPECT_TRUE(peers_may(100, 50));
+    EXPECT_FALSE(peers_may(100, 50, Access::kWrite));
+
+    ASSERT_TRUE(add(2000, 1000));
+    ASSERT_TRUE(add_read_only(2100, 50)) << "whoever registered more may have meant it";
+    EXPECT_TRUE(peers_may(2100, 50, Access::kWrite));
+    ASSERT_TRUE(remove(2000));
+    EXPECT_FALSE(peers_may(2100, 50, Access::kWrite));
+}
+
+TEST_F(MemoryRegistryTest, RemoveWithinTakesEverythingBackHoweverOftenItWasRegistered) {
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(add(1000, 1000));
+    ASSERT_TRUE(add(1000, 20));
+    ASSERT_TRUE(add(1500, 20));
+    ASSERT_TRUE(add(2000, 100));
+    ASSERT_TRUE(add(900, 100));
+    ASSERT_TRUE(registry_.remove_within(range(1000, 1000), Deadline::after(5s)));
+    EXPECT_FALSE(peers_may(1000, 1));
+    EXPECT_FALSE(peers_may(1500, 1));
+    EXPECT_TRUE(peers_may(2000, 100));
+    EXPECT_TRUE(peers_may(900, 100));
+    EXPECT_EQ(registry_.size(), 2u);
+    EXPECT_EQ(remove(1000).error().code(), Code::kNotRegistered);
+    EXPECT_TRUE(registry_.remove_within(range(1000, 1000), Deadline::after(5s))) << "nothing is left to take";
+    EXPECT_EQ(registry_.remove_within(range(950, 1000), Deadline::after(5s)).error().code(), Code::kOverlap);
+    EXPECT_EQ(registry_.remove_within(range(1950, 100), Deadline::after(5s)).error().code(), Code::kOverlap);
+    EXPECT_TRUE(peers_may(900, 100));
+    EXPECT_TRUE(peers_may(2000, 100));
+}
+
+TEST_F(MemoryRegistryTest, RemoveWithinCanBeRepeatedAfterABusyFence) {
+    ASSERT_TRUE(add(0, 100));
+    ASSERT_TRUE(add(100, 100));
+    script_.on_revoke = [] { return Result<>(fail(Code::kBusy, "stopped peer")); };
+    EXPECT_EQ(registry_.remove_within(range(0, 200), Deadline::after(5s)).error().code(), Code::kBusy);
+    EXPECT_FALSE(peers_may(0, 1));
+    EXPECT_FALSE(peers_may(100, 1));
+    script_.on_revoke = nullptr;
+    EXPECT_TRUE(registry_.remove_within(range(0, 200), Deadline::after(5s)));
+    EXPECT_TRUE(add(0, 200));
+}
+
+TEST_F(MemoryRegistryTest, BuffersAreListedInOrderOfRegistration) {
+    ASSERT_TRUE(add(5000, 100));
+    ASSERT_TRUE(add(100, 100));
+    ASSERT_TRUE(add(3000, 1000));
+    ASSERT_TRUE(add(3100, 100));
+    ASSERT_TRUE(add(2000, 100));
+    const auto listed = [&] {
+        std::vector<size_t> offsets;
+        for (const BufferRecord& record : registry_.buffers(SIZE_MAX)) offsets.push_back(record.address - range(0, 1).address);
+        return offsets;
+    };
+    EXPECT_EQ(listed(), (std::vector<size_t>{5000, 100, 3000, 2000}));
+    ASSERT_EQ(registry_.buffers(1).size(), 1u);
+    EXPECT_EQ(registry_.buffers(1)[0].address, range(5000, 1).address);
+    const uint64_t listing = registry_.listing();
+    ASSERT_TRUE(remove(5000));
+    ASSERT_TRUE(remove(3000)) << "the one inside was registered before 2000";
+    EXPECT_EQ(listed(), (std::vector<size_t>{100, 3100, 2000}));
+    EXPECT_GT(registry_.listing(), listing);
+}
+
+TEST_F(MemoryRegistryTest, CloseTakesEverythingBackForGood) {
+    ASSERT_TRUE(add(0, 100));
+    ASSERT_TRUE(add(200, 100));
+    script_.on_stop_serving = [] { return Result<>(fail(Code::kBusy, "stopped peer")); };
+    EXPECT_EQ(registry_.close(Deadline::after(5s)).error().code(), Code::kBusy);
+    EXPECT_FALSE(peers_may(0, 1));
+    script_.on_stop_serving = nullptr;
+    ASSERT_TRUE(registry_.close(Deadline::after(5s)));
+    EXPECT_EQ(registry_.size(), 0u);
+    EXPECT_EQ(add(0, 100).error().code(), Code::kUnavailable);
+    EXPECT_FALSE(peers_may(0, 1));
+    EXPECT_TRUE(registry_.close(Deadline::after(5s)));
 }
 
 TEST_F(MemoryRegistryTest, UnknownAddressesAreNotRegistered) {

@@ -32,7 +32,7 @@ struct FakeScript {
     std::function<void()> on_peer_end;
     std::atomic<int> connects{0}, submits{0}, cancels{0}, registrations{0}, revocations{0};
     std::atomic<bool> peers_usable{true};
-    std::function<Result<>()> on_revoke;
+    std::function<Result<>()> on_register, on_revoke, on_stop_serving;
 
     void release();
 };
@@ -135,6 +135,7 @@ public:
     std::string endpoint() const override { return "fake"; }
     Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion&) override {
         ++script_.registrations;
+        if (script_.on_register) MC_RETURN_IF_ERROR(script_.on_register());
         return std::make_unique<FakeRegistration>(script_);
     }
     Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor&, Deadline) override {
@@ -142,6 +143,7 @@ public:
         if (script_.on_connect) MC_RETURN_IF_ERROR(script_.on_connect());
         return std::make_unique<FakePeer>(script_);
     }
+    Result<> stop_serving(Deadline) override { return script_.on_stop_serving ? script_.on_stop_serving() : Result<>(); }
 
 private:
     FakeScript& script_;

@@ -70,8 +70,10 @@ LentMemory::~LentMemory() {
     warmer_.reset();
     // A fence: returns when no peer touches it any more. A closed engine has done that for all its memory.
     const auto given_back = file_ ? engine_->unregister_memory(base_) : engine_->free_memory(base_);
-    if (!given_back && given_back.error().code() != Code::kUnavailable)
-        MC_LOG_WARNING("memory of a segment is not given back: {}", given_back.error().to_string());
+    if (given_back || given_back.error().code() == Code::kUnavailable) return;
+    MC_LOG_WARNING("memory of a segment is not given back: {}", given_back.error().to_string());
+    // Some process may still be about to touch it: better lost than given to somebody else.
+    [[maybe_unused]] const auto* const kept_for_ever = new Mapping(std::move(file_));
 }
 
 void LocalSegments::add(SegmentSpec spec, std::shared_ptr<LentMemory> memory) {

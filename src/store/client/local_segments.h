@@ -64,7 +64,7 @@ private:
     const std::shared_ptr<Engine> engine_;
     std::byte* const base_;
     const uint64_t size_;
-    const Mapping file_;  // empty: the engine's own allocation
+    Mapping file_;  // empty: the engine's own allocation
     const FileRangeLock lock_;
     std::optional<PageWarmer> warmer_;
 };

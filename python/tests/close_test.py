@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""close() and the end of the interpreter are fences: peers that go on writing reach nothing any more."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from helpers import HERE, PATHS, PATIENCE_S
+
+KiB = 1024
+POISON = 0xA5
+
+
+class Writer:
+    """Writes to a peer without a pause, in a thread."""
+
+    def __init__(self, engine, target: str, address: int, length: int) -> None:
+        self.succeeded = self.failed = 0
+        self._changed = threading.Condition()
+        self._over = False
+        self._source = np.full(length, 7, np.uint8)
+        self._thread = threading.Thread(target=self._run, args=(engine, target, address))
+        self._thread.start()
+
+    def _run(self, engine, target: str, address: int) -> None:
+        while not self._over:
+            code = engine.transfer_sync_write(target, self._source, address)
+            with self._changed:
+                self.succeeded += code == 0
+                self.failed += code != 0
+                self._changed.notify_all()
+
+    def wait(self, *, succeeded: int = 0, failed: int = 0) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.succeeded >= succeeded and self.failed >= failed, PATIENCE_S)
+
+    def stop(self) -> None:
+        self._over = True
+        self._thread.join(PATIENCE_S)
+
+
+def test_nobody_writes_to_memory_of_a_closed_engine(pair):
+    writer = Writer(pair.engine, pair.peer.name, pair.peer.address, pair.peer.size)
+    try:
+        writer.wait(succeeded=3)
+        pair.peer.ask("close")
+        pair.peer.write(0, bytes([POISON]) * pair.peer.size)
+        writer.wait(failed=5)
+    finally:
+        writer.stop()
+    assert pair.peer.read(0, pair.peer.size) == bytes([POISON]) * pair.peer.size
+    assert pair.engine.transfer_sync_read(pair.peer.name, pair.local.memory, pair.peer.address, 100) != 0
+
+
+AT_EXIT = f"""
+import atexit, os, sys
+
+def look():  # after what the engine does at exit
+    memory[:] = {POISON}
+    print("over", flush=True)
+    sys.stdin.readline()
+    os._exit(0 if (memory == {POISON}).all() else 3)
+
+atexit.register(look)
+import numpy as np
+from mooncake.engine import TransferEngine
+engine = TransferEngine()
+assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == 0
+memory = np.zeros(256 << 10, np.uint8)
+assert engine.register_memory(memory) == 0
+print(engine.get_rpc_port(), memory.ctypes.data, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "shared memory"])
+def test_nobody_writes_to_memory_of_an_interpreter_that_exits(path, monkeypatch, make_local):
+    for name, value in PATHS[path][0].items():
+        monkeypatch.setenv(name, value)
+    local = make_local()
+    target = subprocess.Popen([sys.executable, "-c", AT_EXIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=HERE)
+    port, address = map(int, target.stdout.readline().split())
+    writer = Writer(local.engine, f"127.0.0.1:{port}", address, 256 * KiB)
+    try:
+        writer.wait(succeeded=3)
+        target.stdin.write("exit\n")
+        assert target.stdout.readline() == "over\n"
+        before = writer.failed
+        writer.wait(failed=before + 5)
+    finally:
+        writer.stop()
+        target.stdin.write("look\n")
+    assert target.wait(PATIENCE_S) == 0, "3: a byte landed"
+
+
+def test_objects_are_free_again_after_close(local):
+    memory = bytearray(4096)
+    assert local.engine.register_memory(memory) == 0
+    assert local.engine.register_memory(memory) == 0, "twice"
+    local.engine.close()
+    memory.append(1)
