@@ -2,6 +2,7 @@
 #include "store/client/testing/local_master.h"
 
 #include <regex>
+#include <utility>
 
 #include "base/thread.h"
 #include "store/master/jobs/jobs.h"
@@ -13,7 +14,9 @@ namespace mooncake::store::testing {
 
 namespace {
 
+// Long enough for every follower of a test on a busy machine: there a change counts as told only when it is.
 constexpr Duration kAcknowledgePatience = 5s;
+constexpr Duration kLookInterval = 20ms;
 
 /// Replies that name the life of the master get it filled in.
 template <typename Reply>
@@ -21,21 +24,106 @@ void set_epoch(Reply& reply, uint64_t epoch) {
     if constexpr (requires { reply.epoch; }) reply.epoch = epoch;
 }
 
+/// A responder that is used in this process only.
+class LocalResponder : public rpc::Responder {
+public:
+    using Responder::part;
+    Deadline deadline() const noexcept override { return Deadline::never(); }
+    const rpc::PeerInfo& peer() const noexcept override { return peer_; }
+
+private:
+    const rpc::PeerInfo peer_;
+};
+
+/// Waits for the hub's leave to answer.
+struct Leave {
+    Mutex mutex;
+    std::condition_variable_any changed;
+    bool given MC_GUARDED_BY(mutex) = false;
+};
+
 }  // namespace
+
+/// What the hub answers when everybody has been told.
+class LocalMaster::Answer final : public LocalResponder {
+public:
+    explicit Answer(std::shared_ptr<Leave> leave) : leave_(std::move(leave)) {}
+    ~Answer() override { give(); }
+    void reply(rpc::Bytes) override { give(); }
+    void fail(const Error&) override { give(); }
+    bool part(rpc::Bytes, Haste) override { return false; }
+    bool abandoned() const noexcept override { return false; }
+
+private:
+    void give() {
+        Lock lock(leave_->mutex);
+        leave_->given = true;
+        leave_->changed.notify_all();
+    }
+    const std::shared_ptr<Leave> leave_;
+};
+
+/// The hub's end of a feed.
+class LocalMaster::Stream final : public LocalResponder {
+public:
+    Stream(LocalMaster& owner, uint64_t number) : owner_(owner), number_(number) {}
+    void reply(rpc::Bytes) override {}
+    void fail(const Error& error) override { owner_.end(number_, error, /*at_once=*/false); }
+    bool part(rpc::Bytes body, Haste) override {
+        Lock lock(owner_.feed_mutex_);
+        const auto found = owner_.feeds_.find(number_);
+        if (found == owner_.feeds_.end() || found->second.ended) return false;
+        found->second.queue.push_back(std::move(body));
+        owner_.feed_changed_.notify_all();
+        return true;
+    }
+    bool abandoned() const noexcept override {
+        Lock lock(owner_.feed_mutex_);
+        const auto found = owner_.feeds_.find(number_);
+        return found == owner_.feeds_.end() || found->second.ended;
+    }
+
+private:
+    LocalMaster& owner_;
+    const uint64_t number_;
+};
+
+LocalMaster::Life::Life(const MasterOptions& options, uint64_t number)
+    : epoch(number), hub({.acknowledge_timeout = kAcknowledgePatience}), master(options, &hub, &hub) {}
+
+template <typename Operation>
+auto LocalMaster::run_in(Life& life, Operation&& operation) {
+    FeedHub::Caused caused;
+    auto reply = life.master.run([&](Transaction& transaction, Time now) {
+        const FeedHub::Position before = life.hub.position();
+        auto result = operation(transaction, now);
+        life.hub.drop_strangers(transaction.state());
+        caused.add(before, life.hub.position());
+        return result;
+    });
+    if (caused.nothing()) return reply;
+    const auto leave = std::make_shared<Leave>();
+    Time next = life.hub.answer_when_told(caused, std::make_unique<Answer>(leave), {}, Clock::now());
+    leave->mutex.lock();
+    while (!leave->given) {
+        leave->changed.wait_until(leave->mutex, std::min(next, Clock::now() + kLookInterval));
+        leave->mutex.unlock();
+        drop_lost(life);  // nobody waits for who has gone meanwhile
+        next = life.hub.expire(Clock::now());
+        leave->mutex.lock();
+    }
+    leave->mutex.unlock();
+    return reply;
+}
 
 template <typename Operation>
 auto LocalMaster::run(const char* name, Deadline deadline, const std::atomic<bool>& stopped, Operation&& operation)
     -> Result<decltype(operation(std::declval<Transaction&>(), Time{}, uint64_t{}))> {
     bool lose_answer = false;
     MC_RETURN_IF_ERROR(arrive(name, deadline, stopped, lose_answer));
-    auto reply = [&] {
-        Lock lock(mutex_);
-        Transaction transaction(*state_);
-        auto result = operation(transaction, Clock::now(), epoch_);
-        set_epoch(result, epoch_);
-        return result;
-    }();
-    publish();
+    const std::shared_ptr<Life> now_living = life();
+    auto reply = run_in(*now_living, [&](Transaction& transaction, Time now) { return operation(transaction, now, now_living->epoch); });
+    set_epoch(reply, now_living->epoch);
     if (lose_answer) return fail(Code::kUnavailable, "the connection broke before {} was answered", name);
     return reply;
 }
@@ -157,7 +245,8 @@ public:
     Result<TaskReply> create_task(const TaskRequest&, Deadline) override { return TaskReply{.code = StoreCode::kNotSupported, .task = {}}; }
     Result<TaskInfo> query_task(const TaskId&, Deadline) override { return fail(Code::kNotFound, "no tasks here"); }
     Result<StoreCode> end_task(const TaskEnd& end, Deadline deadline) override {
-        return owner_.run("end_task", deadline, stopped_, [&](Transaction&, Time, uint64_t) MC_NO_THREAD_ANALYSIS {
+        return owner_.run("end_task", deadline, stopped_, [&](Transaction&, Time, uint64_t) {
+            Lock lock(owner_.mutex_);
             owner_.ended_.push_back(end);
             return StoreCode::kOk;
         });
@@ -185,7 +274,7 @@ MasterOptions LocalMaster::default_options() {
 }
 
 LocalMaster::LocalMaster(const MasterOptions& options)
-    : options_(options), state_(std::make_unique<MasterState>(options, this)),
+    : options_(options), life_(std::make_shared<Life>(options, 1)),
       thread_(start_thread("local-feed", [this](const std::stop_token& stop) { deliver(stop); })) {}
 
 LocalMaster::~LocalMaster() {
@@ -196,22 +285,24 @@ LocalMaster::~LocalMaster() {
 
 std::unique_ptr<MasterApi> LocalMaster::connect() { return std::make_unique<Api>(*this); }
 
+std::shared_ptr<LocalMaster::Life> LocalMaster::life() const {
+    Lock lock(mutex_);
+    return life_;
+}
+
 void LocalMaster::restart() {
+    MasterOptions options = options_;
+    options.first_generation = life()->master.look([](const MasterState& state, Time) { return state.next_generation() + 1000; });
+    std::vector<uint64_t> feeds;
     {
         Lock lock(mutex_);
-        MasterOptions options = options_;
-        options.first_generation = state_->next_generation() + 1000;
-        state_ = std::make_unique<MasterState>(options, this);
-        ++epoch_;
-        caused_.clear();
-        changed_.clear();
+        life_ = std::make_shared<Life>(options, life_->epoch + 1);
     }
-    Lock lock(feed_mutex_);
-    for (auto& [number, follower] : followers_) {
-        follower.ended = true;
-        follower.why = Error(Code::kUnavailable, "peer closed the connection");
+    {
+        Lock lock(feed_mutex_);
+        for (const auto& [number, feed] : feeds_) feeds.push_back(number);
     }
-    feed_changed_.notify_all();
+    for (const uint64_t number : feeds) end(number, Error(Code::kUnavailable, "peer closed the connection"), /*at_once=*/false);
 }
 
 void LocalMaster::set_silent(bool silent) {
@@ -242,16 +333,14 @@ int LocalMaster::calls(const std::string& call) const {
 }
 
 void LocalMaster::run_jobs() {
-    act([](Transaction& t, Time now) { store::run_jobs(t, now); });
+    act([](Transaction& transaction, Time now) { store::run_jobs(transaction, now); });
 }
 
 void LocalMaster::act(const std::function<void(Transaction&, Time)>& operation) {
-    {
-        Lock lock(mutex_);
-        Transaction transaction(*state_);
-        operation(transaction, Clock::now());
-    }
-    publish();
+    run_in(*life(), [&](Transaction& transaction, Time now) {
+        operation(transaction, now);
+        return true;
+    });
 }
 
 std::vector<TaskEnd> LocalMaster::ended_tasks() const {
@@ -259,165 +348,102 @@ std::vector<TaskEnd> LocalMaster::ended_tasks() const {
     return ended_;
 }
 
-uint64_t LocalMaster::epoch() const {
-    Lock lock(mutex_);
-    return epoch_;
-}
+uint64_t LocalMaster::epoch() const { return life()->epoch; }
 
-// ---- the feed
-
-void LocalMaster::range_planned(const MasterState& state, SegmentNumber segment, WriteId id) MC_NO_THREAD_ANALYSIS {
-    const Write& write = state.write(id);
-    const Object& object = state.objects()[write.object];
-    const Segment& on = state.segments()[segment];
-    caused_[state.clients()[on.client].id].planned.push_back(
-        {.segment = on.spec.id,
-         .offset = write.replicas[write.replicas.find(segment)].offset,
-         .length = write.length,
-         .generation = write.generation,
-         .tenant = state.tenants()[object.tenant].name,
-         .key = std::string(object.key()),
-         .group = object.group == 0 ? std::string() : state.groups()[object.group].name,
-         .data_type = write.data_type,
-         .hard_pin = write.hard_pin,
-         .writer = state.clients()[write.client].id});
-}
-
-void LocalMaster::range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation,
-                               uint64_t checksum) MC_NO_THREAD_ANALYSIS {
-    const Segment& on = state.segments()[segment];
-    caused_[state.clients()[on.client].id].filled.push_back({.segment = on.spec.id, .generation = generation, .checksum = checksum});
-}
-
-void LocalMaster::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) MC_NO_THREAD_ANALYSIS {
-    const Segment& on = state.segments()[segment];
-    caused_[state.clients()[on.client].id].dropped.push_back({.segment = on.spec.id, .generation = generation, .rest = rest});
-}
-
-void LocalMaster::value_outdated(const MasterState& state, ObjectId id) MC_NO_THREAD_ANALYSIS {
-    const Object& object = state.objects()[id];
-    changed_.push_back({.tenant = state.tenants()[object.tenant].name, .key = std::string(object.key())});
-}
-
-void LocalMaster::tell(Follower& follower, FeedUpdate update) {
-    update.sequence = ++follower.told;
-    if (update.acknowledge) follower.wanted = update.sequence;
-    follower.queue.push_back(std::move(update));
-    feed_changed_.notify_all();
-}
-
-void LocalMaster::publish() {
-    std::vector<uint64_t> waited_for;
-    {
-        Lock lock(mutex_);
-        if (caused_.empty() && changed_.empty()) return;
-        const auto caused = std::exchange(caused_, {});
-        const auto changed = std::exchange(changed_, {});
-        Lock feed_lock(feed_mutex_);
-        for (auto& [number, follower] : followers_) {
-            const auto own = caused.find(follower.client);
-            if (follower.ended || (own == caused.end() && changed.empty())) continue;
-            FeedUpdate update = own == caused.end() ? FeedUpdate{} : own->second;
-            update.changed = changed;
-            update.acknowledge = !changed.empty();
-            tell(follower, std::move(update));
-            if (!changed.empty()) waited_for.push_back(number);
-        }
-    }
-    const Time give_up = Clock::now() + kAcknowledgePatience;
-    std::unique_lock lock(feed_mutex_);
-    for (const uint64_t number : waited_for) {
-        feed_changed_.wait_until(lock, give_up, [&]() MC_NO_THREAD_ANALYSIS {
-            const auto found = followers_.find(number);
-            return found == followers_.end() || found->second.ended || found->second.acknowledged >= found->second.wanted;
-        });
-    }
-}
-
-FeedUpdate LocalMaster::first_report(const ClientId& client) {
-    FeedUpdate report{.reset = true, .complete = true};
-    const ClientNumber number = state_->clients().find(client);
-    for (ObjectId id = 1; number != 0 && id < state_->objects().limit(); ++id) {
-        if (!state_->objects().exists(id)) continue;
-        const Object& object = state_->objects()[id];
-        for (size_t i = 0; object.has_value() && i < object.replicas.size(); ++i) {
-            const Segment& on = state_->segments()[object.replicas[i].segment];
-            if (on.client != number) continue;
-            report.planned.push_back({.segment = on.spec.id,
-                                      .offset = object.replicas[i].offset,
-                                      .length = object.length,
-                                      .generation = object.generation,
-                                      .tenant = state_->tenants()[object.tenant].name,
-                                      .key = std::string(object.key()),
-                                      .data_type = object.data_type,
-                                      .hard_pin = object.hard_pin});
-            report.filled.push_back({.segment = on.spec.id, .generation = object.generation, .checksum = object.checksum});
-        }
-    }
-    return report;
-}
+// ---- the feeds
 
 uint64_t LocalMaster::follow(const ClientId& client, MasterApi::Feed feed) {
-    Lock lock(mutex_);
-    FeedUpdate report = first_report(client);
-    Lock feed_lock(feed_mutex_);
-    const uint64_t number = next_follower_++;
-    Follower& follower = followers_[number];
-    follower.client = client;
-    follower.feed = std::move(feed);
-    tell(follower, std::move(report));
+    uint64_t number = 0;
+    {
+        Lock lock(feed_mutex_);
+        number = next_feed_++;
+        feeds_[number] = {.client = client, .to = std::move(feed)};
+    }
+    const std::shared_ptr<Life> now_living = life();
+    const bool known = now_living->master.run([&](Transaction& transaction, Time now) {
+        const ClientTable& clients = transaction.state().clients();
+        const ClientNumber who = clients.find(client);
+        if (!clients.alive(who) || !clients[who].attached) return false;
+        now_living->hub.follow(transaction.state(), who, std::make_unique<Stream>(*this, number));
+        transaction.apply(ClientFollows{.client = client, .follows = true, .now = now});
+        return true;
+    });
+    if (known) report(*now_living, client);
+    else end(number, Error(Code::kNotFound, "the client is unknown to this master"), /*at_once=*/false);
     return number;
 }
 
-void LocalMaster::unfollow(uint64_t number) {
-    std::unique_lock lock(feed_mutex_);
-    const auto found = followers_.find(number);
-    if (found == followers_.end()) return;
+void LocalMaster::report(Life& life, const ClientId& client) {
+    while (life.hub.wants_report(client)) {
+        life.master.look([&](const MasterState& state, Time now) {
+            life.hub.report(state, client, now);
+            return true;
+        });
+        life.hub.flush();
+    }
+}
+
+void LocalMaster::end(uint64_t number, Error why, bool at_once) {
+    Lock lock(feed_mutex_);
+    const auto found = feeds_.find(number);
+    if (found == feeds_.end() || found->second.ended) return;
     found->second.ended = true;
-    found->second.queue.clear();
-    found->second.why = Error(Code::kCancelled, "not followed any more");
+    found->second.why = std::move(why);
+    if (at_once) found->second.queue.clear();
     feed_changed_.notify_all();
 }
 
+void LocalMaster::unfollow(uint64_t number) {
+    end(number, Error(Code::kCancelled, "not followed any more"), /*at_once=*/true);
+    drop_lost(*life());
+}
+
+void LocalMaster::drop_lost(Life& life) {
+    life.master.run([&](Transaction& transaction, Time now) {
+        for (const ClientId& client : life.hub.take_lost(transaction.state()))
+            transaction.apply(ClientFollows{.client = client, .follows = false, .now = now});
+        return true;
+    });
+}
+
 void LocalMaster::acknowledge(const ClientId& client, uint64_t sequence) {
-    Lock lock(feed_mutex_);
-    for (auto& [number, follower] : followers_)
-        if (follower.client == client) follower.acknowledged = std::max(follower.acknowledged, sequence);
-    feed_changed_.notify_all();
+    const std::shared_ptr<Life> now_living = life();
+    now_living->hub.acknowledge(client, sequence);
+    report(*now_living, client);
 }
 
 void LocalMaster::order_copy(const ClientId& owner, const CopyOrder& order) {
     Lock lock(feed_mutex_);
-    for (auto& [number, follower] : followers_)
-        if (follower.client == owner && !follower.ended) tell(follower, {.orders = {order}});
+    for (auto& [number, feed] : feeds_)
+        if (feed.client == owner && !feed.ended) feed.queue.push_back(encode_feed_update({.orders = {order}}));
+    feed_changed_.notify_all();
 }
 
 void LocalMaster::deliver(const std::stop_token& stop) {
     std::unique_lock lock(feed_mutex_);
+    const auto has_news = [](const auto& one) { return !one.second.queue.empty() || one.second.ended; };
     while (!stop.stop_requested()) {
-        uint64_t number = 0;
-        for (auto& [candidate, follower] : followers_)
-            if (!follower.queue.empty() || follower.ended) number = candidate;
-        if (number == 0) {
-            feed_changed_.wait(lock, stop, [this]() MC_NO_THREAD_ANALYSIS {
-                return std::any_of(followers_.begin(), followers_.end(),
-                                   [](const auto& one) { return !one.second.queue.empty() || one.second.ended; });
-            });
+        const auto found = std::find_if(feeds_.begin(), feeds_.end(), has_news);
+        if (found == feeds_.end()) {
+            feed_changed_.wait(lock, stop,
+                               [&]() MC_NO_THREAD_ANALYSIS { return std::any_of(feeds_.begin(), feeds_.end(), has_news); });
             continue;
         }
-        Follower& follower = followers_[number];
-        if (!follower.queue.empty()) {
-            const FeedUpdate update = std::move(follower.queue.front());
-            follower.queue.pop_front();
-            const auto on_update = follower.feed.on_update;
+        Feed& feed = found->second;
+        if (!feed.queue.empty()) {
+            const rpc::Bytes body = std::move(feed.queue.front());
+            feed.queue.pop_front();
+            const auto on_update = feed.to.on_update;
             lock.unlock();
-            on_update(update);
+            const auto update = decode_feed_view(body);
+            MC_CHECK(update);
+            on_update(*update);
             lock.lock();
             continue;
         }
-        const auto on_end = follower.feed.on_end;
-        const Error why = follower.why;
-        followers_.erase(number);
+        const auto on_end = feed.to.on_end;
+        const Error why = feed.why;
+        feeds_.erase(found);
         lock.unlock();
         on_end(why);
         lock.lock();

@@ -13,19 +13,20 @@
 #include <vector>
 
 #include "base/thread_annotations.h"
-#include "store/master/observer.h"
 #include "store/master/state.h"
 #include "store/master/transaction.h"
 #include "store/node/master_link.h"
+#include "store/service/feed_hub.h"
+#include "store/service/locked_master.h"
 
 namespace mooncake::store::testing {
 
-/// A master in this process: the real core behind a lock, the feed built from what the core reports, and faults on demand. Hands
-/// out one MasterApi per client. Thread-safe. Must outlive the MasterApis.
-class LocalMaster final : public StateObserver {
+/// A master in this process: the real core and the real feeds, without connections in between, and faults on demand. Hands out one MasterApi
+/// per client. Thread-safe. Must outlive the MasterApis.
+class LocalMaster {
 public:
     explicit LocalMaster(const MasterOptions& options = default_options());
-    ~LocalMaster() override;
+    ~LocalMaster();
 
     static MasterOptions default_options();
     std::unique_ptr<MasterApi> connect();
@@ -53,11 +54,20 @@ public:
 
 private:
     class Api;
-    struct Follower {
+    class Stream;
+    class Answer;
+    /// From its start to a restart().
+    struct Life {
+        Life(const MasterOptions& options, uint64_t number);
+        const uint64_t epoch;
+        FeedHub hub;
+        LockedMaster master;
+    };
+    /// One feed, between the hub and the client.
+    struct Feed {
         ClientId client;
-        MasterApi::Feed feed;
-        std::deque<FeedUpdate> queue;
-        uint64_t told = 0, acknowledged = 0, wanted = 0;  // sequence numbers; `wanted`: the last that is to be acknowledged
+        MasterApi::Feed to;
+        std::deque<rpc::Bytes> queue;
         bool ended = false;
         Error why;
     };
@@ -69,42 +79,31 @@ private:
     template <typename Operation>
     auto run(const char* name, Deadline deadline, const std::atomic<bool>& stopped, Operation&& operation)
         -> Result<decltype(operation(std::declval<Transaction&>(), Time{}, uint64_t{}))>;
+    /// Runs an operation and returns once the feeds have told what it caused.
+    template <typename Operation>
+    static auto run_in(Life& life, Operation&& operation);
     Result<> arrive(const char* name, Deadline deadline, const std::atomic<bool>& stopped, bool& lose_answer);
+    std::shared_ptr<Life> life() const;
     uint64_t follow(const ClientId& client, MasterApi::Feed feed);
     void unfollow(uint64_t number);
     void acknowledge(const ClientId& client, uint64_t sequence);
-    SegmentsReply list_segments();
-
-    void range_planned(const MasterState& state, SegmentNumber segment, WriteId write) override;
-    void range_planned_for_copy(const MasterState&, SegmentNumber, CopyId) override {}
-    void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) override;
-    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) override;
-    void value_outdated(const MasterState& state, ObjectId object) override;
-    void copy_ordered(const MasterState&, CopyId) override {}
-    void segment_removed(const MasterState&, SegmentNumber) override {}
-
-    /// Sends what one operation caused, and waits for the acknowledgements.
-    void publish();
-    void tell(Follower& follower, FeedUpdate update) MC_REQUIRES(feed_mutex_);
-    FeedUpdate first_report(const ClientId& client) MC_REQUIRES(mutex_);
+    static void report(Life& life, const ClientId& client);
+    static void drop_lost(Life& life);
+    void end(uint64_t number, Error why, bool at_once);
     void deliver(const std::stop_token& stop);
 
     const MasterOptions options_;
     mutable Mutex mutex_;
     std::condition_variable_any mood_changed_;
-    std::unique_ptr<MasterState> state_ MC_GUARDED_BY(mutex_);
-    uint64_t epoch_ MC_GUARDED_BY(mutex_) = 1;
+    std::shared_ptr<Life> life_ MC_GUARDED_BY(mutex_);
     bool silent_ MC_GUARDED_BY(mutex_) = false;
     std::map<std::string, Fault> faults_ MC_GUARDED_BY(mutex_);
     std::vector<TaskEnd> ended_ MC_GUARDED_BY(mutex_);
-    std::map<ClientId, FeedUpdate> caused_ MC_GUARDED_BY(mutex_);  // by the running operation, for the owners of ranges
-    std::vector<KeyChanged> changed_ MC_GUARDED_BY(mutex_);        // for everybody
 
-    mutable Mutex feed_mutex_;  // may be taken while mutex_ is held
+    mutable Mutex feed_mutex_;  // taken inside all others
     std::condition_variable_any feed_changed_;
-    std::map<uint64_t, Follower> followers_ MC_GUARDED_BY(feed_mutex_);
-    uint64_t next_follower_ MC_GUARDED_BY(feed_mutex_) = 1;
-    uint64_t delivering_ MC_GUARDED_BY(feed_mutex_) = 0;  // whose callback runs now
+    std::map<uint64_t, Feed> feeds_ MC_GUARDED_BY(feed_mutex_);
+    uint64_t next_feed_ MC_GUARDED_BY(feed_mutex_) = 1;
     std::jthread thread_;
 };
 
