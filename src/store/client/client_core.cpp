@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/client/client_core.h"
 
+#include <cerrno>
+
 #include "base/incarnation.h"
 #include "base/log.h"
 #include "store/allocation/placement.h"
@@ -10,6 +12,7 @@ namespace mooncake::store {
 namespace {
 
 constexpr Duration kLookupPatience = 2s;
+constexpr Duration kFencePatience = 100ms;  // for a word from who has just let us wait: else its memory rests for now, that is all
 
 bool blames_segment(Code code) {
     switch (code) {
@@ -30,7 +33,7 @@ ClientCore::ClientCore(StoreConfig client_config, std::shared_ptr<Engine> client
                        std::string client_name)
     : config(std::move(client_config)), id{.high = random_u64(), .low = random_u64()}, name(std::move(client_name)), host(host_of(name)),
       engine(std::move(client_engine)), master(std::move(client_master)), metrics(config.options.cluster_id), directory(*master, id),
-      mover(*engine, host) {}
+      mover(*engine, host), doubts(doubt_hooks()) {}
 
 void ClientCore::begin_closing() {
     fence.stop();
@@ -47,6 +50,32 @@ bool ClientCore::pause(Duration time) {
 StoreCode ClientCore::code_of(const Error& error) const {
     if (closing.load(std::memory_order_acquire)) return StoreCode::kUnavailableInCurrentStatus;
     return error.code() == Code::kTimedOut ? StoreCode::kRpcTimeout : StoreCode::kRpcFail;
+}
+
+bool ClientCore::fence_peer(const std::string& endpoint) const {
+    // The engine fences a peer before it uses it again. The first try may only find out that a connection is lost.
+    for (int tries = 0; tries < 2 && !closing.load(std::memory_order_acquire); ++tries) {
+        const auto fenced = engine->refresh_segment(endpoint, Deadline::after(kFencePatience));
+        // Nobody listens: the process that could have taken late bytes is gone.
+        if (fenced || fenced.error().system_errno() == ECONNREFUSED) return true;
+        if (fenced.error().code() == Code::kTimedOut) break;
+    }
+    return false;
+}
+
+DoubtfulWrites::Hooks ClientCore::doubt_hooks() {
+    const auto fence_if_alive = [this](const std::string& endpoint) {
+        // Only if it answers: to fence it ends what others of our threads move there just now.
+        const auto alive = engine->probe(endpoint, Deadline::after(kFencePatience));
+        return (alive || alive.error().system_errno() == ECONNREFUSED) && fence_peer(endpoint);
+    };
+    const auto tell_master = [this](std::span<const DoubtfulWrites::Write> settled) {
+        std::vector<PutEndItem> items;
+        for (const DoubtfulWrites::Write& write : settled) items.push_back({.key = write.key, .generation = write.generation});
+        const PutRevokeRequest request{.client = id, .tenant = config.tenant, .items = items};
+        return ask(MasterCall::kPutRevoke, [&] { return master->put_revoke(request, rpc_deadline()); }).has_value();
+    };
+    return {.fence = fence_if_alive, .tell = tell_master};
 }
 
 bool ClientCore::segment_failed(const SegmentHandle& segment, const Error& error) {

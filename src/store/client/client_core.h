@@ -14,6 +14,7 @@
 #include "base/time.h"
 #include "engine/engine.h"
 #include "store/client/client_metrics.h"
+#include "store/client/doubtful_writes.h"
 #include "store/client/key_turns.h"
 #include "store/client/lease_cache.h"
 #include "store/client/local_segments.h"
@@ -46,6 +47,7 @@ struct ClientCore {
     Mover mover;
     SlowSegments slow;
     WriteFence fence;
+    DoubtfulWrites doubts;
     KeyTurns replacing;  // whose value one of our threads is replacing
     std::atomic<bool> closing{false};
     std::atomic<uint64_t> next_request{1};  // names put_start requests; 0 would mean none
@@ -79,12 +81,17 @@ struct ClientCore {
     /// Of a write whose right ended before its bytes had moved: kTransferFail if it is worth beginning again.
     StoreCode lost_code() const { return fence.mark().epoch != 0 ? StoreCode::kTransferFail : StoreCode::kRpcFail; }
 
+    /// Whether nothing that we sent to this process before can land there any more. Asks it, but not for long.
+    bool fence_peer(const std::string& endpoint) const;
+
     /// The segment could not be read or written: others are preferred for a while, and nothing that relies on it is promised any more.
     /// Errors that are not the segment's (memory that is not there, here or any more over there; stopped by us) change nothing.
     /// True: it is the segment's.
     bool segment_failed(const SegmentHandle& segment, const Error& error);
 
 private:
+    DoubtfulWrites::Hooks doubt_hooks();
+
     Mutex pause_mutex_;
     std::condition_variable_any closing_changed_;
 };

@@ -104,6 +104,7 @@ void ClientImpl::close() {
     gate_.close();  // soon: what cannot be stopped is short, or has little patience
     copies_->stop();
     core_->directory.stop();
+    core_->doubts.stop();
     membership_->stop();  // says goodbye: our segments leave the pool
     leaving_thread_.reset();
     metrics_thread_.reset();
@@ -147,6 +148,7 @@ void ClientImpl::master_lost() {
     core_->fence.shut();
     core_->mover.stop_writes();
     core_->fence.drain();
+    core_->doubts.forget_all();
     core_->leases.forget_all();
     core_->directory.forget_all();
     reads_->forget_all();

@@ -101,7 +101,7 @@ WriteSessions::Handle WriteSessions::begin(const PartToWrite& part) {
     return found->second;
 }
 
-void WriteSessions::finish(Session& session, const PartToWrite& part, bool written, std::span<const uint32_t> in_doubt) {
+void WriteSessions::finish(Session& session, const PartToWrite& part, bool written, std::span<const SegmentHandle> in_doubt) {
     const uint64_t end = part.offset + part.from.length;
     std::vector<std::pair<uint64_t, uint64_t>> hashes;  // chunk, hash; computed before the lock
     if (written && core_.config.options.checksum && part.from.length > 0) {
@@ -136,11 +136,11 @@ std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
             if (!added) results[i] = static_cast<int64_t>(StoreCode::kTransferFail);
         }
     }
-    std::vector<std::vector<uint32_t>> in_doubt(parts.size());
+    std::vector<std::vector<SegmentHandle>> in_doubt(parts.size());
     for (const WriteMoves::Failure& failure : moves.run()) {
         results[failure.item] = static_cast<int64_t>(core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                                    : StoreCode::kTransferFail);
-        if (failure.in_doubt) in_doubt[failure.item].push_back(failure.segment);
+        if (failure.in_doubt) in_doubt[failure.item].push_back(failure.in_doubt);
     }
     for (size_t i = 0; i < parts.size(); ++i)
         if (sessions[i]) finish(*sessions[i], parts[i], results[i] >= 0, in_doubt[i]);
@@ -234,7 +234,7 @@ void WriteSessions::write_tables(std::span<Closing> closing) {
     }
     for (const WriteMoves::Failure& failure : moves.run()) {
         closing[failure.item].code = StoreCode::kTransferFail;
-        if (failure.in_doubt) closing[failure.item].session->in_doubt.push_back(failure.segment);
+        if (failure.in_doubt) closing[failure.item].session->in_doubt.push_back(failure.in_doubt);
     }
 }
 

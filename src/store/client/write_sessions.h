@@ -49,7 +49,7 @@ private:
         std::vector<uint64_t> hashes;  // one per chunk; 0: written in pieces, so not known yet
         uint32_t parts_in_flight = 0;
         bool sealed = false, failed = false;
-        std::vector<uint32_t> in_doubt;  // as WriteEnd::in_doubt
+        std::vector<SegmentHandle> in_doubt;  // as WriteEnd::in_doubt
     };
     using Handle = std::shared_ptr<Session>;
     struct Closing {
@@ -65,7 +65,7 @@ private:
     static StoreCode check(const Session& session, const WriteFence::Pass& right);
     /// Those that were started become sessions, unless their master is lost already.
     void adopt(const StartedWrites& started, std::span<const PutItem> items, uint64_t request_id, std::span<StoreCode> codes);
-    void finish(Session& session, const PartToWrite& part, bool written, std::span<const uint32_t> in_doubt);
+    void finish(Session& session, const PartToWrite& part, bool written, std::span<const SegmentHandle> in_doubt);
     /// Seals the session and waits for its parts.
     Handle seal(std::string_view key);
     /// Hashes, from what lies in the segments, the chunks that were written in pieces.

@@ -20,11 +20,11 @@ namespace mooncake::store {
 namespace {
 
 constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
-constexpr Duration kFencePatience = 100ms;  // for a word from who has just let us wait: else its memory rests, that is all
 constexpr uint64_t kHashAheadBytes = 512 << 10;
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
 constexpr Duration kTurnPatience = 2s;       // for another thread of ours that replaces the same value
 constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
+constexpr Duration kDoubtfulFor = 10min;     // by then the master uses such ranges again by itself
 
 /// The length of a value to write; nothing: null pointers, no bytes, or more than can be.
 std::optional<uint64_t> length_of(std::span<const Piece> pieces) {
@@ -157,7 +157,7 @@ private:
         for (const WriteMoves::Failure& failure : moves.run()) {
             ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
-            if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.segment);
+            if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.in_doubt);
             if (!failure.right_ended && !avoided(failure.segment)) unreachable_.push_back(failure.segment);
         }
     }
@@ -313,7 +313,7 @@ void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id)
             good_ends.push_back(&end);
         } else {
             bad.push_back(item);
-            in_doubt.insert(in_doubt.end(), end.in_doubt.begin(), end.in_doubt.end());
+            for (const SegmentHandle& segment : end.in_doubt) in_doubt.push_back(segment->number);
         }
     }
     if (!good.empty()) {
@@ -330,6 +330,11 @@ void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id)
         .client = core.id, .request_id = request_id, .tenant = core.config.tenant, .items = bad, .in_doubt = in_doubt};
     const auto reply = core.ask_twice(MasterCall::kPutRevoke, [&] { return core.master->put_revoke(request, core.rpc_deadline()); });
     if (!reply) MC_LOG_WARNING_EVERY(1s, "{} writes are left to time out: {}", bad.size(), reply.error().to_string());
+    for (const WriteEnd& end : ends) {
+        std::vector<std::string> endpoints;
+        for (const SegmentHandle& segment : end.in_doubt) endpoints.push_back(segment->spec.endpoint);
+        core.doubts.add(end.key, end.generation, endpoints, Clock::now() + kDoubtfulFor);
+    }
 }
 
 WriteMoves::Target& WriteMoves::target_for(uint64_t epoch, uint32_t number) {
@@ -401,7 +406,10 @@ void WriteMoves::note_failures(const Target& target, bool in_doubt, std::vector<
     for (const uint32_t item : target.item_of_block)
         if (std::exchange(last, item) != item)
             failures.push_back(
-                {.item = item, .segment = target.to.segment->number, .in_doubt = in_doubt, .right_ended = !right_.holds()});
+                {.item = item,
+                 .segment = target.to.segment->number,
+                 .in_doubt = in_doubt ? target.to.segment : nullptr,
+                 .right_ended = !right_.holds()});
 }
 
 void WriteMoves::note_outcome(const Target& target, const Move& move, std::vector<Failure>& failures) {
@@ -420,13 +428,7 @@ bool WriteMoves::may_still_land(const Move& move) {
     const bool broke_off = error.code() == Code::kUnavailable || error.code() == Code::kTimedOut || error.code() == Code::kCancelled;
     // Nobody listens: the process that could have taken late bytes is gone.
     if (!broke_off || error.system_errno() == ECONNREFUSED || core_.closing.load(std::memory_order_acquire)) return false;
-    // The engine fences a peer before it uses it again. The first try may only find out that a connection is lost.
-    for (int tries = 0; tries < 2; ++tries) {
-        const auto fenced = core_.engine->refresh_segment(move.segment->spec.endpoint, Deadline::after(kFencePatience));
-        if (fenced || fenced.error().system_errno() == ECONNREFUSED) return false;
-        if (fenced.error().code() == Code::kTimedOut) break;
-    }
-    return true;
+    return !core_.fence_peer(move.segment->spec.endpoint);
 }
 
 }  // namespace mooncake::store

@@ -37,7 +37,7 @@ struct WriteEnd {
     std::string_view key;
     uint64_t generation = 0, checksum = 0;
     StoreCode code = StoreCode::kOk;   // other than kOk: to be given up
-    std::vector<uint32_t> in_doubt{};  // segments where its bytes may still land
+    std::vector<SegmentHandle> in_doubt{};  // segments where its bytes may still land
 };
 void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id);
 
@@ -54,7 +54,7 @@ public:
     struct Failure {
         uint32_t item = 0;
         uint32_t segment = 0;
-        bool in_doubt = false;    // its bytes may still land there
+        SegmentHandle in_doubt;    // not null: its bytes may still land there
         bool right_ended = false;  // which is not the segment's fault
     };
     std::vector<Failure> run();
