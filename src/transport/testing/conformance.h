@@ -162,7 +162,7 @@ class TransportOfTwo : public TransportConformance {};
 /// A pair whose sides have memory of any two kinds, and a connection.
 class TransportKinds : public ::testing::TestWithParam<std::tuple<TransportCase, MemoryKind, MemoryKind>> {
 protected:
-    static constexpr uint64_t kBytes = 3 << 20;
+    static constexpr uint64_t kBytes = 1'200'000;
 
     void SetUp() override;
     void TearDown() override;
