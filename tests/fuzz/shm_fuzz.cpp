@@ -57,8 +57,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         MC_CHECK(region.mapped == nullptr ||
                  (region.mapped >= memory->address() && region.length <= memory->length() &&
                   region.mapped - memory->address() <= static_cast<ptrdiff_t>(memory->length() - region.length)));
+        static Claims claims;
+        Claims::Section section(claims);
         size_t hint = size;
-        MC_CHECK(view.find(forged.table, {region.address, region.length}, hint) == &region);
+        const AddressRange range{region.address, region.length};
+        MC_CHECK(view.find(forged.table, section, range, Access::kRead, hint) == (region.device ? nullptr : &region));
+        MC_CHECK(view.find(forged.table, section, range, Access::kWrite, hint) == (region.writable && !region.device ? &region : nullptr));
     }
     return 0;
 }
