@@ -458,7 +458,7 @@ def test_the_guide_names_every_flag(name: str) -> None:
 
 def test_the_guide_names_every_endpoint() -> None:
     guide = (ROOT / "docs" / "guide" / "master.md").read_text()
-    source = "".join(path.read_text() for path in (ROOT / "src" / "store" / "service").glob("http_*.cpp"))
+    source = "".join(path.read_text() for path in (ROOT / "src" / "store" / "admin").glob("http_*.cpp"))
     paths = re.findall(r'"(?:GET|PUT|POST|DELETE)", "(/[^"]*)"', source)
     assert len(paths) > 10
     assert [path for path in paths if path not in guide] == []
