@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/thread_pool.h"
 
-#include <algorithm>
-
 #include "base/thread.h"
 
 namespace mooncake {
@@ -25,11 +23,6 @@ Result<> ThreadPool::add_thread() {
     return {};
 }
 
-bool ThreadPool::wants_thread() const {
-    if (ready_.size() < idle_ || threads_.size() >= options_.threads_max) return false;
-    return threads_.size() < options_.threads_at_once || Clock::now() - progress_ > options_.stuck_time;
-}
-
 Result<> ThreadPool::post(Task task, Key key) {
     if (forked()) return fail(Code::kUnavailable, "the threads {} belong to the parent process", options_.name);
     Threads left;  // joined outside the lock
@@ -45,15 +38,12 @@ Result<> ThreadPool::post(Task task, Key key) {
             return {};
         }
     }
-    if (threads_.empty()) progress_ = Clock::now();
-    // Where all are stuck, those who wait already need a thread as much as this one does.
-    const bool stuck = threads_.size() >= options_.threads_at_once;
-    for (size_t missing = stuck ? ready_.size() + 1 - std::min(idle_, ready_.size()) : 1; missing > 0 && wants_thread(); --missing) {
+    if (ready_.size() >= idle_ && threads_.size() < options_.threads_max) {
         auto added = add_thread();
-        if (added) continue;
-        if (!threads_.empty()) break;
-        behind_.erase(key);
-        return added;
+        if (!added && threads_.empty()) {
+            behind_.erase(key);
+            return added;
+        }
     }
     ready_.push_back({.task = std::move(task), .key = key});
     ++waiting_;
@@ -89,14 +79,12 @@ bool ThreadPool::next(Threads::iterator self, Waiting& taken) {
     taken = std::move(ready_.front());
     ready_.pop_front();
     --waiting_;
-    progress_ = Clock::now();
     return true;
 }
 
 void ThreadPool::finished(Key key) {
-    Lock lock(mutex_);
-    progress_ = Clock::now();
     if (key == kNoKey) return;
+    Lock lock(mutex_);
     const auto line = behind_.find(key);
     if (line == behind_.end()) return;  // stopped
     if (line->second.empty()) {

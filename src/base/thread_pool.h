@@ -20,8 +20,7 @@
 namespace mooncake {
 
 /// A bounded number of threads for what may block. They start when there is work, and leave when there was none for a while; only the
-/// first stays. A crowd of short tasks gets a few threads; more are started only while those there are get nowhere. A thread that cannot
-/// be started is done without as long as there is another.
+/// first stays. A thread that cannot be started is done without as long as there is another.
 ///
 /// Tasks under the same key run one after the other, in order: however many wait for the same slow peer, they take one thread
 /// between them, and everybody else's go on. Thread-safe. In a forked child every call does nothing.
@@ -36,8 +35,6 @@ public:
         size_t threads_max = 1;
         size_t tasks_max = SIZE_MAX;  // that wait
         Duration idle_time = 10s;     // before a thread leaves
-        size_t threads_at_once = 12;  // beyond that one is added only if no task was taken or done for stuck_time
-        Duration stuck_time = 5ms;
     };
 
     explicit ThreadPool(Options options) : options_(std::move(options)) {}
@@ -62,7 +59,6 @@ private:
     using Threads = std::list<std::jthread>;
 
     Result<> add_thread() MC_REQUIRES(mutex_);
-    bool wants_thread() const MC_REQUIRES(mutex_);
     void run(Threads::iterator self);
     /// False when the thread is to leave.
     bool next(Threads::iterator self, Waiting& taken);
@@ -78,7 +74,6 @@ private:
     std::unordered_map<Key, std::deque<Task>> behind_ MC_GUARDED_BY(mutex_);  // for each key in ready_ or running: what comes after
     size_t waiting_ MC_GUARDED_BY(mutex_) = 0;                                // tasks in both
     size_t idle_ MC_GUARDED_BY(mutex_) = 0;
-    Time progress_ MC_GUARDED_BY(mutex_){};  // when a task was last taken or done
     bool stopped_ MC_GUARDED_BY(mutex_) = false;
     Threads threads_ MC_GUARDED_BY(mutex_);
     Threads left_ MC_GUARDED_BY(mutex_);  // to be joined

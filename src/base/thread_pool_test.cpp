@@ -5,11 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <deque>
 #include <latch>
 #include <memory>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -107,40 +105,6 @@ TEST(ThreadPool, DoesNothingInAForkedChild) {
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
-}
-
-TEST(ThreadPool, ACrowdOfShortTasksGetsAFewThreads) {
-    ThreadPool pool({.name = "test", .threads_max = 64, .threads_at_once = 3, .stuck_time = 1h});
-    std::atomic<int> done{0};
-    Mutex mutex;
-    std::set<std::thread::id> threads;
-    for (int i = 0; i < 200; ++i)
-        ASSERT_TRUE(pool.post([&] {
-            {
-                Lock lock(mutex);
-                threads.insert(std::this_thread::get_id());
-            }
-            done.fetch_add(1);
-        }));
-    while (done.load() < 200) std::this_thread::yield();
-    Lock lock(mutex);
-    EXPECT_LE(threads.size(), 3U);
-}
-
-TEST(ThreadPool, WhoComesWhileAllAreStuckGetsAThreadOfItsOwn) {
-    ThreadPool pool({.name = "test", .threads_max = 64, .threads_at_once = 2, .stuck_time = 0s});
-    std::atomic<bool> go{false};
-    std::atomic<int> stuck{0};
-    for (int i = 0; i < 2; ++i)
-        ASSERT_TRUE(pool.post([&] {
-            stuck.fetch_add(1);
-            while (!go.load()) std::this_thread::yield();
-        }));
-    while (stuck.load() < 2) std::this_thread::yield();
-    std::atomic<bool> ran{false};
-    ASSERT_TRUE(pool.post([&] { ran.store(true); }));
-    while (!ran.load()) std::this_thread::yield();
-    go.store(true);
 }
 
 }  // namespace
