@@ -12,15 +12,40 @@ Result<> ThreadPool::start() {
     return threads_.empty() ? add_thread() : Result<>();
 }
 
-Result<> ThreadPool::add_thread() {
+Result<> ThreadPool::add_thread(bool watches) {
     const auto self = threads_.emplace(threads_.end());
-    auto started = try_start_thread(options_.name, [this, self] { run(self); });
+    auto started = try_start_thread(options_.name, [this, self, watches] { run(self, watches); });
     if (!started) {
         threads_.erase(self);
         return Unexpected(std::move(started).error());
     }
     *self = std::move(*started);
     return {};
+}
+
+Result<> ThreadPool::provide_thread() {
+    if (threads_.size() >= options_.threads_max || watched_) return {};
+    watched_ = threads_.size() >= options_.threads_few;
+    if (watched_) progress_ = Clock::now();  // those who are just being woken have their time, too
+    auto added = add_thread(watched_);
+    if (added) return added;
+    watched_ = false;
+    return threads_.empty() ? std::move(added) : Result<>();
+}
+
+void ThreadPool::watch() {
+    Lock lock(mutex_);
+    while (!stopped_ && !ready_.empty()) {
+        const Time stuck = progress_ + options_.stuck_time;
+        if (Clock::now() < stuck) {
+            stop_watching_.wait_until(mutex_, stuck);
+            continue;
+        }
+        // One task is for us.
+        for (size_t missing = ready_.size() - 1; missing > 0 && threads_.size() < options_.threads_max && add_thread(); --missing) continue;
+        break;
+    }
+    watched_ = false;
 }
 
 Result<> ThreadPool::post(Task task, Key key) {
@@ -38,12 +63,9 @@ Result<> ThreadPool::post(Task task, Key key) {
             return {};
         }
     }
-    if (ready_.size() >= idle_ && threads_.size() < options_.threads_max) {
-        auto added = add_thread();
-        if (!added && threads_.empty()) {
-            behind_.erase(key);
-            return added;
-        }
+    if (auto provided = ready_.size() >= idle_ ? provide_thread() : Result<>(); !provided) {
+        behind_.erase(key);
+        return provided;
     }
     ready_.push_back({.task = std::move(task), .key = key});
     ++waiting_;
@@ -51,7 +73,8 @@ Result<> ThreadPool::post(Task task, Key key) {
     return {};
 }
 
-void ThreadPool::run(Threads::iterator self) {
+void ThreadPool::run(Threads::iterator self, bool watches) {
+    if (watches) watch();
     for (;;) {
         Waiting taken;
         if (!next(self, taken)) return;
@@ -65,6 +88,10 @@ bool ThreadPool::next(Threads::iterator self, Waiting& taken) {
     Lock lock(mutex_);
     for (Time idle_end = Clock::now() + options_.idle_time; ready_.empty();) {
         if (stopped_) return false;
+        if (threads_.size() > options_.threads_few) {
+            left_.splice(left_.end(), threads_, self);
+            return false;
+        }
         ++idle_;
         const bool waited = wake_.wait_until(mutex_, idle_end) == std::cv_status::timeout;
         --idle_;
@@ -79,12 +106,14 @@ bool ThreadPool::next(Threads::iterator self, Waiting& taken) {
     taken = std::move(ready_.front());
     ready_.pop_front();
     --waiting_;
+    progress_ = Clock::now();
     return true;
 }
 
 void ThreadPool::finished(Key key) {
-    if (key == kNoKey) return;
     Lock lock(mutex_);
+    progress_ = Clock::now();
+    if (key == kNoKey) return;
     const auto line = behind_.find(key);
     if (line == behind_.end()) return;  // stopped
     if (line->second.empty()) {
@@ -115,6 +144,7 @@ void ThreadPool::stop() {
         behind.swap(behind_);
         waiting_ = 0;
         wake_.notify_all();
+        stop_watching_.notify_all();
     }
     stop_.request_stop();
     // Here the threads are joined, then what waited is dropped: it may own the last reference to something large.

@@ -8,6 +8,7 @@
 #include <deque>
 #include <latch>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -105,6 +106,31 @@ TEST(ThreadPool, DoesNothingInAForkedChild) {
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
+}
+
+TEST(ThreadPool, ACrowdOfShortTasksGetsAFewThreads) {
+    ThreadPool pool({.name = "test", .threads_max = 64, .threads_few = 3, .stuck_time = 1h});
+    std::latch done(200);
+    Mutex mutex;
+    std::set<std::thread::id> threads;
+    for (int i = 0; i < 200; ++i)
+        ASSERT_TRUE(pool.post([&] {
+            {
+                Lock lock(mutex);
+                threads.insert(std::this_thread::get_id());
+            }
+            done.count_down();
+        }));
+    done.wait();
+    Lock lock(mutex);
+    EXPECT_LE(threads.size(), 3U);
+}
+
+TEST(ThreadPool, ACrowdOfTasksThatBlockGetsAThreadEach) {
+    std::latch all(20);  // nobody goes on before all have come
+    ThreadPool pool({.name = "test", .threads_max = 64});
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(pool.post([&] { all.arrive_and_wait(); }));
+    all.wait();
 }
 
 }  // namespace
