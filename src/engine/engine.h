@@ -98,6 +98,8 @@ public:
     virtual const EngineOptions& options() const noexcept = 0;
     virtual metrics::Registry& metrics() noexcept = 0;
     virtual std::string topology_json() const = 0;
+    /// Whether transfers with peers on this host are copies of memory that is mapped here, done by the caller's thread.
+    virtual bool maps_peers() const noexcept = 0;
 
     // ---- memory. Codes: kInvalidArgument (null, no bytes, not mapped; the text says where), kOverlap (crosses a registered range's
     // border, or may be written inside one that may not), kNotRegistered. Exact duplicates and ranges inside a registered one are counted

@@ -176,7 +176,7 @@ Result<> EngineImpl::warm_up(const std::string& name, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
     auto link = session->open(deadline);
     auto warm = link ? (*link)->peer->warm_up(deadline) : Result<>(Unexpected(std::move(link).error()));
-    if (!warm && parts_->router->has("fabric")) return warm;
+    if (!warm && parts_->router->warms_up()) return warm;
     return {};
 }
 

@@ -24,6 +24,7 @@ public:
     const EngineOptions& options() const noexcept override { return parts_->config.options; }
     metrics::Registry& metrics() noexcept override { return parts_->metrics; }
     std::string topology_json() const override;
+    bool maps_peers() const noexcept override { return parts_->router->maps_peers(); }
 
     Result<> register_memory(void* address, uint64_t length, std::string_view location, bool remote_accessible, Access most) override;
     Result<> register_memory_batch(std::span<const Permission> ranges, std::string_view location) override;

@@ -56,8 +56,15 @@ std::vector<Transport*> Router::transports() const {
     return transports;
 }
 
-bool Router::has(std::string_view transport) const noexcept {
-    return std::any_of(paths_.begin(), paths_.end(), [&](const Path& path) { return path.transport->capabilities().name == transport; });
+bool Router::warms_up() const noexcept {
+    return std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return path.transport->capabilities().warms_up; });
+}
+
+bool Router::maps_peers() const noexcept {
+    return std::any_of(paths_.begin(), paths_.end(), [](const Path& path) {
+        const Capabilities& can = path.transport->capabilities();
+        return can.maps_memory && can.reach != Reach::kSameProcess;
+    });
 }
 
 std::vector<MetricsLog::Source> Router::metrics_sources() {

@@ -33,7 +33,10 @@ public:
     /// For the descriptor we publish.
     std::map<std::string, std::string> endpoints() const;
     std::vector<Transport*> transports() const;
-    bool has(std::string_view transport) const noexcept;
+    /// Whether one of them gains by warming up.
+    bool warms_up() const noexcept;
+    /// Whether one of them copies from and to mapped memory of other processes.
+    bool maps_peers() const noexcept;
     /// For the metrics log.
     std::vector<MetricsLog::Source> metrics_sources();
 

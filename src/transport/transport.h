@@ -126,8 +126,8 @@ struct Capabilities {
     std::string_view name;  // "self", "shm", "tcp"
     Reach reach = Reach::kNetwork;
     int rank = 0;
-    bool host_memory = true;
-    bool device_memory = false;
+    bool warms_up = false;     // a first transfer gains by Peer::warm_up()
+    bool maps_memory = false;  // copies from and to memory of the peer that is mapped here
 };
 
 /// What every transport of one engine shares. Outlives them.

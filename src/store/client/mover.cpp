@@ -12,16 +12,11 @@ namespace {
 // The engine's own threads take over from here on, so that a write of this size can be stopped at any time and the copying is shared.
 constexpr uint64_t kHandOverBytes = 4 << 20;
 
-bool reaches_mapped_memory(const EngineOptions& options) {
-    return options.transports.empty() || std::find(options.transports.begin(), options.transports.end(), "shm") != options.transports.end();
-}
-
 Unexpected stopped_error() { return fail(Code::kCancelled, "the client stops"); }
 
 }  // namespace
 
-Mover::Mover(Engine& engine, std::string own_host)
-    : engine_(engine), own_host_(std::move(own_host)), mapped_(reaches_mapped_memory(engine.options())) {}
+Mover::Mover(Engine& engine, std::string own_host) : engine_(engine), own_host_(std::move(own_host)), mapped_(engine.maps_peers()) {}
 
 bool Mover::near(const SegmentSpec& segment) const { return mapped_ && host_of(segment.name) == own_host_; }
 

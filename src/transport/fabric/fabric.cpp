@@ -101,7 +101,7 @@ private:
 
     const TransportContext context_;
     const uint32_t birth_ = fork_generation();
-    Capabilities capabilities_{.name = kName, .reach = Reach::kNetwork, .rank = 50, .host_memory = true, .device_memory = false};
+    Capabilities capabilities_{.name = kName, .reach = Reach::kNetwork, .rank = 50, .warms_up = true};
     std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
 };
 

@@ -14,7 +14,7 @@ namespace mooncake {
 
 namespace {
 
-constexpr Capabilities kCapabilities{.name = "self", .reach = Reach::kSameProcess, .rank = 0};
+constexpr Capabilities kCapabilities{.name = "self", .reach = Reach::kSameProcess, .rank = 0, .maps_memory = true};
 
 uint64_t address_of(const std::byte* pointer) noexcept { return reinterpret_cast<uint64_t>(pointer); }
 

@@ -11,7 +11,7 @@ namespace mooncake {
 
 namespace {
 
-constexpr Capabilities kCapabilities{.name = "shm", .reach = Reach::kSameHost, .rank = 10};
+constexpr Capabilities kCapabilities{.name = "shm", .reach = Reach::kSameHost, .rank = 10, .maps_memory = true};
 
 class ShmTransport final : public Transport {
 public:

@@ -16,7 +16,7 @@ namespace mooncake::tcp {
 
 namespace {
 
-constexpr Capabilities kCapabilities{.name = "tcp", .reach = Reach::kNetwork, .rank = 100, .host_memory = true, .device_memory = false};
+constexpr Capabilities kCapabilities{.name = "tcp", .reach = Reach::kNetwork, .rank = 100};
 
 int cores() noexcept { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
