@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +20,32 @@ constexpr size_t kMemoryKinds = 3;
 
 /// "host", "cuda", "ascend".
 std::string_view to_string(MemoryKind kind) noexcept;
+
+/// The two ends of a transfer.
+struct KindPair {
+    MemoryKind local = MemoryKind::kHost;
+    MemoryKind remote = MemoryKind::kHost;
+
+    bool operator==(const KindPair&) const = default;
+    constexpr bool host() const noexcept { return local == MemoryKind::kHost && remote == MemoryKind::kHost; }
+};
+
+/// A set of pairs.
+class KindPairs {
+public:
+    /// Host memory at both ends, and `more`.
+    constexpr KindPairs(std::initializer_list<KindPair> more = {}) noexcept : bits_(bit({})) {
+        for (const KindPair pair : more) add(pair);
+    }
+    constexpr void add(KindPair pair) noexcept { bits_ |= bit(pair); }
+    constexpr bool has(KindPair pair) const noexcept { return (bits_ & bit(pair)) != 0; }
+
+private:
+    static constexpr uint32_t bit(KindPair pair) noexcept {
+        return uint32_t{1} << (static_cast<size_t>(pair.local) * kMemoryKinds + static_cast<size_t>(pair.remote));
+    }
+    uint32_t bits_;
+};
 
 /// What lies at an address.
 struct MemoryInfo {

@@ -126,6 +126,7 @@ struct Capabilities {
     std::string_view name;  // "self", "shm", "tcp"
     Reach reach = Reach::kNetwork;
     int rank = 0;
+    KindPairs pairs = {};      // memory it can move; what it refuses all the same (kNotSupported) goes another way, too
     bool warms_up = false;     // a first transfer gains by Peer::warm_up()
     bool maps_memory = false;  // copies from and to memory of the peer that is mapped here
 };
