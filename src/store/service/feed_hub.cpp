@@ -8,6 +8,10 @@
 
 namespace mooncake::store {
 
+namespace {
+constexpr size_t kUpdateBytes = 256;  // of memory that an update takes while it waits, besides its contents
+}
+
 // ---- what is noted under the master's lock
 
 FeedHub::Follower* FeedHub::owner(const MasterState& state, SegmentNumber segment) {
@@ -71,7 +75,7 @@ void FeedHub::value_outdated(const MasterState& state, ObjectId id) {
     Lock lock(mutex_);
     if (followers_.empty()) return;
     const Object& object = state.objects()[id];
-    if (changed_.changed_keys() >= options_.changed_keys_max) changed_.all_changed();
+    if (changed_.changed_keys() >= options_.changed_keys_max || changed_.bytes() >= options_.update_bytes_max) changed_.all_changed();
     changed_.changed(state.tenants()[object.tenant].name, object.key());
     changes_.fetch_add(1, std::memory_order_release);
     noted();
@@ -101,6 +105,7 @@ void FeedHub::follow(const MasterState& state, ClientNumber client, std::unique_
     Item& first = follower->items.emplace_back();
     first.reset = first.sealed = true;
     first.writer.all_changed();  // whatever it remembers from an earlier feed: it may have missed words
+    follower->process = follower->responder->peer().incarnation;
     Lock lock(mutex_);
     follower->acknowledged = changes_.load(std::memory_order_relaxed);
     FollowerPtr& slot = followers_[follower->client];
@@ -114,12 +119,14 @@ void FeedHub::follow(const MasterState& state, ClientNumber client, std::unique_
         end(std::exchange(slot, nullptr), Error(Code::kStale, "the client follows anew"));
     }
     slot = std::move(follower);
+    await(*slot);
     by_segment_.clear();
     noted();
 }
 
 void FeedHub::end(FollowerPtr follower, Error why) {
     by_segment_.clear();
+    do_not_await(*follower);
     follower->items.clear();
     forget_unsent(*follower);
     ended_.push_back({std::move(follower), std::move(why)});
@@ -142,6 +149,9 @@ std::vector<ClientId> FeedHub::take_lost(const MasterState& state) {
     std::erase_if(lost_, [&](const auto& one) { return !state.clients().alive(state.clients().find(one.first)); });
     for (auto& [client, lost] : lost_)
         if (!std::exchange(lost.told, true)) clients.push_back(client);
+    if (asked_.size() > 2 * followers_.size() + 16) {  // many are of processes that are gone
+        std::erase_if(asked_, [now = Clock::now()](const auto& one) { return one.second <= now; });
+    }
     return clients;
 }
 
@@ -285,11 +295,12 @@ bool FeedHub::is_unsent(const Caused& caused) const {
 
 std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
     std::vector<Outgoing> outgoing;
-    const bool changed = !changed_.empty();
     const uint64_t change = changes_.load(std::memory_order_relaxed);
     const Time now = Clock::now();
+    std::shared_ptr<Changes> changes;
+    if (!changed_.empty()) changes = std::make_shared<Changes>(Changes{.writer = std::exchange(changed_, {}), .encoded = {}});
     for (const auto& [client, follower] : followers_) {
-        if (changed) open_item(*follower).add_changes_of(changed_);
+        const bool changed = add_changes(*follower, changes, now);
         if (follower->items.empty()) continue;
         Outgoing one{.follower = follower,
                      .items = std::exchange(follower->items, {}),
@@ -301,11 +312,70 @@ std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
             ++follower->sequence;
             if (item.report) follower->awaited.push_back({.sequence = follower->sequence, .change = 0, .sent = now});
         }
-        if (changed) follower->awaited.push_back({.sequence = follower->sequence, .change = change, .sent = now});
+        if (changed) {
+            const size_t bytes = kUpdateBytes + (changes ? changes->writer.bytes() : 0);
+            follower->unacknowledged_bytes += bytes;
+            follower->awaited.push_back({.sequence = follower->sequence, .change = change, .sent = now, .bytes = bytes});
+        }
         outgoing.push_back(std::move(one));
     }
-    changed_.clear();
     return outgoing;
+}
+
+bool FeedHub::add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) {
+    if (follower.missed && follower.awaited.empty()) {
+        follower.missed = false;
+        open_item(follower).all_changed();
+        return true;
+    }
+    if (!changes || follower.missed) return false;
+    if (!may_remember(follower, now)) {
+        pass_over(follower, now);
+        return false;
+    }
+    follower.missed = too_far_behind(follower, now);
+    if (follower.missed) return false;
+    if (follower.items.empty() || follower.items.back().sealed) {
+        Item& item = follower.items.emplace_back();
+        item.changes = changes;
+        item.sealed = true;
+    } else {
+        open_item(follower).add_changes_of(changes->writer);
+    }
+    return true;
+}
+
+void FeedHub::pass_over(Follower& follower, Time now) {
+    const uint64_t change = changes_.load(std::memory_order_relaxed);
+    if (follower.awaited.empty()) {
+        do_not_await(follower);
+        follower.acknowledged = change;
+        follower.lagging = false;
+        await(follower);
+    } else if (follower.awaited.back().change != 0) {
+        follower.awaited.back().change = change;
+    } else {  // a part of its report, which is counted by itself
+        follower.awaited.push_back({.sequence = follower.awaited.back().sequence, .change = change, .sent = now});
+    }
+}
+
+bool FeedHub::may_remember(const Follower& follower, Time now) const {
+    if (!follower.process) return true;
+    const auto asked = asked_.find(follower.process.value);
+    return asked != asked_.end() && asked->second > now;
+}
+
+bool FeedHub::too_far_behind(const Follower& follower, Time now) const {
+    if (follower.awaited.empty()) return false;
+    const bool late = now - follower.awaited.front().sent > options_.acknowledge_timeout;
+    return follower.unacknowledged_bytes > (late ? options_.lagging_bytes_max : options_.unacknowledged_bytes_max);
+}
+
+void FeedHub::asked(const MasterState& state, Incarnation process, Time now) {
+    if (!process) return;
+    Lock lock(mutex_);
+    Time& until = asked_[process.value];
+    until = std::max(until, now + state.options().lease_ttl);
 }
 
 bool FeedHub::send(Outgoing& outgoing) {
@@ -320,6 +390,11 @@ bool FeedHub::send(Outgoing& outgoing) {
             update.acknowledge = true;
             update.complete = item.complete;
             body = encode_feed_update(update);
+        } else if (item.changes) {
+            rpc::Bytes& encoded = item.changes->encoded;
+            if (encoded.empty()) encoded = item.changes->writer.encode({.sequence = sequence, .acknowledge = true});
+            body = encoded;
+            set_feed_sequence(body, sequence);
         } else {
             body = item.writer.encode({.sequence = sequence, .acknowledge = acknowledge, .reset = item.reset, .complete = item.complete});
         }
@@ -342,26 +417,41 @@ void FeedHub::acknowledge(const ClientId& client, uint64_t sequence) {
         if (found == followers_.end()) return;
         Follower& follower = *found->second;
         if (sequence > follower.sequence) return;  // nothing of ours
+        const uint64_t before = all_acknowledged();
+        do_not_await(follower);
         while (!follower.awaited.empty() && follower.awaited.front().sequence <= sequence) {
             const Awaited awaited = follower.awaited.front();
             follower.awaited.pop_front();
+            follower.unacknowledged_bytes -= awaited.bytes;
             if (awaited.change == 0) --follower.report_outstanding;
             else follower.acknowledged = awaited.change;
         }
         if (follower.awaited.empty() || Clock::now() - follower.awaited.front().sent < options_.acknowledge_timeout)
             follower.lagging = false;
-        settled = settle();
+        if (follower.missed && follower.awaited.empty()) noted();  // now it is told that all has changed
+        if (!follower.lagging) await(follower);
+        // Of very many followers, only the last one lets anybody go.
+        if (all_acknowledged() != before) settled = settle();
     }
     answer(std::move(settled));
+}
+
+void FeedHub::await(Follower& follower) {
+    if (std::exchange(follower.counted, true)) return;
+    ++acknowledged_[follower.acknowledged];
+}
+
+void FeedHub::do_not_await(Follower& follower) {
+    if (!std::exchange(follower.counted, false)) return;
+    const auto found = acknowledged_.find(follower.acknowledged);
+    if (--found->second == 0) acknowledged_.erase(found);
 }
 
 std::vector<FeedHub::Waiter> FeedHub::settle() {
     std::vector<Waiter> settled;
     if (waiters_.empty()) return settled;
     look_after_unsent();
-    uint64_t acknowledged = UINT64_MAX;
-    for (const auto& [client, follower] : followers_)
-        if (!follower->lagging) acknowledged = std::min(acknowledged, follower->acknowledged);
+    const uint64_t acknowledged = all_acknowledged();
     const auto waiting = std::stable_partition(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) MC_NO_THREAD_ANALYSIS {
         return waiter.caused.change > acknowledged || is_unsent(waiter.caused);
     });
@@ -419,7 +509,10 @@ Time FeedHub::expire(Time now) {
             if (waiter.deadline <= now) overdue = std::max(overdue, waiter.caused.change);
         if (overdue != 0)
             for (const auto& [client, follower] : followers_)
-                if (follower->acknowledged < overdue) follower->lagging = true;
+                if (follower->acknowledged < overdue) {
+                    follower->lagging = true;
+                    do_not_await(*follower);
+                }
         settled = settle();
         next = next_look(now);
     }

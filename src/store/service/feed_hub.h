@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,9 +26,11 @@ namespace mooncake::store {
 struct FeedHubOptions {
     Duration acknowledge_timeout = 50ms;
     size_t update_bytes_max = 1 << 20;  // about; more becomes several updates
-    size_t changed_keys_max = 4096;     // in one update; more become "all"
+    size_t changed_keys_max = 4096;     // in one update, and update_bytes_max; more become "all"
     size_t report_ranges = 512;         // of a first report, under one hold of the lock
     int report_window = 8;              // parts of a first report that are not acknowledged yet
+    size_t unacknowledged_bytes_max = 1 << 20;  // of changed keys; who does not acknowledge more is told "all" when it has caught up
+    size_t lagging_bytes_max = 64 << 10;        // the same for those who have not made it within acknowledge_timeout
     Duration unsent_timeout = 2s;       // words about its memory that a follower does not take for so long: it is cut off
     Duration unsent_interval = 5ms;     // how often such words are looked after
 };
@@ -35,6 +38,10 @@ struct FeedHubOptions {
 /// Tells every following client what it must know (docs/store.md, "The feed"), in order, and remembers who has acknowledged what. What
 /// happens is noted under the master's lock and sent by flush() without it; one thread sends for all. A client that reads too slowly is
 /// cut off. Thread-safe; its lock is taken inside the master's, never the other way round.
+///
+/// Of changed keys only those clients are told that may remember any: whose process has asked for a value within the time that the longest
+/// lease lasts. What waits for one client is bounded: if it does not acknowledge, it hears nothing more of changes until it has
+/// caught up, and then that all may have changed.
 ///
 /// Words about ranges must outlive the master once the operation that caused them is answered: the node reports from them. With the kernel they
 /// do; while a follower's connection takes no more they do not, and the answers wait. Where that takes too long the connection is broken off first,
@@ -59,6 +66,8 @@ public:
     std::vector<ClientId> take_lost(const MasterState& state);
     /// Ends the feeds of clients that are no members any more.
     void drop_strangers(const MasterState& state);
+    /// Somebody of that process is about to learn where values are, or that they are there, and may remember it.
+    void asked(const MasterState& state, Incarnation process, Time now);
     /// Tells the client the next part of what its segments hold, if wants_report().
     void report(const MasterState& state, const ClientId& client, Time now);
     /// What operations have caused so far.
@@ -100,16 +109,23 @@ public:
     size_t followers() const;
 
 private:
+    /// Changed keys, for everybody who is told of nothing else at that moment: made into a message once.
+    struct Changes {
+        FeedWriter writer;
+        rpc::Bytes encoded;  // by whoever sends; empty: not yet
+    };
     /// One update to be.
     struct Item {
         FeedWriter writer;
         std::optional<FeedUpdate> report;  // instead
+        std::shared_ptr<Changes> changes;  // instead
         bool reset = false, complete = false, sealed = false;
     };
     struct Awaited {
         uint64_t sequence = 0;
         uint64_t change = 0;  // 0: a part of the report
         Time sent{};
+        size_t bytes = 0;  // of changed keys
     };
     /// Words about ranges, of one flush, that the kernel has not taken yet.
     struct Unsent {
@@ -125,7 +141,11 @@ private:
         uint64_t sequence = 0;  // of the last update sent
         std::deque<Awaited> awaited;
         uint64_t acknowledged = 0;  // change
+        size_t unacknowledged_bytes = 0;
         bool lagging = false;
+        bool counted = false;  // in acknowledged_
+        bool missed = false;   // changes it was not told of, for being too far behind
+        Incarnation process;
         std::vector<SegmentNumber> unreported;  // the last one is being told
         RangeCursor cursor;
         bool reporting = false;
@@ -165,8 +185,22 @@ private:
     void noted_range(Follower& follower) MC_REQUIRES(mutex_);
     void end(FollowerPtr follower, Error why) MC_REQUIRES(mutex_);
     /// The follower has gone, or must go; its client may come again.
-    void lose(const Follower& follower) MC_REQUIRES(mutex_) { lost_[follower.client] = {.sequence = follower.sequence}; }
+    void lose(Follower& follower) MC_REQUIRES(mutex_) {
+        do_not_await(follower);
+        lost_[follower.client] = {.sequence = follower.sequence};
+    }
     std::vector<Outgoing> take_outgoing() MC_REQUIRES(mutex_);
+    /// Adds what the follower must be told of changes; false: nothing.
+    bool add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) MC_REQUIRES(mutex_);
+    /// Nothing of the changes concerns this one: it has acknowledged them as soon as it has acknowledged what it was told before.
+    void pass_over(Follower& follower, Time now) MC_REQUIRES(mutex_);
+    bool may_remember(const Follower& follower, Time now) const MC_REQUIRES(mutex_);
+    bool too_far_behind(const Follower& follower, Time now) const;
+    /// Whether its acknowledgements are waited for; once it is in followers_.
+    void await(Follower& follower) MC_REQUIRES(mutex_);
+    void do_not_await(Follower& follower) MC_REQUIRES(mutex_);
+    /// The change up to which all who are waited for have acknowledged.
+    uint64_t all_acknowledged() const MC_REQUIRES(mutex_) { return acknowledged_.empty() ? UINT64_MAX : acknowledged_.begin()->first; }
     void plan(Follower& follower, const RangePlanned& word) MC_REQUIRES(mutex_);
     static bool send(Outgoing& outgoing);
     void note_unsent(const Outgoing& outgoing, Time now) MC_REQUIRES(mutex_);
@@ -189,6 +223,8 @@ private:
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
     FeedWriter changed_ MC_GUARDED_BY(mutex_);  // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);
+    std::map<uint64_t, size_t> acknowledged_ MC_GUARDED_BY(mutex_);      // changes, and how many followers have come that far
+    std::unordered_map<uint64_t, Time> asked_ MC_GUARDED_BY(mutex_);     // processes: until when they may remember something
     std::atomic<size_t> unsent_followers_{0};  // those that have something unsent; written under mutex_
     std::atomic<uint64_t> changes_{0};   // written under mutex_
     std::atomic<uint64_t> observed_{0};  // things to send, ever; written under mutex_

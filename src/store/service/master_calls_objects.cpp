@@ -76,10 +76,14 @@ void MasterCalls::attach_objects(rpc::Server& server) {
 
 void MasterCalls::exist(const ReceivedKeys& received, Answer answer) {
     ExistReply reply;
+    const Incarnation process = answer->peer().incarnation;
     in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         KeysRequest request = received.request;
         request.keys = keys;
-        append(reply, run([&](Transaction& transaction, Time now) { return store::exist(transaction, request, now); }));
+        append(reply, run([&](Transaction& transaction, Time now) {
+                   parts_.hub.asked(transaction.state(), process, now);
+                   return store::exist(transaction, request, now);
+               }));
     });
     answer->reply(encode_exist_reply(reply));
     parts_.metrics.exist(reply);
@@ -87,10 +91,14 @@ void MasterCalls::exist(const ReceivedKeys& received, Answer answer) {
 
 void MasterCalls::get_replicas(const ReceivedKeys& received, Answer answer) {
     GetReply reply;
+    const Incarnation process = answer->peer().incarnation;
     in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         KeysRequest request = received.request;
         request.keys = keys;
-        append(reply, run([&](Transaction& transaction, Time now) { return store::get_replicas(transaction, request, now); }));
+        append(reply, run([&](Transaction& transaction, Time now) {
+                   parts_.hub.asked(transaction.state(), process, now);
+                   return store::get_replicas(transaction, request, now);
+               }));
     });
     reply.epoch = epoch_;
     answer->reply(encode_get_reply(reply));

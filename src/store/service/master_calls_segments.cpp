@@ -164,6 +164,7 @@ void MasterCalls::acknowledge(const Acknowledgement& acknowledgement, Answer ans
     answer->reply({});
     parts_.hub.acknowledge(acknowledgement.client, acknowledgement.sequence);
     report(acknowledgement.client);
+    parts_.hub.flush();  // who has caught up may have missed something
 }
 
 void MasterCalls::report(const ClientId& client) {

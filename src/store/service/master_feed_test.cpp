@@ -118,38 +118,74 @@ TEST_F(MasterFeed, AReaderThatNeverAcknowledgesOnlyDelaysForAMoment) {
     EXPECT_EQ(server_->followers(), 1u);
 }
 
-TEST_F(MasterFeed, AReaderThatStopsReadingDelaysNobodyAndIsCutOff) {
+/// A follower that reads its first update and then no more, until it is woken.
+class Stuck {
+public:
+    Stuck(const std::string& address, const ClientId& client) {
+        rpc_->call_stream(
+            address, rpc::Method::kStoreFollow, encode_client_request(client),
+            [woken = wake_.get_future().share()](std::span<const std::byte>) { woken.wait(); },
+            [this](Result<rpc::Bytes> end) { end_.set_value(std::move(end)); });
+    }
+    ~Stuck() {
+        if (!awake_) wake();
+        rpc_->stop();
+    }
+    void wake() {
+        awake_ = true;
+        wake_.set_value();
+    }
+    Error end() { return end_.get_future().get().error(); }
+
+private:
+    bool awake_ = false;
+    std::promise<void> wake_;
+    std::promise<Result<rpc::Bytes>> end_;
+    const std::unique_ptr<rpc::Client> rpc_ = rpc::Client::create({});
+};
+
+/// Long keys, read and removed by force: each is announced to everybody.
+void announce_much(Caller& caller, int round) {
+    const std::string filler(60'000, 'x');
+    std::vector<std::string> keys;
+    for (int i = 0; i < 16; ++i) keys.push_back(format_text("{} {} {}", round, i, filler));
+    caller.put(kNode, keys);
+    caller.get(keys);
+    caller.remove(keys, true);
+}
+
+TEST_F(MasterFeed, AReaderThatStopsReadingDelaysNobodyAndHasLittleWaitingForIt) {
     auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2, .feed_bytes_max = 8 << 20}).value();
     small->start();
     Caller caller(format_text("127.0.0.1:{}", small->port()));
     caller.join(kNode, 1);
     caller.join(kReader, 0);
-    // A follower that reads its first update and then no more.
-    std::promise<void> wake;
-    std::promise<Result<rpc::Bytes>> stuck_end;
-    const auto stuck = rpc::Client::create({});
-    stuck->call_stream(
-        caller.address(), rpc::Method::kStoreFollow, encode_client_request(kReader),
-        [woken = wake.get_future().share()](std::span<const std::byte>) { woken.wait(); },
-        [&](Result<rpc::Bytes> end) { stuck_end.set_value(std::move(end)); });
+    Stuck stuck(caller.address(), kReader);
+    ASSERT_TRUE(eventually([&] { return small->followers() == 1; }));
+    for (int round = 0; round < 20; ++round) announce_much(caller, round);
+    EXPECT_EQ(small->followers(), 1u) << "with more than 8 MiB it would have been cut off";
+}
+
+TEST_F(MasterFeed, ANodeThatStopsReadingIsCutOff) {
+    auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2, .feed_bytes_max = 8 << 20}).value();
+    small->start();
+    Caller caller(format_text("127.0.0.1:{}", small->port()));
+    caller.join(kNode, 1);
+    caller.join(kReader, 2);
+    Stuck stuck(caller.address(), kReader);
     ASSERT_TRUE(eventually([&] { return small->followers() == 1; }));
     Following node(caller.address(), kNode);
     ASSERT_TRUE(node.wait_complete());
-    // Long keys, read and removed by force: each is announced to everybody.
-    const std::string filler(60'000, 'x');
-    for (int round = 0; round < 200 && small->followers() == 2; ++round) {
-        std::vector<std::string> keys;
-        for (int i = 0; i < 16; ++i) keys.push_back(format_text("{} {} {}", round, i, filler));
-        caller.put(kNode, keys);
-        caller.get(keys);
-        caller.remove(keys, true);
-    }
-    EXPECT_EQ(small->followers(), 1u) << "the stuck one was cut off";
+    for (int round = 0; round < 200 && small->followers() == 2; ++round) announce_much(caller, round);
+    EXPECT_EQ(small->followers(), 1u) << "what it must hear of its memory cannot be left out";
     node.take();
-    caller.put(kNode, {"after"});
-    EXPECT_TRUE(eventually([&] { return values_of(node.updates()).size() == 1; }));
-    wake.set_value();
-    const Error end = stuck_end.get_future().get().error();
+    int puts = 0;
+    EXPECT_TRUE(eventually([&] {
+        caller.put(kNode, {format_text("after {}", puts++)});
+        return !values_of(node.updates()).empty();
+    }));
+    stuck.wake();
+    const Error end = stuck.end();
     EXPECT_EQ(end.code(), Code::kUnavailable);
     EXPECT_FALSE(rpc::peer_closed(end)) << "it must not take what it has got for everything: " << end.to_string();
 }

@@ -32,6 +32,9 @@ bool eventually(Predicate&& predicate) {
 /// What a responder in the hands of the test was told. Thread-safe.
 class Told {
 public:
+    /// As heard by this process.
+    explicit Told(Incarnation process = {}) : process_(process) {}
+
     std::vector<FeedUpdate> updates() {
         Lock lock(mutex_);
         return updates_;
@@ -68,7 +71,7 @@ public:
 private:
     class Fake final : public rpc::Responder {
     public:
-        explicit Fake(Told& told) : told_(told) {}
+        explicit Fake(Told& told) : told_(told), peer_{.incarnation = told.process_} {}
         void reply(rpc::Bytes body) override {
             Lock lock(told_.mutex_);
             told_.reply_ = std::move(body);
@@ -102,6 +105,7 @@ private:
         rpc::PeerInfo peer_;
     };
 
+    const Incarnation process_;
     Mutex mutex_;
     std::vector<FeedUpdate> updates_ MC_GUARDED_BY(mutex_);
     std::optional<rpc::Bytes> reply_ MC_GUARDED_BY(mutex_);
