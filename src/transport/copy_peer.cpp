@@ -102,6 +102,13 @@ void CopyPeer::Batch::finish_part(const CopyChunk& chunk, CopyFailures& failures
         Lock lock(peer_.mutex_);
         Cut& found = cut_of(slice);
         if (!failures.empty() && !found.error) found.error = std::move(failures.front().second);
+        if (found.error && !found.all_begun) {
+            // The rest of it is not worth beginning, and may be millions of parts.
+            found.all_begun = true;
+            offset_ = 0;
+            ++next_;
+            skip_given_up();
+        }
         if (--found.parts > 0 || !found.all_begun) return;
         cut = std::move(found);
         std::erase_if(cuts_, [&](const Cut& other) { return other.slice == &slice; });
