@@ -24,4 +24,10 @@ bool contain(std::string_view operation, Work&& work) {
     }
 }
 
+/// The same as a task for a thread, which must not throw.
+template <typename Work>
+auto contained_task(const char* operation, Work work) {
+    return [operation, work = std::move(work)] { contain(operation, work); };
+}
+
 }  // namespace mooncake::store

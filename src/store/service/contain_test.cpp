@@ -88,9 +88,9 @@ TEST(Contain, AJobThatThrowsDoesNotKeepTheOthersFromRunning) {
 
 TEST(Contain, ALongCallThatThrowsDoesNotKeepTheNextFromRunning) {
     std::atomic<bool> ran = false;
-    Worker worker("mc-test", 2);
-    EXPECT_TRUE(worker.post([](const std::stop_token&) { throw std::runtime_error("no"); }));
-    EXPECT_TRUE(eventually([&] { return worker.post([&](const std::stop_token&) { ran = true; }); }));
+    ThreadPool worker({.name = "mc-test", .tasks_max = 2});
+    EXPECT_TRUE(worker.post(contained_task("a long call", [] { throw std::runtime_error("no"); })));
+    EXPECT_TRUE(worker.post(contained_task("a long call", [&] { ran = true; })));
     EXPECT_TRUE(eventually([&] { return ran.load(); }));
     worker.stop();
 }

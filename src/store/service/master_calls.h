@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/gate.h"
+#include "base/thread_pool.h"
 #include "rpc/rpc.h"
 #include "store/protocol/messages.h"
 #include "store/service/contain.h"
@@ -16,7 +17,6 @@
 #include "store/service/locked_master.h"
 #include "store/service/master_metrics.h"
 #include "store/service/started_requests.h"
-#include "store/service/worker.h"
 
 namespace mooncake::store {
 
@@ -37,7 +37,7 @@ public:
         FeedHub& hub;
         JobRunner& jobs;
         MasterMetrics& metrics;
-        Worker& worker;
+        ThreadPool& worker;
     };
     /// `epoch` names this life of the master.
     MasterCalls(Parts parts, uint64_t epoch) : parts_(parts), epoch_(epoch) {}

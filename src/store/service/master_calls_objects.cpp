@@ -194,21 +194,23 @@ void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer
     }
     // A std::function must be copyable, an answer is not.
     const auto shared = std::make_shared<Answer>(std::move(answer));
-    const bool posted = parts_.worker.post(
-        [this, pattern, counted, shared, tenant = std::string(received.tenant), force = received.force](const std::stop_token&) {
-            const auto matches = [&](std::string_view key) {
-                return re2::RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *pattern);
-            };
-            const std::function<bool(std::string_view)> filter = pattern ? std::function<bool(std::string_view)>(matches) : nullptr;
-            const FeedHub::Position before = parts_.hub.position();
-            const auto count = static_cast<int64_t>(remove_in_parts(parts_.master, tenant, filter, force));
-            parts_.jobs.touch();
-            parts_.metrics.call(counted, true);
-            FeedHub::Caused caused;
-            caused.add(before, parts_.hub.position());  // by others as well, which does no harm
-            answer_when_told(caused, std::move(*shared), encode_remove_matching_reply(count));
-        });
-    if (!posted) (*shared)->fail(Error(Code::kBusy, "too many removals by pattern at once"));
+    auto remove = [this, pattern, counted, shared, tenant = std::string(received.tenant), force = received.force] {
+        const auto matches = [&](std::string_view key) {
+            return re2::RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *pattern);
+        };
+        const std::function<bool(std::string_view)> filter = pattern ? std::function<bool(std::string_view)>(matches) : nullptr;
+        const FeedHub::Position before = parts_.hub.position();
+        const auto count = static_cast<int64_t>(remove_in_parts(parts_.master, tenant, filter, force));
+        parts_.jobs.touch();
+        parts_.metrics.call(counted, true);
+        FeedHub::Caused caused;
+        caused.add(before, parts_.hub.position());  // by others as well, which does no harm
+        answer_when_told(caused, std::move(*shared), encode_remove_matching_reply(count));
+    };
+    const auto posted = parts_.worker.post(contained_task("remove_matching", std::move(remove)));
+    if (posted) return;
+    if (posted.error().code() != Code::kNoSpace) return (*shared)->fail(posted.error());
+    (*shared)->fail(Error(Code::kBusy, "too many removals by pattern at once"));
 }
 
 }  // namespace mooncake::store

@@ -13,7 +13,6 @@
 #include "rpc/rpc.h"
 #include "store/service/job_runner.h"
 #include "store/service/master_calls.h"
-#include "store/service/worker.h"
 
 namespace mooncake::store {
 
@@ -64,6 +63,7 @@ public:
         calls_.attach(*server_);
     }
     ~MasterServerImpl() override { stop(); }
+    Result<> prepare() { return worker_.start(); }
 
     void start() override {
         jobs_.start();
@@ -102,7 +102,7 @@ private:
     FeedHub hub_;
     LockedMaster master_;
     JobRunner jobs_;
-    Worker worker_{"mc-master-long", kLongCallsMax};
+    ThreadPool worker_{{.name = "mc-master-long", .threads_max = 1, .tasks_max = kLongCallsMax}};
     MasterCalls calls_;
     std::unique_ptr<rpc::Server> server_;  // the first to go: its handlers use all of the above
 };
@@ -120,7 +120,9 @@ Result<std::unique_ptr<MasterServer>> MasterServer::create(const MasterServerOpt
                                              .stream_bytes_max = options.feed_bytes_max,
                                              .connections_max = kConnectionsMax,
                                              .hello = {.incarnation = epoch, .software = format_text("mooncake master {}", version())}}));
-    return std::make_unique<MasterServerImpl>(options, epoch.value, std::move(server));
+    auto master = std::make_unique<MasterServerImpl>(options, epoch.value, std::move(server));
+    MC_RETURN_IF_ERROR(master->prepare());
+    return master;
 }
 
 }  // namespace mooncake::store
