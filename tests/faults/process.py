@@ -43,6 +43,10 @@ class Process:
             answer = json.loads(line)
             target = self.waiting.pop(answer["id"], None)
             (target.queue if target else self.events).put(answer)
+        # Whoever waits hears that it died, instead of taking it for a hang.
+        ended = {"exception": f"worker {self.popen.pid} ended with {self.popen.wait()}"}
+        for queue_ in [self.events, *(answer.queue for answer in list(self.waiting.values()))]:
+            queue_.put(ended)
 
     def start(self, do, **arguments):
         """Sends a command; the result is an Answer."""
@@ -56,8 +60,8 @@ class Process:
         return self.start(do, **arguments).get()
 
     def wait_event(self, name):
-        while self.events.get(timeout=PATIENCE).get("event") != name:
-            pass
+        while (event := self.events.get(timeout=PATIENCE)).get("event") != name:
+            assert "exception" not in event, event
 
     def engine(self, size, value=0, managed=False, **init):
         """init + buffer: returns (segment name, address)."""

@@ -97,6 +97,8 @@ public:
     virtual const std::vector<std::byte>& name() const noexcept = 0;
     /// True: posted, a Finished will follow. False: "again" (no room, connecting, or the peer is gone: the caller finds out).
     virtual Result<bool> post(const Operation& operation) = 0;
+    /// Nothing is posted here any more; what is under way may still end. Before anything is posted on another endpoint of the domain.
+    virtual void retire() {}
 };
 
 class Domain {

@@ -98,16 +98,26 @@ private:
     Handle<abi::Memory> region_;
 };
 
+/// The names of whom a domain may be connected to.
+using Peers = std::map<AddressHandle, std::vector<std::byte>>;
+
 class LibraryEndpoint final : public Endpoint {
 public:
-    /// The queue outlives it.
-    LibraryEndpoint(const Symbols& symbols, Handle<abi::EndpointObject> endpoint, abi::Queue* queue, uint64_t write_flags)
-        : symbols_(symbols), endpoint_(std::move(endpoint)), queue_(queue), write_flags_(write_flags) {}
+    /// The queue and the peers outlive it.
+    LibraryEndpoint(const Symbols& symbols, Handle<abi::EndpointObject> endpoint, abi::Queue* queue, const Peers& peers,
+                    uint64_t write_flags)
+        : symbols_(symbols), endpoint_(std::move(endpoint)), queue_(queue), peers_(peers), write_flags_(write_flags) {}
     ~LibraryEndpoint() override {
-        const size_t broken = break_connections_to(name_);
+        const size_t broken = break_connections_to(name_) + break_connections(made_);
         if (broken == 0) return;
         // A reading of nothing: only lets the provider see that they are gone.
         for (size_t left = broken + kCloseRounds; left > 0; --left) (void)queue_->calls->read(queue_, nullptr, 0);
+    }
+
+    void retire() override {
+        std::vector<std::vector<std::byte>> names;
+        for (const auto& [address, name] : peers_) names.push_back(name);
+        made_ = connections_from(name_, names);
     }
 
     Result<> read_name() {
@@ -146,8 +156,10 @@ private:
     const Symbols& symbols_;
     const Handle<abi::EndpointObject> endpoint_;
     abi::Queue* const queue_;
+    const Peers& peers_;
     const uint64_t write_flags_;
     std::vector<std::byte> name_;
+    std::vector<MadeConnection> made_;  // once retired
 };
 
 class LibraryDomain final : public Domain {
@@ -158,7 +170,10 @@ public:
 
     Result<std::unique_ptr<Endpoint>> open_endpoint() override;
     Result<AddressHandle> insert_address(std::span<const std::byte> name) override;
-    void remove_address(AddressHandle address) override { addresses_->calls->remove(addresses_.get(), &address, 1, 0); }
+    void remove_address(AddressHandle address) override {
+        addresses_->calls->remove(addresses_.get(), &address, 1, 0);
+        peers_.erase(address);
+    }
     Result<std::unique_ptr<MemoryKey>> register_memory(const KeyRequest& request) override;
     size_t poll(std::span<Finished> into) override;
     int wait_fd() const noexcept override { return wait_fd_; }
@@ -184,6 +199,7 @@ private:
     Handle<abi::Queue> queue_;
     int wait_fd_ = -1;
     uint32_t completions_max_ = 0;
+    Peers peers_;
     size_t name_bytes_ = 0;         // of our endpoints, and so of everybody's
     std::optional<Finished> kept_;  // taken from the queue while its descriptor was put right
 };
@@ -260,7 +276,7 @@ Result<std::unique_ptr<Endpoint>> LibraryDomain::open_endpoint() {
     if (const int result = enable(made->object); result != 0) return failed(symbols_, "cannot enable an endpoint", result);
     tell_emulation(*made);
     const uint64_t write_flags = abi::kCompletion | (offer_.delivery_complete ? abi::kDeliveryComplete : 0);
-    auto opened = std::make_unique<LibraryEndpoint>(symbols_, std::move(endpoint), queue_.get(), write_flags);
+    auto opened = std::make_unique<LibraryEndpoint>(symbols_, std::move(endpoint), queue_.get(), peers_, write_flags);
     MC_RETURN_IF_ERROR(opened->read_name());
     name_bytes_ = opened->name().size();
     return opened;
@@ -275,7 +291,10 @@ Result<AddressHandle> LibraryDomain::insert_address(std::span<const std::byte> n
     std::copy(name.begin(), name.end(), copy.begin());
     uint64_t address = abi::kNoAddress;
     const int inserted = addresses_->calls->insert(addresses_.get(), copy.data(), 1, &address, 0, nullptr);
-    if (inserted == 1) return address;
+    if (inserted == 1) {
+        peers_[address].assign(name.begin(), name.end());
+        return address;
+    }
     return failed(symbols_, "cannot insert an address", inserted < 0 ? inserted : -ENOMEM);
 }
 

@@ -163,6 +163,47 @@ TEST_P(LibraryMoves, AHalfMadeConnectionGoesWithItsEndpoint) {
     EXPECT_EQ(move(Direction::kWrite, left, right, *peer, 7, 1).error, 0);
 }
 
+TEST_P(LibraryMoves, AReadThatIsJustComingInEndsOnceWhenItsEndpointIsClosed) {
+    const auto peer = left.domain->insert_address(right.endpoint->name());
+    ASSERT_TRUE(peer) << peer.error().to_string();
+    // More than fits into what is between them while the target does nothing.
+    std::vector<std::byte> source(64 << 20, std::byte{0x5a}), into(source.size());
+    const auto source_key = right.domain->register_memory({.address = source.data(), .length = source.size(), .key = 0xfeed'0000'0002});
+    const auto into_key = left.domain->register_memory({.address = into.data(), .length = into.size(), .key = 0xfeed'0000'0002});
+    ASSERT_TRUE(source_key && into_key);
+    OperationContext context;
+    const Operation operation{.direction = Direction::kRead,
+                              .local = into.data(),
+                              .length = into.size(),
+                              .local_descriptor = offer.local_keys ? (*into_key)->descriptor() : nullptr,
+                              .peer = *peer,
+                              .remote = offer.virtual_addresses ? reinterpret_cast<uint64_t>(source.data()) : 0,
+                              .key = (*source_key)->key(),
+                              .context = &context};
+    Finished finished[4];
+    size_t ended = 0;
+    const Deadline patience = Deadline::after(30s);
+    for (bool posted = false; !patience.passed() && ended == 0 && into[0] != std::byte{0x5a};) {
+        if (!posted) posted = left.endpoint->post(operation).value();
+        right.domain->poll(finished);
+        ended += left.domain->poll(finished);
+    }
+    if (ended > 0) GTEST_SKIP() << "the provider copies all of it at once";
+    ASSERT_EQ(into[0], std::byte{0x5a});
+
+    left.endpoint->retire();
+    auto fresh = left.domain->open_endpoint();
+    ASSERT_TRUE(fresh) << fresh.error().to_string();
+    left.endpoint = std::move(*fresh);
+    for (int round = 0; round < 10; ++round) {
+        const size_t count = left.domain->poll(finished);
+        for (size_t i = 0; i < count; ++i) ended += finished[i].context == &context ? 1 : 0;
+    }
+    EXPECT_LE(ended, 1u) << "its record is free twice, so that two operations will share it";
+    for (const Direction direction : {Direction::kWrite, Direction::kRead, Direction::kWrite})
+        EXPECT_EQ(move(direction, left, right, *peer, 0, 4096).error, 0);
+}
+
 TEST_P(LibraryMoves, NamesOfAnotherLengthAreRefused) {
     std::vector<std::byte> name = right.endpoint->name();
     EXPECT_FALSE(left.domain->insert_address({}));

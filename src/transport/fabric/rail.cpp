@@ -313,6 +313,7 @@ void Rail::recycle(Duration drain) {
         hopeless |= flight->hopeless;
     if (!hopeless) return;
     if (settings_.metrics != nullptr) settings_.metrics->recycles->add();
+    current_.endpoint->retire();
     auto fresh = domain_->open_endpoint();
     if (!fresh) MC_LOG_ERROR("{} has no further endpoint: {}", offer_.nic, fresh.error().to_string());
     Initiating& old = retiring_.emplace_back();
