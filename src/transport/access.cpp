@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/access.h"
 
+#include <bit>
+
 namespace mooncake {
 
 void AccessTable::allow(const Permission& permission) {
@@ -31,46 +33,59 @@ bool AccessTable::close(Deadline deadline) {
     return quiescence_.quiesce(deadline);
 }
 
-bool AccessTable::covers_locked(AddressRange range, Access access) const {
-    if (range.length == 0 || range.address + range.length < range.address) return false;
+namespace {
+
+constexpr uint32_t bit_of(MemoryKind kind) noexcept { return uint32_t{1} << static_cast<uint32_t>(kind); }
+constexpr uint32_t kOnlyHost = bit_of(MemoryKind::kHost);
+
+}  // namespace
+
+uint32_t AccessTable::kinds_of(AddressRange range, Access access) const {
+    if (range.length == 0 || range.address + range.length < range.address) return 0;
     const uint64_t end = range.address + range.length;
     uint64_t covered_to = range.address;
+    uint32_t kinds = 0;
     auto next = allowed_.upper_bound(range.address);
-    if (next == allowed_.begin()) return false;
+    if (next == allowed_.begin()) return 0;
     for (auto found = std::prev(next); found != allowed_.end() && found->first <= covered_to; ++found) {
         const uint64_t found_end = found->first + found->second.range.length;
-        if (found_end <= covered_to || access > found->second.most || found->second.kind != MemoryKind::kHost) return false;
-        if (found_end >= end) return true;
+        if (found_end <= covered_to || access > found->second.most) return 0;
+        kinds |= bit_of(found->second.kind);
+        if (found_end >= end) return kinds;
         covered_to = found_end;
     }
-    return false;
+    return 0;
 }
 
 bool AccessTable::covers(AddressRange range, Access access) const {
     ReadLock lock(mutex_);
-    return covers_locked(range, access);
+    return kinds_of(range, access) == kOnlyHost;
+}
+
+std::optional<MemoryKind> AccessTable::kind_of(AddressRange range, Access access) const {
+    ReadLock lock(mutex_);
+    const uint32_t kinds = kinds_of(range, access);
+    if (!std::has_single_bit(kinds)) return std::nullopt;
+    return static_cast<MemoryKind>(std::countr_zero(kinds));
 }
 
 size_t AccessTable::first_not_covered(std::span<const AddressRange> ranges, Access access) const {
     ReadLock lock(mutex_);
     for (size_t i = 0; i < ranges.size(); ++i)
-        if (!covers_locked(ranges[i], access)) return i;
+        if (kinds_of(ranges[i], access) != kOnlyHost) return i;
     return ranges.size();
 }
 
-Code AccessTable::refusal_code(AddressRange range) const {
+Code AccessTable::refusal_code(AddressRange range, Access access) const {
     ReadLock lock(mutex_);
-    const auto next = allowed_.upper_bound(range.address);
-    if (next == allowed_.begin()) return Code::kNotRegistered;
-    const Permission& found = std::prev(next)->second;
-    const bool device = range.address - found.range.address < found.range.length && found.kind != MemoryKind::kHost;
-    return device ? Code::kNotSupported : Code::kNotRegistered;
+    return kinds_of(range, access) != 0 ? Code::kNotSupported : Code::kNotRegistered;
 }
 
 std::string AccessTable::refusal(AddressRange range, Access access) const {
-    if (refusal_code(range) == Code::kNotSupported)
+    ReadLock lock(mutex_);
+    if (kinds_of(range, access) != 0)
         return format_text("{} bytes at {:#x} are memory of a device, which this transport does not reach", range.length, range.address);
-    const bool readable = access == Access::kWrite && covers(range, Access::kRead);
+    const bool readable = access == Access::kWrite && kinds_of(range, Access::kRead) != 0;
     return format_text("{} bytes at {:#x} are {} here", range.length, range.address,
                        readable ? "registered for reading only" : "not registered");
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -57,16 +58,19 @@ public:
     /// True when ranges of host memory that allow this cover every byte; a range may span neighbours. A range of no bytes is never
     /// covered.
     bool covers(AddressRange range, Access access) const;
+    /// As covers(), for whoever moves memory of any kind: what kind it is. Nothing where not all of it is allowed, or of one kind.
+    std::optional<MemoryKind> kind_of(AddressRange range, Access access) const;
     /// The first of the ranges that is not covered, or `ranges.size()`.
     size_t first_not_covered(std::span<const AddressRange> ranges, Access access) const;
-    /// Why a range that is not covered is refused, for the peer. kNotSupported: memory of a device begins there; else kNotRegistered.
+    /// Why a range is refused, for the peer. kNotSupported: this is allowed, but some of it is memory of a device; else kNotRegistered.
     std::string refusal(AddressRange range, Access access) const;
-    Code refusal_code(AddressRange range) const;
+    Code refusal_code(AddressRange range, Access access) const;
     /// Moves whenever something is revoked.
     uint64_t version() const noexcept { return version_.load(std::memory_order_seq_cst); }
 
 private:
-    bool covers_locked(AddressRange range, Access access) const MC_THREAD_ATTRIBUTE(requires_shared_capability(mutex_));
+    /// The kinds of memory that cover a range, one bit each; 0: not all of it is allowed.
+    uint32_t kinds_of(AddressRange range, Access access) const MC_THREAD_ATTRIBUTE(requires_shared_capability(mutex_));
 
     mutable SharedMutex mutex_;
     std::map<uint64_t, Permission> allowed_ MC_GUARDED_BY(mutex_);  // by start address

@@ -150,6 +150,34 @@ TEST(AccessTable, MemoryForReadingOnlyIsNotCoveredForWriting) {
     EXPECT_NE(table.refusal({.address = 1, .length = 1}, Access::kWrite).find("not registered"), std::string::npos);
 }
 
+TEST(AccessTable, KnowsTheKindOfARangeAndCoversHostMemoryOnly) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    table.allow({.range = {.address = 1100, .length = 100}, .kind = MemoryKind::kCuda});
+    table.allow({.range = {.address = 1200, .length = 100}, .most = Access::kRead, .kind = MemoryKind::kCuda});
+    EXPECT_EQ(table.kind_of({.address = 1010, .length = 90}, Access::kWrite), MemoryKind::kHost);
+    EXPECT_EQ(table.kind_of({.address = 1100, .length = 100}, Access::kWrite), MemoryKind::kCuda);
+    EXPECT_EQ(table.kind_of({.address = 1150, .length = 100}, Access::kRead), MemoryKind::kCuda) << "spans two";
+    EXPECT_EQ(table.kind_of({.address = 1150, .length = 100}, Access::kWrite), std::nullopt) << "one is for reading only";
+    EXPECT_EQ(table.kind_of({.address = 1050, .length = 100}, Access::kRead), std::nullopt) << "of two kinds";
+    EXPECT_EQ(table.kind_of({.address = 1250, .length = 100}, Access::kRead), std::nullopt) << "beyond the end";
+    EXPECT_TRUE(table.covers({.address = 1000, .length = 100}, Access::kWrite));
+    EXPECT_FALSE(table.covers({.address = 1100, .length = 100}, Access::kRead));
+    EXPECT_FALSE(table.covers({.address = 1050, .length = 100}, Access::kRead));
+}
+
+TEST(AccessTable, SaysThatMemoryOfADeviceIsNotSupportedWhereItIsAllowed) {
+    AccessTable table;
+    table.allow({.address = 1000, .length = 100});
+    table.allow({.range = {.address = 1100, .length = 100}, .most = Access::kRead, .kind = MemoryKind::kCuda});
+    EXPECT_EQ(table.refusal_code({.address = 1100, .length = 10}, Access::kRead), Code::kNotSupported);
+    EXPECT_EQ(table.refusal_code({.address = 1090, .length = 20}, Access::kRead), Code::kNotSupported) << "of two kinds";
+    EXPECT_EQ(table.refusal_code({.address = 1100, .length = 10}, Access::kWrite), Code::kNotRegistered) << "for reading only";
+    EXPECT_EQ(table.refusal_code({.address = 1190, .length = 20}, Access::kRead), Code::kNotRegistered) << "beyond the end";
+    EXPECT_NE(table.refusal({.address = 1100, .length = 10}, Access::kRead).find("of a device"), std::string::npos);
+    EXPECT_NE(table.refusal({.address = 1100, .length = 10}, Access::kWrite).find("for reading only"), std::string::npos);
+}
+
 TEST(AccessTable, CloseForbidsEverythingForGoodAndWaitsForSections) {
     AccessTable table;
     table.allow({.address = 1000, .length = 100});

@@ -29,11 +29,8 @@ struct CopyChunk {
 /// The slices of a chunk that failed, by their place in it.
 using CopyFailures = std::vector<std::pair<size_t, Error>>;
 
-/// False for memory that is known to be a device's: nobody here copies it.
-inline bool of_host(const Slice& slice) noexcept { return slice.region == nullptr || slice.region->kind == MemoryKind::kHost; }
-inline Error device_memory(const Slice& slice) {
-    return error(Code::kNotSupported, "local memory at {} is a device's, which this transport does not copy", static_cast<void*>(slice.local));
-}
+/// What is known of local memory: that which nobody registered is taken for the host's, and only the kernel touches it.
+inline MemoryKind local_kind(const Slice& slice) noexcept { return slice.region != nullptr ? slice.region->kind : MemoryKind::kHost; }
 
 /// Whether the local side may be touched directly. Everything else is left to the kernel, which reports a bad address.
 inline bool may_touch_local(Direction direction, const Slice& slice) noexcept {

@@ -80,7 +80,31 @@ Result<std::optional<MemoryInfo>> FakeDevice::describe(const void* address, uint
                       .writable = true};
 }
 
+void FakeDevice::hold() {
+    Lock lock(hold_mutex_);
+    hold_ = true;
+}
+
+void FakeDevice::resume() {
+    Lock lock(hold_mutex_);
+    hold_ = false;
+    resumed_.notify_all();
+}
+
+unsigned FakeDevice::held() const {
+    Lock lock(hold_mutex_);
+    return held_;
+}
+
+void FakeDevice::wait_while_held() {
+    Lock lock(hold_mutex_);
+    ++held_;
+    while (hold_) resumed_.wait(hold_mutex_);
+    --held_;
+}
+
 Result<> FakeDevice::copy(std::span<const CopyPart> parts) {
+    wait_while_held();
     if (broken_.load(std::memory_order_relaxed)) return fail(Code::kUnavailable, "the device is broken");
     copies_.fetch_add(1, std::memory_order_relaxed);
     Lock lock(mutex_);

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/thread_annotations.h"
 #include "base/unique_fd.h"
@@ -33,6 +35,11 @@ public:
     uint64_t copies() const noexcept { return copies_.load(std::memory_order_relaxed); }
     /// From now on copy() fails.
     void break_down() noexcept { broken_.store(true, std::memory_order_relaxed); }
+    /// From now on whoever calls copy() stays in there and touches nothing, until resume().
+    void hold();
+    void resume();
+    /// Who stays in there now.
+    unsigned held() const;
 
     MemoryKind kind() const noexcept override { return kind_; }
     Result<std::optional<MemoryInfo>> describe(const void* address, uint64_t length) override;
@@ -48,7 +55,13 @@ private:
     /// Where the CPU finds the bytes of a device address; the address itself if it is not ours.
     std::byte* alias_of(const std::byte* address, uint64_t length) MC_REQUIRES(mutex_);
 
+    void wait_while_held();
+
     const MemoryKind kind_;
+    mutable Mutex hold_mutex_;
+    std::condition_variable_any resumed_;
+    bool hold_ MC_GUARDED_BY(hold_mutex_) = false;
+    unsigned held_ MC_GUARDED_BY(hold_mutex_) = 0;
     std::atomic<uint64_t> copies_{0};
     std::atomic<bool> broken_{false};
     Mutex mutex_;  // held while copying: memory is not freed under a copy

@@ -150,6 +150,82 @@ TEST_F(SelfTransport, ReportsAnOverlapThatIsNoLongerMapped) {
                   Code::kNotRegistered);
 }
 
+/// Moves bytes between memory of any kinds inside one process.
+class SelfKinds : public ::testing::Test {
+protected:
+    KindAllocator allocator;
+    TransportPair pair{TransportCase{.name = "self", .make = make_self_transport, .same_process = true}, allocator.devices()};
+    std::unique_ptr<KindMemory> device = allocator.allocate(MemoryKind::kCuda, 3 << 20), host = allocator.allocate(MemoryKind::kHost, 3 << 20);
+    const MemoryRegion* device_region = pair.target().add(device->region());
+    const MemoryRegion* host_region = pair.target().add(host->region());
+    std::unique_ptr<Peer> peer = pair.connect();
+
+    static std::vector<std::byte> noise(uint64_t seed) {
+        const TestMemory made(3 << 20);
+        made.fill_random(seed);
+        return {made.bytes().begin(), made.bytes().end()};
+    }
+};
+
+TEST_F(SelfKinds, CarriesEveryPairSomebodyCopies) {
+    const KindPairs& pairs = pair.target().transport().capabilities().pairs;
+    for (const MemoryKind local : {MemoryKind::kHost, MemoryKind::kCuda})
+        for (const MemoryKind remote : {MemoryKind::kHost, MemoryKind::kCuda}) EXPECT_TRUE(pairs.has({local, remote}));
+    EXPECT_FALSE(pairs.has({MemoryKind::kAscend, MemoryKind::kHost}));
+    EXPECT_FALSE(pairs.has({MemoryKind::kCuda, MemoryKind::kAscend}));
+}
+
+TEST_F(SelfKinds, MovesOverlappingRangesOfADeviceAsMemmoveDoes) {
+    struct Move {
+        uint64_t from, to, length;
+    };
+    for (const Move move : {Move{0, 1, 5000}, Move{1, 0, 5000}, Move{0, 70'000, 2 << 20}, Move{70'000, 0, 2 << 20}, Move{9, 9, 1 << 20}}) {
+        for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+            auto expected = noise(move.from + move.to);
+            device->write(expected);
+            std::memmove(&expected[move.to], &expected[move.from], move.length);
+            const uint64_t local = direction == Direction::kWrite ? move.from : move.to;
+            const uint64_t remote = direction == Direction::kWrite ? move.to : move.from;
+            const auto moved = transfer(
+                *peer, direction,
+                {.local = device->data() + local, .remote = device->address() + remote, .length = move.length, .region = device_region});
+            ASSERT_TRUE(moved) << moved.error().to_string();
+            ASSERT_EQ(device->read(), expected) << move.from << " " << move.to << " " << move.length;
+        }
+    }
+}
+
+TEST_F(SelfKinds, MovesHostMemoryThatNobodyRegisteredThroughTheKernel) {
+    const TestMemory loose(2 << 20);
+    loose.fill_random(1);
+    const Slice slice{.local = loose.data(), .remote = device->address() + 100, .length = loose.length()};
+    ASSERT_TRUE(transfer(*peer, Direction::kWrite, slice));
+    EXPECT_EQ(std::memcmp(device->read().data() + 100, loose.data(), loose.length()), 0);
+    const auto bytes = noise(2);
+    device->write(bytes);
+    ASSERT_TRUE(transfer(*peer, Direction::kRead, slice));
+    EXPECT_EQ(std::memcmp(bytes.data() + 100, loose.data(), loose.length()), 0);
+    ASSERT_EQ(::mprotect(loose.data(), loose.length(), PROT_NONE), 0);
+    for (const Direction direction : {Direction::kWrite, Direction::kRead})
+        EXPECT_EQ(code_of(transfer(*peer, direction, slice)), Code::kNotRegistered);
+}
+
+TEST_F(SelfKinds, RefusesARangeOfMemoryThatIsNotAllAllowed) {
+    const auto memory = allocator.allocate(MemoryKind::kCuda, 4096);
+    MemoryRegion sealed = memory->region();
+    sealed.writable = false;
+    const MemoryRegion* const region = pair.target().add(sealed);
+    const Slice slice{.local = host->data(), .remote = memory->address(), .length = 100, .region = host_region};
+    EXPECT_TRUE(transfer(*peer, Direction::kRead, slice));
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, slice)), Code::kNotRegistered);
+    const Slice back{.local = memory->data(), .remote = host->address(), .length = 100, .region = region};
+    EXPECT_TRUE(transfer(*peer, Direction::kWrite, back));
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, back)), Code::kNotRegistered);
+    Slice beyond = slice;
+    beyond.length = 5000;
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, beyond)), Code::kNotRegistered);
+}
+
 TEST_F(SelfTransport, RefusesAnOverlapThatIsNotRegistered) {
     const TestMemory other(1 << 20);
     EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, {.local = other.data(), .remote = other.address() + 10, .length = 1000})),

@@ -11,31 +11,48 @@ namespace mooncake {
 
 namespace {
 
-constexpr Capabilities kCapabilities{.name = "shm", .reach = Reach::kSameHost, .rank = 10, .maps_memory = true};
+constexpr std::string_view kName = "shm";
+
+/// Local memory of any kind that somebody copies from and to the host's; the peer's devices are out of reach.
+KindPairs pairs_of(const Devices& devices) {
+    KindPairs pairs;
+    for (size_t kind = 0; kind < kMemoryKinds; ++kind)
+        if (const auto local = static_cast<MemoryKind>(kind); devices.between(local, MemoryKind::kHost) != nullptr)
+            pairs.add({local, MemoryKind::kHost});
+    return pairs;
+}
 
 class ShmTransport final : public Transport {
 public:
-    ShmTransport(Incarnation incarnation, std::unique_ptr<shm::Loop> loop, std::unique_ptr<shm::Target> target)
-        : incarnation_(incarnation), loop_(std::move(loop)), target_(std::move(target)) {}
+    ShmTransport(const TransportContext& context, std::unique_ptr<shm::Loop> loop, std::unique_ptr<shm::Target> target)
+        : incarnation_(context.incarnation),
+          devices_(*context.devices),
+          capabilities_{.name = kName, .reach = Reach::kSameHost, .rank = 10, .pairs = pairs_of(devices_), .maps_memory = true},
+          loop_(std::move(loop)),
+          target_(std::move(target)) {}
 
-    const Capabilities& capabilities() const noexcept override { return kCapabilities; }
+    const Capabilities& capabilities() const noexcept override { return capabilities_; }
     std::string endpoint() const override { return shm::encode_endpoint(target_->socket_name()); }
     Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion& region) override { return target_->add(region); }
     Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) override {
-        const auto endpoint = descriptor.endpoints.find(std::string(kCapabilities.name));
+        const auto endpoint = descriptor.endpoints.find(std::string(kName));
         if (endpoint == descriptor.endpoints.end()) return fail(Code::kNotSupported, "{} offers no shared memory", descriptor.name);
         if (descriptor.boot_id.empty() || descriptor.boot_id != boot_id())
             return fail(Code::kNotSupported, "{} is on another host", descriptor.name);
         MC_ASSIGN_OR_RETURN(const std::string name, shm::decode_endpoint(endpoint->second));
-        return shm::ShmPeer::connect(name, incarnation_, descriptor.incarnation, pool_, *loop_, deadline);
+        return shm::ShmPeer::connect(name, incarnation_, descriptor.incarnation, means_, deadline);
     }
     Result<> stop_serving(Deadline deadline) override { return target_->stop(deadline); }
 
 private:
     const Incarnation incarnation_;
+    const Devices& devices_;
+    const Capabilities capabilities_;
     const std::unique_ptr<shm::Loop> loop_;
     const std::unique_ptr<shm::Target> target_;
     CopyPool pool_{"mc-shm-copy"};
+    BounceBuffers bounces_;
+    const shm::ShmPeer::Means means_{.pool = pool_, .loop = *loop_, .devices = devices_, .bounces = bounces_};
 };
 
 }  // namespace
@@ -43,7 +60,7 @@ private:
 Result<std::unique_ptr<Transport>> make_shm_transport(const TransportContext& context) {
     MC_ASSIGN_OR_RETURN(std::unique_ptr<shm::Loop> loop, shm::Loop::create());
     MC_ASSIGN_OR_RETURN(std::unique_ptr<shm::Target> target, shm::Target::create(context.incarnation, *loop));
-    return std::make_unique<ShmTransport>(context.incarnation, std::move(loop), std::move(target));
+    return std::make_unique<ShmTransport>(context, std::move(loop), std::move(target));
 }
 
 }  // namespace mooncake

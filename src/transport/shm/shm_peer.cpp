@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transport/copy_device.h"
+
 namespace mooncake::shm {
 
 // ---- connecting
@@ -67,20 +69,20 @@ Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, 
     return link;
 }
 
-Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool,
-                                               Loop& loop, Deadline deadline) {
+Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, Incarnation own, Incarnation expected,
+                                               const Means& means, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(net::Socket socket, connect_local(socket_name, deadline));
     MC_ASSIGN_OR_RETURN(Link link, shake_hands(std::move(socket), own, expected, deadline));
-    std::unique_ptr<ShmPeer> peer(new ShmPeer(std::move(link), pool, loop));
+    std::unique_ptr<ShmPeer> peer(new ShmPeer(std::move(link), means));
     // The connection outlived the look at the process, so that was the right process.
     if (!peer->alive()) return Unexpected(peer->lost(0));
-    MC_RETURN_IF_ERROR(loop.watch(peer->link_.socket.fd(), *peer));
+    MC_RETURN_IF_ERROR(means.loop.watch(peer->link_.socket.fd(), *peer));
     // A stray child of the peer may hold the connection open after its death: then this tells us.
-    if (peer->link_.process) MC_RETURN_IF_ERROR(loop.watch(peer->link_.process.fd(), *peer));
+    if (peer->link_.process) MC_RETURN_IF_ERROR(means.loop.watch(peer->link_.process.fd(), *peer));
     return peer;
 }
 
-ShmPeer::ShmPeer(Link link, CopyPool& pool, Loop& loop) : CopyPeer(pool), link_(std::move(link)), loop_(loop) {
+ShmPeer::ShmPeer(Link link, const Means& means) : CopyPeer(means.pool), link_(std::move(link)), means_(means) {
     Lock lock(refresh_mutex_);
     rebuild();
 }
@@ -91,8 +93,8 @@ ShmPeer::~ShmPeer() {
 }
 
 void ShmPeer::unwatch() {
-    loop_.unwatch(link_.socket.fd());
-    if (link_.process) loop_.unwatch(link_.process.fd());
+    means_.loop.unwatch(link_.socket.fd());
+    if (link_.process) means_.loop.unwatch(link_.process.fd());
 }
 
 // ---- the peer's life
@@ -199,11 +201,11 @@ void ShmPeer::drop_memories() {
 
 // ---- copying
 
-/// One Section of the claims page: finds the slices' regions, copies what is mapped at once, collects the rest for the kernel.
+/// One Section of the claims page: finds the slices' regions, copies what is mapped at once, collects the rest for the kernel and for devices.
 class ShmPeer::Pass {
 public:
     Pass(ShmPeer& peer, const CopyChunk& chunk, const RegionView& view, CopyFailures& failures)
-        : peer_(peer), chunk_(chunk), view_(view), failures_(failures), section_(peer.claims()) {}
+        : peer_(peer), chunk_(chunk), view_(view), failures_(failures), section_(peer.claims()), by_device_(peer.means_.devices, failures) {}
 
     /// False: not in live regions, as far as the view knows.
     bool add(size_t index);
@@ -211,7 +213,20 @@ public:
     void flush();
 
 private:
+    /// Between a device and memory that is not mapped here.
+    struct Bounced {
+        size_t slice;
+        MemoryKind kind;
+        CrossPiece piece;
+    };
+
+    void add_of_device(size_t index, const CrossPiece& piece, std::byte* mapped);
+    void copy_by_device(size_t index, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length);
     void collect(size_t index, const CrossPiece& piece);
+    void flush_kernel();
+    void flush_bounced();
+    void bounce(std::span<const Bounced> pieces, std::byte* buffer);
+    bool failed(size_t slice) const noexcept;
     void fail_from(size_t piece, const Error& error);
     CopyTurns::Turn take_turn() noexcept;
 
@@ -220,6 +235,8 @@ private:
     const RegionView& view_;
     CopyFailures& failures_;
     Claims::Section section_;
+    DeviceCopies by_device_;
+    std::vector<Bounced> bounced_;
     size_t hint_ = 0;
     size_t count_ = 0;
     uint64_t lowest_ = UINT64_MAX, end_ = 0, bytes_ = 0;  // of what was collected, in the peer's memory
@@ -229,32 +246,104 @@ private:
 
 bool ShmPeer::Pass::add(size_t index) {
     const Slice& slice = chunk_.slices[index];
-    if (!of_host(slice)) return false;
     // Also a part needs its whole slice to be allowed, so that of a slice that is refused nothing at all is copied.
     const Access access = chunk_.direction == Direction::kRead ? Access::kRead : Access::kWrite;
     const RegionView::Region* region = view_.find(peer_.link_.table, section_, {slice.remote, slice.length}, access, hint_);
     if (region == nullptr) return false;
-    const bool direct = may_touch_local(chunk_.direction, slice);
+    const bool direct = may_touch_local(chunk_.direction, slice), device = local_kind(slice) != MemoryKind::kHost;
     uint64_t at = slice.remote + chunk_.offset;
     const uint64_t end = chunk_.part() ? at + chunk_.length : at + slice.length;
     while (at < end) {
         while (region->end() <= at) ++region;
         const uint64_t length = std::min(end, region->end()) - at;
         std::byte* const local = slice.local + (at - slice.remote);
-        if (!direct || region->mapped == nullptr) {
+        std::byte* const mapped = region->mapped == nullptr ? nullptr : region->mapped + (at - region->address);
+        if (device) {
+            add_of_device(index, {.local = local, .remote = at, .length = length}, mapped);
+        } else if (!direct || mapped == nullptr) {
             collect(index, {.local = local, .remote = at, .length = length});
         } else if (chunk_.direction == Direction::kRead) {
-            slice.copy(local, region->mapped + (at - region->address), length);
+            slice.copy(local, mapped, length);
         } else {
-            slice.copy(region->mapped + (at - region->address), local, length);
+            slice.copy(mapped, local, length);
         }
         at += length;
     }
     return true;
 }
 
+void ShmPeer::Pass::add_of_device(size_t index, const CrossPiece& piece, std::byte* mapped) {
+    const MemoryRegion& region = *chunk_.slices[index].region;
+    if (chunk_.direction == Direction::kRead && !region.writable) {
+        failures_.emplace_back(index, error(Code::kNotRegistered, "local memory at {} is registered for reading only",
+                                            static_cast<void*>(piece.local)));
+    } else if (mapped != nullptr) {
+        copy_by_device(index, region.kind, piece.local, mapped, piece.length);
+    } else {
+        bounced_.push_back({.slice = index, .kind = region.kind, .piece = piece});
+    }
+}
+
+void ShmPeer::Pass::copy_by_device(size_t index, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length) {
+    if (chunk_.direction == Direction::kRead)
+        by_device_.add(index, kind, MemoryKind::kHost, {.to = device, .from = host, .length = length});
+    else by_device_.add(index, MemoryKind::kHost, kind, {.to = host, .from = device, .length = length});
+}
+
+bool ShmPeer::Pass::failed(size_t slice) const noexcept {
+    return std::any_of(failures_.begin(), failures_.end(), [slice](const auto& failure) { return failure.first == slice; });
+}
+
+void ShmPeer::Pass::bounce(std::span<const Bounced> pieces, std::byte* buffer) {
+    const auto for_each = [&](const auto& use) {
+        std::byte* at = buffer;
+        for (const Bounced& one : pieces) {
+            if (!failed(one.slice)) use(one, at);
+            at += one.piece.length;
+        }
+    };
+    const auto by_device = [&] {
+        for_each([this](const Bounced& one, std::byte* at) { copy_by_device(one.slice, one.kind, one.piece.local, at, one.piece.length); });
+        by_device_.flush();
+    };
+    const auto by_kernel = [&] {
+        for_each([this](const Bounced& one, std::byte* at) {
+            collect(one.slice, {.local = at, .remote = one.piece.remote, .length = one.piece.length});
+        });
+        flush_kernel();
+    };
+    // What one of them failed to bring, the other does not pass on.
+    if (chunk_.direction == Direction::kRead) {
+        by_kernel();
+        by_device();
+    } else {
+        by_device();
+        by_kernel();
+    }
+}
+
+void ShmPeer::Pass::flush_bounced() {
+    static_assert(kChunkBytes <= BounceBuffers::kBytes);
+    if (bounced_.empty()) return;
+    const BounceBuffers::Buffer buffer = peer_.means_.bounces.take();
+    for (std::span<const Bounced> rest(bounced_); !rest.empty();) {
+        size_t count = 0;
+        for (uint64_t bytes = 0; count < rest.size() && rest[count].piece.length <= BounceBuffers::kBytes - bytes;)
+            bytes += rest[count++].piece.length;
+        bounce(rest.first(count), buffer.data());
+        rest = rest.subspan(count);
+    }
+    bounced_.clear();
+}
+
+void ShmPeer::Pass::flush() {
+    flush_kernel();
+    by_device_.flush();
+    flush_bounced();
+}
+
 void ShmPeer::Pass::collect(size_t index, const CrossPiece& piece) {
-    if (count_ == kCrossPiecesMax) flush();
+    if (count_ == kCrossPiecesMax) flush_kernel();
     pieces_[count_] = piece;
     slice_of_[count_++] = static_cast<uint32_t>(index);
     lowest_ = std::min(lowest_, piece.remote);
@@ -274,7 +363,7 @@ void ShmPeer::Pass::fail_from(size_t piece, const Error& error) {
     count_ = 0;
 }
 
-void ShmPeer::Pass::flush() {
+void ShmPeer::Pass::flush_kernel() {
     using Fault = CrossResult::Fault;
     // A process number can pass to another process once its owner is gone. Before a write we look whether it is still there. What a
     // read brought counts only if it is there afterwards, which leaves no gap.
@@ -316,9 +405,8 @@ void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
     for (const size_t i : refused) {
         const Slice& slice = chunk.slices[i];
         if (pass.add(i)) continue;
-        if (!of_host(slice)) failures.emplace_back(i, device_memory(slice));
-        else if (fresh.is_device(slice.remote))
-            failures.emplace_back(i, error(Code::kNotSupported, "remote memory at {:#x} is a device's", slice.remote));
+        if (fresh.is_device(slice.remote))
+            failures.emplace_back(i, error(Code::kNotSupported, "remote memory at {:#x} is a device's, which this transport does not reach", slice.remote));
         else
             failures.emplace_back(i, error(Code::kNotRegistered, "remote range {:#x}+{} is not registered for this at the peer",
                                            slice.remote, slice.length));

@@ -14,6 +14,7 @@
 #include "base/thread_annotations.h"
 #include "base/unique_fd.h"
 #include "net/socket.h"
+#include "transport/copy_bounce.h"
 #include "transport/copy_peer.h"
 #include "transport/cross_memory.h"
 #include "transport/shm/channel.h"
@@ -27,14 +28,22 @@
 namespace mooncake::shm {
 
 /// The side that copies: a connection to another process of this host. Copies run on our threads only; the target learns from the
-/// claims page when it must wait for us. Memory the target shares is mapped and copied directly, all other through the kernel.
+/// claims page when it must wait for us. Memory the target shares is mapped and copied directly, all other through the kernel. Local memory of
+/// a device is copied by that device: from and to what is mapped, or a buffer of ours that the kernel fills or empties.
 ///
 /// A chunk is copied within one Section of the claims page, in which every region used is claimed and seen live first. Regions are
 /// found in a RegionView; when one is missing or dead there, a fresh view decides.
 class ShmPeer final : public CopyPeer, private Loop::Handler {
 public:
-    static Result<std::unique_ptr<Peer>> connect(const std::string& socket_name, Incarnation own, Incarnation expected, CopyPool& pool,
-                                                 Loop& loop, Deadline deadline);
+    /// What all peers of a transport share. Outlives them.
+    struct Means {
+        CopyPool& pool;
+        Loop& loop;
+        const Devices& devices;
+        BounceBuffers& bounces;
+    };
+    static Result<std::unique_ptr<Peer>> connect(const std::string& socket_name, Incarnation own, Incarnation expected, const Means& means,
+                                                 Deadline deadline);
     ~ShmPeer() override;
 
     static constexpr size_t kMemoriesMax = 4096;  // mapped at once
@@ -51,7 +60,7 @@ private:
         Mapping claims;
     };
 
-    ShmPeer(Link link, CopyPool& pool, Loop& loop);
+    ShmPeer(Link link, const Means& means);
     static Result<Link> shake_hands(net::Socket socket, Incarnation own, Incarnation expected, Deadline deadline);
 
     void copy(const CopyChunk& chunk, CopyFailures& failures) override;
@@ -74,7 +83,7 @@ private:
     void drop_memories();
 
     const Link link_;
-    Loop& loop_;
+    const Means means_;
     Snapshot<RegionView> view_{copying(), std::make_unique<const RegionView>()};  // replaced under refresh_mutex_
     Mutex refresh_mutex_;
     RemoteMemories memories_ MC_GUARDED_BY(refresh_mutex_);

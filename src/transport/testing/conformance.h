@@ -162,16 +162,22 @@ class TransportOfTwo : public TransportConformance {};
 /// A pair whose sides have memory of any two kinds, and a connection.
 class TransportKinds : public ::testing::TestWithParam<std::tuple<TransportCase, MemoryKind, MemoryKind>> {
 protected:
-    static constexpr uint64_t kBytes = 1'200'000;
+    static constexpr uint64_t kBytes = 3'200'000;  // several chunks of those who copy in chunks
 
     void SetUp() override;
     void TearDown() override;
     Slice slice(uint64_t local_offset, uint64_t remote_offset, uint64_t length) const;
+    KindPair kinds() const { return {std::get<1>(GetParam()), std::get<2>(GetParam())}; }
+    /// Whether the transport says that it carries this pair.
+    bool carried() { return pair->initiator().transport().capabilities().pairs.has(kinds()); }
+    /// Waits until a thread is held in a copy of the device. False: the transfer ended without one.
+    bool wait_until_held(const Completion& completion);
 
     KindAllocator allocator;
     std::optional<TransportPair> pair;
     std::unique_ptr<KindMemory> remote, local;
     const MemoryRegion* local_region = nullptr;
+    const MemoryRegion* remote_region = nullptr;
     std::unique_ptr<Peer> peer;
 };
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that is not the host's: a transport carries a pair of kinds, or says that it does not, and never touches such memory by CPU.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "transport/testing/conformance.h"
 
@@ -15,18 +17,27 @@ void TransportKinds::SetUp() {
     pair.emplace(kind, allocator.devices());
     remote = allocator.allocate(remote_kind, kBytes);
     local = allocator.allocate(local_kind, kBytes);
-    pair->target().add(remote->region());
+    remote_region = pair->target().add(remote->region());
     local_region = pair->initiator().add(local->region());
     peer = pair->connect();
 }
 
 void TransportKinds::TearDown() {
+    allocator.device().resume();
     peer.reset();
     pair.reset();
 }
 
 Slice TransportKinds::slice(uint64_t local_offset, uint64_t remote_offset, uint64_t length) const {
     return {.local = local->data() + local_offset, .remote = remote->address() + remote_offset, .length = length, .region = local_region};
+}
+
+bool TransportKinds::wait_until_held(const Completion& completion) {
+    while (allocator.device().held() == 0) {
+        if (completion.done()) return false;
+        std::this_thread::yield();
+    }
+    return true;
 }
 
 namespace {
@@ -42,7 +53,6 @@ std::vector<std::byte> noise(uint64_t length, uint64_t seed) {
 }
 
 TEST_P(TransportKinds, APairIsCarriedOrNotSupported) {
-    const bool host_only = std::get<1>(GetParam()) == MemoryKind::kHost && std::get<2>(GetParam()) == MemoryKind::kHost;
     uint64_t seed = 0;
     for (const uint64_t length : {uint64_t{1}, uint64_t{4096}, uint64_t{100'001}, kBytes - 5000}) {
         for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
@@ -63,7 +73,7 @@ TEST_P(TransportKinds, APairIsCarriedOrNotSupported) {
                 EXPECT_EQ(destination.read(), expected) << (moved ? "carried" : "refused");
                 if (moved) continue;
                 EXPECT_EQ(moved.error().code(), Code::kNotSupported) << moved.error().to_string();
-                EXPECT_FALSE(host_only) << moved.error().to_string();
+                EXPECT_FALSE(carried()) << moved.error().to_string();
             }
         }
     }
@@ -103,6 +113,119 @@ TEST_P(TransportKinds, WhatIsNotCarriedLeavesTheRestOfTheSubmissionAlone) {
             EXPECT_TRUE(code == Code::kOk || code == Code::kNotSupported) << code_name(code);
         }
     }
+}
+
+TEST_P(TransportKinds, ManySmallPiecesOfACarriedPairArriveWhole) {
+    if (!carried()) GTEST_SKIP() << "not carried";
+    constexpr uint64_t kPiece = 1000, kApart = 1500, kCount = 2000;  // more than one chunk takes
+    static_assert(kCount * kApart <= kBytes);
+    for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+        KindMemory& source = direction == Direction::kWrite ? *local : *remote;
+        KindMemory& destination = direction == Direction::kWrite ? *remote : *local;
+        const auto from = noise(kBytes, 1);
+        auto expected = noise(kBytes, 2);
+        source.write(from);
+        destination.write(expected);
+        std::vector<Slice> slices;
+        for (uint64_t i = 0; i < kCount; ++i) {
+            // Each to the place of another.
+            const uint64_t here = i * kApart, there = (kCount - 1 - i) * kApart;
+            slices.push_back(slice(here, there, kPiece));
+            const uint64_t source_at = direction == Direction::kWrite ? here : there, to = direction == Direction::kWrite ? there : here;
+            std::copy_n(from.begin() + static_cast<ptrdiff_t>(source_at), kPiece, expected.begin() + static_cast<ptrdiff_t>(to));
+        }
+        const auto moved = transfer(*peer, direction, slices);
+        ASSERT_TRUE(moved) << moved.error().to_string();
+        EXPECT_EQ(*moved, kCount * kPiece);
+        EXPECT_EQ(destination.read(), expected);
+    }
+}
+
+TEST_P(TransportKinds, CancelIsAFenceForWhatADeviceCopies) {
+    if (!carried()) GTEST_SKIP() << "not carried";
+    const Deadline deadline = patience();
+    for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+        KindMemory& destination = direction == Direction::kWrite ? *remote : *local;
+        bool stopped = false;
+        while (!stopped && !deadline.passed()) {  // until cancel() was faster than the copies that go on
+            Completion completion;
+            completion.add(1);
+            Slice all = slice(0, 0, kBytes);
+            all.completion = &completion;
+            allocator.device().hold();
+            peer->submit(direction, std::span(&all, 1), Submit::kLeave);
+            if (!wait_until_held(completion)) GTEST_SKIP() << "no device copies here";
+            std::atomic<bool> begun{false}, over{false};
+            std::jthread canceller([&] {
+                begun = true;
+                peer->cancel(completion, Error(Code::kTimedOut, "the test gave up"), patience());
+                over = true;
+            });
+            while (!begun.load()) std::this_thread::yield();
+            for (int i = 0; i < 100; ++i) std::this_thread::yield();
+            EXPECT_FALSE(over.load()) << "a copy is under way";
+            EXPECT_FALSE(completion.done());
+
+            allocator.device().resume();
+
+            canceller.join();
+            ASSERT_TRUE(completion.done());
+            stopped = !completion.result();
+            EXPECT_EQ(code_of(completion.result()), stopped ? Code::kTimedOut : Code::kOk);
+            EXPECT_EQ(allocator.device().held(), 0u);
+            const auto poison = noise(kBytes, 3);
+            destination.write(poison);
+            ASSERT_TRUE(transfer(*peer, direction, slice(0, 0, 1)));
+            EXPECT_TRUE(std::equal(poison.begin() + 1, poison.end(), destination.read().begin() + 1)) << "a byte landed after cancel()";
+        }
+        EXPECT_TRUE(stopped);
+    }
+}
+
+TEST_P(TransportKinds, UnregisteringIsAFenceForWhatADeviceCopies) {
+    if (!carried()) GTEST_SKIP() << "not carried";
+    Completion completion;
+    completion.add(1);
+    Slice all = slice(0, 0, kBytes);
+    all.completion = &completion;
+    allocator.device().hold();
+    peer->submit(Direction::kWrite, std::span(&all, 1), Submit::kLeave);
+    if (!wait_until_held(completion)) GTEST_SKIP() << "no device copies here";
+
+    EXPECT_EQ(code_of(pair->target().remove(remote_region, Deadline::after(1ms))), Code::kBusy);
+    allocator.device().resume();
+    ASSERT_TRUE(pair->target().remove(remote_region));
+
+    const auto poison = noise(kBytes, 4);
+    remote->write(poison);
+    ASSERT_TRUE(peer->wait(completion, patience()));
+    EXPECT_EQ(code_of(completion.result()), Code::kNotRegistered);
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, slice(0, 0, 100))), Code::kNotRegistered);
+    EXPECT_EQ(remote->read(), poison) << "a byte landed behind the fence";
+}
+
+TEST_P(TransportKinds, AClosedTargetIsNotTouchedAnyMore) {
+    if (!carried()) GTEST_SKIP() << "not carried";
+    ASSERT_TRUE(transfer(*peer, Direction::kWrite, slice(0, 0, kBytes)));
+    ASSERT_TRUE(pair->target().close());
+    const auto before = noise(kBytes, 5);
+    remote->write(before);
+    EXPECT_FALSE(transfer(*peer, Direction::kWrite, slice(0, 0, 100)));
+    EXPECT_FALSE(transfer(*peer, Direction::kWrite, slice(0, 0, kBytes), Submit::kLeave));
+    EXPECT_FALSE(transfer(*peer, Direction::kRead, slice(0, 0, 100)));
+    EXPECT_EQ(remote->read(), before);
+}
+
+TEST_P(TransportKinds, ADeviceThatFailsCostsAnErrorAndNotTheConnection) {
+    if (!carried() || kinds().host()) GTEST_SKIP() << "no device copies here";
+    const uint64_t copies = allocator.device().copies();
+    ASSERT_TRUE(transfer(*peer, Direction::kWrite, slice(0, 0, 100)));
+    if (allocator.device().copies() == copies) GTEST_SKIP() << "no device copies here";
+    allocator.device().break_down();
+    for (const Direction direction : {Direction::kWrite, Direction::kRead})
+        for (const uint64_t length : {uint64_t{100}, kBytes})
+            EXPECT_EQ(code_of(transfer(*peer, direction, slice(0, 0, length))), Code::kUnavailable);
+    EXPECT_TRUE(peer->usable());
 }
 
 TEST_P(TransportKinds, LocalMemoryThatNobodyRegisteredIsNotTouchedByCpu) {

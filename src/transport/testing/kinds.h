@@ -33,6 +33,7 @@ public:
     std::unique_ptr<KindMemory> allocate(MemoryKind kind, uint64_t length);
     /// For the transports.
     Devices& devices() noexcept { return *devices_; }
+    FakeDevice& device() noexcept { return *fake_; }
 
 private:
     FakeDevice* fake_ = nullptr;  // belongs to devices_
