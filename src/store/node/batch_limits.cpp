@@ -14,6 +14,11 @@ struct Unit {
     std::vector<uint32_t> items;
 };
 
+bool is_name(std::string_view name) { return name.size() <= kNameBytesMax; }
+bool are_names(const std::vector<std::string>& names, size_t most) {
+    return names.size() <= most && std::all_of(names.begin(), names.end(), is_name);
+}
+
 }  // namespace
 
 std::vector<std::vector<uint32_t>> plan_put_start(std::span<const PutItem> items, const BatchLimits& limits) {
@@ -49,9 +54,13 @@ std::vector<std::vector<uint32_t>> plan_put_start(std::span<const PutItem> items
 }
 
 bool is_expressible(const WriteConfig& config) {
-    const auto& names = config.preferred_segments;
-    return names.size() <= kPreferredSegmentsMax && config.writer_host.size() <= kNameBytesMax &&
-           std::all_of(names.begin(), names.end(), [](const std::string& name) { return name.size() <= kNameBytesMax; });
+    return are_names(config.preferred_segments, kPreferredSegmentsMax) && is_name(config.writer_host);
+}
+
+bool is_expressible(const ReplicaClearRequest& request) { return is_name(request.tenant) && is_name(request.segment_name); }
+
+bool is_expressible(const TaskRequest& request) {
+    return is_name(request.tenant) && is_name(request.source) && are_names(request.targets, kTaskTargetsMax);
 }
 
 }  // namespace mooncake::store

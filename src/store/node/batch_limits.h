@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "store/protocol/messages_objects.h"
+#include "store/protocol/messages_tasks.h"
 
 /// How batches of any length become requests that a master takes.
 namespace mooncake::store {
@@ -36,7 +37,9 @@ size_t first_request(std::span<const Item> items, const BatchLimits& limits = {}
 /// or not at all. Items that are in none are too much for any, alone or with their group.
 std::vector<std::vector<uint32_t>> plan_put_start(std::span<const PutItem> items, const BatchLimits& limits = {});
 
-/// Whether a master would understand it.
+/// Whether a master would understand it. What it would not names nothing that it could know.
 bool is_expressible(const WriteConfig& config);
+bool is_expressible(const ReplicaClearRequest& request);
+bool is_expressible(const TaskRequest& request);
 
 }  // namespace mooncake::store

@@ -44,10 +44,10 @@ TEST(BatchLimits, AGroupMayBeLargerThanOtherwiseGoesIntoARequestButNotLargerThan
 }
 
 TEST(BatchLimits, AConfigurationThatNoMasterWouldReadIsRecognised) {
-    EXPECT_TRUE(is_expressible({}));
-    EXPECT_TRUE(is_expressible({.preferred_segments = std::vector<std::string>(kPreferredSegmentsMax, "a:1")}));
-    EXPECT_FALSE(is_expressible({.preferred_segments = std::vector<std::string>(kPreferredSegmentsMax + 1, "a:1")}));
-    EXPECT_FALSE(is_expressible({.preferred_segments = {std::string(kNameBytesMax + 1, 'a')}}));
+    EXPECT_TRUE(is_expressible(WriteConfig{}));
+    EXPECT_TRUE(is_expressible(WriteConfig{.preferred_segments = std::vector<std::string>(kPreferredSegmentsMax, "a:1")}));
+    EXPECT_FALSE(is_expressible(WriteConfig{.preferred_segments = std::vector<std::string>(kPreferredSegmentsMax + 1, "a:1")}));
+    EXPECT_FALSE(is_expressible(WriteConfig{.preferred_segments = {std::string(kNameBytesMax + 1, 'a')}}));
 }
 
 }  // namespace

@@ -86,6 +86,7 @@ public:
                    decode_remove_matching_reply, deadline);
     }
     Result<CodesReply> replica_clear(const ReplicaClearRequest& request, Deadline deadline) override {
+        if (!is_expressible(request)) return CodesReply{std::vector<StoreCode>(request.keys.size(), StoreCode::kInvalidParams)};
         return in_parts(request, &ReplicaClearRequest::keys, [&](const ReplicaClearRequest& part) {
             return codes(Method::kStoreReplicaClear, encode_replica_clear_request(part), part.keys.size(), deadline);
         });
@@ -115,6 +116,7 @@ public:
     }
 
     Result<TaskReply> create_task(const TaskRequest& request, Deadline deadline) override {
+        if (!is_expressible(request)) return TaskReply{.code = StoreCode::kInvalidParams};
         return ask(*calls_, Method::kStoreCreateTask, encode_task_request(request), decode_task_reply, deadline);
     }
     Result<TaskInfo> query_task(const TaskId& task, Deadline deadline) override {

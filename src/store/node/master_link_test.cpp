@@ -265,6 +265,20 @@ TEST_F(MasterLinkTest, AWriteThatCannotBeExpressedIsRefusedWithoutAsking) {
     EXPECT_EQ(started->items.at(0).code, StoreCode::kInvalidParams);
 }
 
+TEST_F(MasterLinkTest, NamesThatNoSegmentHasAreRefusedWithoutAsking) {
+    const std::string name(kNameBytesMax + 1, 'a');
+    const std::vector<std::string_view> keys{"k", "l"};
+    const auto cleared = master_->replica_clear({.client = kClient, .keys = keys, .segment_name = name}, soon());
+    ASSERT_TRUE(cleared) << cleared.error().to_string();
+    EXPECT_EQ(cleared->codes, std::vector<StoreCode>(2, StoreCode::kInvalidParams));
+    for (const TaskRequest& request : {TaskRequest{.key = "k", .targets = {name}}, TaskRequest{.key = "k", .source = name, .targets = {"a"}},
+                                       TaskRequest{.key = "k", .targets = std::vector<std::string>(kTaskTargetsMax + 1, "a")}}) {
+        const auto created = master_->create_task(request, soon());
+        ASSERT_TRUE(created) << created.error().to_string();
+        EXPECT_EQ(created->code, StoreCode::kInvalidParams);
+    }
+}
+
 TEST_F(MasterLinkTest, FollowsAFeedToItsLastWord) {
     Follower follower;
     ASSERT_NE(master_->follow(kClient, follower.feed()), 0U);
