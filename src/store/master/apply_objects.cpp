@@ -75,13 +75,8 @@ void MasterState::apply(const WriterStopped& change) {
     for (const RestId id : quarantine_.find_write(change.generation)) {
         const SegmentNumber segment = quarantine_[id].segment;
         const bool doubtful = std::find(change.in_doubt.begin(), change.in_doubt.end(), segment) != change.in_doubt.end();
-        if (quarantine_[id].writer != writer || doubtful) continue;
-        const Quarantine::Rest one = quarantine_.extract(id);
-        segments_[segment].resting_bytes -= one.bytes;
-        segments_.free(segment, one.block);
-        --clients_[writer].rests;
+        if (quarantine_[id].writer == writer && !doubtful) end_rest(id);
     }
-    clients_.drop_if_unused(writer);
 }
 
 void MasterState::apply(const LeasesGranted& change) {

@@ -67,6 +67,7 @@ void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, b
         segments_[one.segment].resting_bytes -= one.bytes;
         one.writer = 0;
         one.write = false;
+        one.copy = 0;
         one.until = std::min(one.until, quiet_from);
         if (one.until <= now) segments_.free(one.segment, one.block);
         else rest(one);

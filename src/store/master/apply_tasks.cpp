@@ -105,6 +105,13 @@ void MasterState::apply(const CopyEnded& change) {
     finish_task(tasks_.find(copy.task), StoreCode::kOk, change.message, rounded(object.length), change.now);
 }
 
+void MasterState::apply(const CopierStopped& change) {
+    const ClientNumber copier = clients_.find(change.client);
+    MC_CHECK(copier != 0);
+    for (const RestId id : quarantine_.find_copy(change.task.low))
+        if (quarantine_[id].writer == copier) end_rest(id);
+}
+
 void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Time rest_until, Time now) {
     const Copy copy = std::move(copies_[id]);
     copies_.give_back(id);
@@ -112,7 +119,8 @@ void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Ti
     Object& object = objects_[copy.object];
     refund(object.tenant, object.length, copy.targets.size());
     for (size_t i = 0; i < copy.targets.size(); ++i)
-        drop_range(copy.targets[i], object.length, object.generation, rest_until, now, {.writer = copy.client});
+        drop_range(copy.targets[i], object.length, object.generation, rest_until, now,
+                   {.writer = copy.client, .copy = copy.task.low});
     object.copy = 0;
     if (object.has_value()) update_order(copy.object);
     finish_task(tasks_.find(copy.task), code, std::move(message), 0, now);

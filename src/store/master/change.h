@@ -252,6 +252,12 @@ struct CopyEnded {
     Time rest_until{};
     Time now{};
 };
+/// Who carried out a copy that had been taken from it has stopped: its targets need not rest any more.
+struct CopierStopped {
+    TaskId task;
+    ClientId client;
+    Time now{};
+};
 struct DrainStarted {
     JobId job;
     std::vector<std::string> names;  // as asked for
@@ -302,7 +308,7 @@ using Change =
     std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
                  SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, GenerationSeen, RangeReserved,
                  WriteStarted, WriteCommitted, WriteDropped, WriterStopped, LeasesGranted, PromisesGranted, ObjectsRemoved, KeyBuried,
-                 AllBuried, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, DrainStarted,
-                 DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+                 AllBuried, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped,
+                 DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -26,6 +26,7 @@ public:
         ClientNumber writer = 0;          // whose late bytes are feared; 0: readers' leases only
         bool until_report = false;        // over when its writer reports to us: before that it ends all writes that were planned for it
         bool write = false;               // of a put or upsert that was taken from its writer, who may yet tell that it has stopped
+        uint64_t copy = 0;                // likewise of a copy: the low half of its task's id
         uint64_t bytes = 0;
         uint64_t length = 0;  // of the value that was or should have been there
         uint64_t generation = 0;
@@ -39,6 +40,7 @@ public:
         by_time_[rest.until].push_back(id, [this](RestId other) -> Links& { return rests_[other].at_time; });
         if (rest.writer != 0) by_writer_[rest.writer].push_back(id, [this](RestId other) -> Links& { return rests_[other].of_writer; });
         if (rest.write) of_writes_.emplace(rest.generation, id);
+        if (rest.copy != 0) of_copies_.emplace(rest.copy, id);
         bytes_ += rest.bytes;
         return id;
     }
@@ -57,10 +59,8 @@ public:
             writer->second.erase(id, [this](RestId other) -> Links& { return rests_[other].of_writer; });
             if (writer->second.size() == 0) by_writer_.erase(writer);
         }
-        if (rest.write) {
-            const auto [begin, end] = of_writes_.equal_range(rest.generation);
-            of_writes_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == id; }));
-        }
+        if (rest.write) erase(of_writes_, rest.generation, id);
+        if (rest.copy != 0) erase(of_copies_, rest.copy, id);
         bytes_ -= rest.bytes;
         const Rest extracted = rest;
         rests_.give_back(id);
@@ -79,14 +79,9 @@ public:
         const auto [begin, end] = of_writes_.equal_range(generation);
         return std::any_of(begin, end, [&](const auto& entry) { return rests_[entry.second].writer == writer; });
     }
-    /// What rests for fear of that write, in an order that is the same wherever the same changes are applied.
-    std::vector<RestId> find_write(uint64_t generation) const {
-        std::vector<RestId> found;
-        const auto [begin, end] = of_writes_.equal_range(generation);
-        for (auto at = begin; at != end; ++at) found.push_back(at->second);
-        std::sort(found.begin(), found.end());
-        return found;
-    }
+    /// What rests for fear of that write or copy, in an order that is the same wherever the same changes are applied.
+    std::vector<RestId> find_write(uint64_t generation) const { return find(of_writes_, generation); }
+    std::vector<RestId> find_copy(uint64_t task) const { return find(of_copies_, task); }
 
     const Rest& operator[](RestId id) const { return rests_[id]; }
     Time next() const { return by_time_.empty() ? Time::max() : by_time_.begin()->first; }
@@ -112,10 +107,25 @@ public:
     }
 
 private:
+    using Index = std::unordered_multimap<uint64_t, RestId>;
+
+    static void erase(Index& index, uint64_t key, RestId id) {
+        const auto [begin, end] = index.equal_range(key);
+        index.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == id; }));
+    }
+    static std::vector<RestId> find(const Index& index, uint64_t key) {
+        std::vector<RestId> found;
+        const auto [begin, end] = index.equal_range(key);
+        for (auto at = begin; at != end; ++at) found.push_back(at->second);
+        std::sort(found.begin(), found.end());
+        return found;
+    }
+
     Slab<Rest, 256> rests_;
     std::map<Time, IndexList> by_time_;
     std::unordered_map<ClientNumber, IndexList> by_writer_;
-    std::unordered_multimap<uint64_t, RestId> of_writes_;  // by generation: one for each replica
+    Index of_writes_;  // by generation: one for each replica
+    Index of_copies_;  // by task: one for each target
     uint64_t bytes_ = 0;
 };
 

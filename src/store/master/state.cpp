@@ -85,6 +85,7 @@ void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t g
               .writer = feared.writer,
               .until_report = feared.until_report,
               .write = feared.write,
+              .copy = feared.copy,
               .length = length,
               .generation = generation,
               .until = until});
@@ -96,6 +97,15 @@ void MasterState::rest(Quarantine::Rest what) {
     segment.resting_bytes += what.bytes;
     if (what.writer != 0) ++clients_[what.writer].rests;
     segment.allocator.set_owner(what.block, owner_word(OwnerKind::kResting, quarantine_.add(what)));
+}
+
+void MasterState::end_rest(RestId id) {
+    const Quarantine::Rest one = quarantine_.extract(id);
+    segments_[one.segment].resting_bytes -= one.bytes;
+    segments_.free(one.segment, one.block);
+    if (one.writer == 0) return;
+    --clients_[one.writer].rests;
+    clients_.drop_if_unused(one.writer);
 }
 
 /// Of its value. Readers keep the bytes until their leases are over, and so long they count as leased.

@@ -45,6 +45,7 @@ struct Feared {
     ClientNumber writer = 0;    // whose bytes may still land
     bool until_report = false;  // not after it has reported to us
     bool write = false;         // those of a put or upsert
+    uint64_t copy = 0;          // those of a copy, for this task
 };
 
 /// Everything the master knows. Deterministic: no I/O, no clock, no threads; equal after equal changes. Only apply() alters it; a
@@ -89,6 +90,7 @@ public:
     void apply(const TaskFinished& change);
     void apply(const CopyStarted& change);
     void apply(const CopyEnded& change);
+    void apply(const CopierStopped& change);
     void apply(const DrainStarted& change);
     void apply(const DrainTried& change);
     void apply(const DrainScanned& change);
@@ -173,6 +175,8 @@ private:
     /// A range of that generation is of no use any more: it is free now, or rests; its node is told.
     void drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, Feared feared = {});
     void rest(Quarantine::Rest what);
+    /// The writer, whom it was feared for, may be forgotten with it.
+    void end_rest(RestId id);
     /// The writer is known to be quiet from some time on.
     void end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool reported_only);
     /// Whatever is free in [offset, offset + bytes) rests.

@@ -26,6 +26,14 @@ bool worth_its_source(const MasterState& state, const Copy& copy, Time now) {
     return false;
 }
 
+/// Whether ranges rest since this copy was taken from this client; its task may have been forgotten meanwhile.
+bool feared(const MasterState& state, const TaskEnd& end) {
+    const ClientNumber copier = state.clients().find(end.client);
+    if (copier == 0 || end.task.high != state.options().first_generation) return false;
+    const std::vector<RestId> rests = state.quarantine().find_copy(end.task.low);
+    return std::any_of(rests.begin(), rests.end(), [&](RestId id) { return state.quarantine()[id].writer == copier; });
+}
+
 }  // namespace
 
 TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time now) {
@@ -68,6 +76,7 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
 
 StoreCode end_task(Transaction& transaction, const TaskEnd& end, Time now) {
     const MasterState& state = transaction.state();
+    if (feared(state, end)) transaction.apply(CopierStopped{.task = end.task, .client = end.client, .now = now});
     const TaskNumber number = state.tasks().find(end.task);
     if (number == 0) return StoreCode::kTaskNotFound;
     const Task& task = state.tasks()[number];

@@ -126,6 +126,40 @@ TEST_F(Tasks, WaitForRoomAndGiveUpInTheEnd) {
     EXPECT_EQ(state().quarantine().bytes(), kKiB) << "nobody said that it has stopped";
 }
 
+TEST_F(Tasks, GiveTheirTargetsBackWhenTheCopierThatWasTooSlowHasStopped) {
+    const TaskReply slow = copy("k", {"node02:1"});
+    jobs();
+    pass(300s);
+    beat(node(1));
+    beat(node(2));
+    jobs();
+    ASSERT_EQ(status(slow.task), TaskStatus::kFailed);
+    const TaskReply next = copy("k", {"node02:1"});  // of the same value, by the same client
+    jobs();
+    ASSERT_EQ(status(next.task), TaskStatus::kProcessing);
+    ASSERT_EQ(state().quarantine().bytes(), kKiB);
+    EXPECT_EQ(finish(next.task, StoreCode::kTransferFail), StoreCode::kOk);
+    EXPECT_EQ(finish(slow.task, StoreCode::kOk, node(2)), StoreCode::kIllegalClient);
+    EXPECT_EQ(state().quarantine().bytes(), kKiB) << "the first may still be at it";
+    EXPECT_EQ(finish(slow.task), StoreCode::kOk);
+    EXPECT_EQ(state().quarantine().bytes(), 0u);
+    EXPECT_EQ(segments_of("k"), (Numbers{1})) << "too late to count";
+}
+
+TEST_F(Tasks, GiveTheirTargetsBackAlsoWhenTheyAreForgotten) {
+    use({.finished_tasks_max = 0});
+    log_.clear();
+    SetUp();
+    const TaskReply slow = copy("k", {"node02:1"});
+    jobs();
+    auto t = transaction();
+    unmount_segment(t, {.client = node(1), .segment = spec(1, kPool).id}, now_);
+    ASSERT_FALSE(query_task(state(), slow.task));
+    ASSERT_EQ(state().quarantine().bytes(), kKiB);
+    EXPECT_EQ(finish(slow.task), StoreCode::kTaskNotFound);
+    EXPECT_EQ(state().quarantine().bytes(), 0u);
+}
+
 TEST_F(Tasks, ReadFromAReplicaThatAnswers) {
     add_node(3);
     put("both", kKiB, {.replica_num = 2, .preferred_segments = {"node01:1", "node02:1"}});
