@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -23,10 +24,11 @@ struct BatchTask {
     Completion completion;
     size_t first_slice = 0;  // its slices in the group
     size_t slices = 0;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;  // moved in earlier attempts, of which other bytes of it failed
 };
 
-/// The tasks of one submit() that go the same way to the same segment: submitted, retried, stopped and finished together.
+/// The tasks of one submit() that go the same way to the same segment: submitted, retried, stopped and finished together. An attempt has
+/// a part for each pair of memory kinds, over a link that carries it; all parts are under way at once, to the same life of the peer.
 /// Owned by its Batch. Thread-safe after start().
 class TransferGroup final : public CompletionHook {
 public:
@@ -51,23 +53,81 @@ public:
 private:
     enum class State : uint8_t { kBetween, kRunning, kFinal };  // kBetween: no attempt is under way
 
+    /// The bytes of one task in one part.
+    struct Piece {
+        explicit Piece(BatchTask& owner) noexcept : task(owner), completion(&owner.completion) {}
+        BatchTask& task;
+        size_t slices = 0;      // as many of the part's, one piece after the other
+        Completion completion;  // one operation of the task's
+    };
+    /// The bytes of one attempt that are of one pair. Mostly that is all of the first attempt, and then nothing is copied: it has no
+    /// pieces, and its slices tell the tasks.
+    struct Part {
+        KindPair pair = {};
+        std::shared_ptr<Link> link = {};
+        std::span<const Slice> slices = {};  // the group's, or `own`
+        std::vector<Slice> own = {};
+        std::list<Piece> pieces = {};
+        std::vector<std::shared_ptr<Link>> failed = {};  // where some of it was before
+    };
+    using Parts = std::list<Part>;
+    /// Bytes that an attempt has to move after they failed, or that were never one part.
+    struct Left {
+        Slice slice = {};
+        BatchTask* task = nullptr;
+        std::shared_ptr<Link> failed = {};
+        KindPair pair = {};  // they were taken for
+    };
+    /// Why a part of an attempt failed.
+    struct Failure {
+        KindPair pair = {};
+        std::shared_ptr<Link> link = {};
+        Error error = {};
+    };
+
     void on_done(Completion&) noexcept override;
-    /// `why`: how the attempt before failed.
-    void start_attempt(const Error& why);
-    void run_attempt(Result<std::shared_ptr<Link>> link, const Error& why);
-    /// Readies the tasks that are not done yet, and the slices to submit for them.
-    std::span<const Slice> ready_tasks() MC_REQUIRES(mutex_);
+    /// `last`: how the attempt before failed, if there was one.
+    void start_attempt(const Failure& last);
+    void run_attempt(Result<> planned, Parts parts, const Failure& last);
+
+    /// What to move next, each part with a link. `wait`: for links that are not at hand. False: it would have to.
+    Result<bool> plan(bool wait, Parts& parts);
+    Result<std::shared_ptr<Link>> link_for(const Need& need, bool wait);
+    Need need_of(KindPair pair) const;
+    void split_left(PeerMemory& memory, Parts& parts);
+    void take_first_attempt();
+
+    /// Readies the tasks and pieces of parts_.
+    void ready() MC_REQUIRES(mutex_);
+    /// Hands the parts to their peers.
+    void submit_parts(size_t parts);
+
     void after_failed_attempt();
+    /// Which parts failed; what of them is left goes to left_.
+    std::vector<Failure> collect_failures() MC_REQUIRES(mutex_);
+    void collect_failures(Part& part, std::vector<Failure>& failures) MC_REQUIRES(mutex_);
+    /// What failures mean for the next attempt: transports that cannot carry a pair, or a pair that was a mistake.
+    void learn(const std::vector<Failure>& failures);
+    bool mistaken(const Failure& failure);
+
+    /// For stop(): what is still under way in a part.
+    std::vector<Completion*> running(Part& part) MC_REQUIRES(mutex_);
+    bool has_failed(const Part& part) const MC_REQUIRES(mutex_);
+    /// For status(): where the n-th part of an attempt under way is, if the task is not done.
+    std::shared_ptr<Link> link_under_way(size_t task, size_t part);
     void finish(const Error* error);
+    /// In the metrics of the part's path.
+    void count_success(const Part& part, Time started) const MC_REQUIRES(mutex_);
 
     EngineCore& core_;
     const std::shared_ptr<Session> session_;
     const Direction direction_;
     const Deadline deadline_;
-    Incarnation life_;  // of the peer; this and the next belong to who runs attempts
-    Unfit unfit_;
+    Incarnation life_;                // of the peer; what follows belongs to who runs attempts
+    std::vector<Need> needs_;         // by pair, where some transport turned out unfit
+    bool renewed_ = false;            // the peer was asked again what memory it has
+    std::vector<Left> left_;          // empty: all of slices_, as they are
     std::vector<Slice> slices_;       // of all tasks; constant after start()
-    std::vector<Slice> again_;        // what a later attempt moves
     Completion attempt_;              // parent of the tasks in the present attempt
     std::atomic<int> submitting_{0};  // threads inside submit(); one attempt may fail and the next begin before it returns
 
@@ -77,7 +137,7 @@ private:
     State state_ MC_GUARDED_BY(mutex_) = State::kBetween;
     int tries_ MC_GUARDED_BY(mutex_) = 0;
     bool stopping_ MC_GUARDED_BY(mutex_) = false;         // no attempt starts any more; stop() makes it final
-    std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);    // of the present or the last attempt
+    Parts parts_ MC_GUARDED_BY(mutex_);                   // of the present or the last attempt
     std::shared_ptr<Batch> batch_ MC_GUARDED_BY(mutex_);  // our owner, until final
     Service::TimerId timer_ MC_GUARDED_BY(mutex_) = 0;
     Time started_ MC_GUARDED_BY(mutex_){};

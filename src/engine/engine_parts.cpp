@@ -176,7 +176,8 @@ SegmentDescriptor EngineParts::describe(uint32_t buffers_max) const {
                              .rpc_port = server->port(),
                              .boot_id = boot_id(),
                              .endpoints = router->endpoints(),
-                             .buffers = registry->buffers(buffers_max)};
+                             .buffers = registry->buffers(buffers_max),
+                             .device_memory = registry->device_memory(kDeviceRangesMax)};
 }
 
 bool EngineParts::another_lives(const std::string& address, Deadline deadline) {

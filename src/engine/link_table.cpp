@@ -5,8 +5,8 @@
 
 namespace mooncake {
 
-Result<std::shared_ptr<Link>> LinkTable::get(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit, Deadline deadline) {
-    return find_or_connect(std::move(descriptor), std::move(rpc_address), unfit, nullptr, deadline);
+Result<std::shared_ptr<Link>> LinkTable::get(SegmentDescriptor descriptor, std::string rpc_address, const Need& need, Deadline deadline) {
+    return find_or_connect(std::move(descriptor), std::move(rpc_address), need, nullptr, deadline);
 }
 
 Result<std::shared_ptr<Link>> LinkTable::better(const Link& current, Deadline deadline) {
@@ -22,26 +22,31 @@ std::vector<std::shared_ptr<Link>> LinkTable::all() {
     return held;
 }
 
-std::shared_ptr<Link> LinkTable::find(const Life& life, const Unfit& unfit, const Transport* better_than) const {
+std::shared_ptr<Link> LinkTable::find(const Life& life, const Need& need, const Transport* better_than) const {
     std::shared_ptr<Link> best;
     const auto rank = [](const Transport* transport) { return transport->capabilities().rank; };
     for (const auto& weak : life.links) {
         auto link = weak.lock();
-        if (!link || !link->peer->usable() || std::find(unfit.begin(), unfit.end(), link->transport) != unfit.end()) continue;
+        if (!link || !link->peer->usable() || !need.met_by(*link->transport)) continue;
         if (better_than != nullptr && rank(link->transport) >= rank(better_than)) continue;
         if (!best || rank(link->transport) < rank(best->transport)) best = std::move(link);
     }
     return best;
 }
 
-Result<std::shared_ptr<Link>> LinkTable::find_or_connect(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit,
+Result<std::shared_ptr<Link>> LinkTable::find_or_connect(SegmentDescriptor descriptor, std::string rpc_address, const Need& need,
                                                          const Transport* better_than, Deadline deadline) {
     const uint64_t incarnation = descriptor.incarnation.value;
+    const PeerMemory::Ranges device_memory = std::exchange(descriptor.device_memory, {});
+    std::shared_ptr<PeerMemory> memory;
+    std::shared_ptr<Link> farther;  // made for bytes that a nearer transport does not carry; declared first, let go outside the lock
     {
         Lock lock(mutex_);
         for (;;) {
             Life& life = lives_[incarnation];
-            if (auto link = find(life, unfit, better_than)) return link;
+            if (std::exchange(memory, life.memory) != life.memory && better_than == nullptr) memory->replace(device_memory);
+            farther = find(life, need, better_than);
+            if (farther && router_.nearest(*farther, need)) return farther;
             if (!life.connecting) break;
             if (deadline.passed()) return fail(Code::kTimedOut, "still connecting");
             if (deadline.is_never()) changed_.wait(mutex_);
@@ -49,14 +54,20 @@ Result<std::shared_ptr<Link>> LinkTable::find_or_connect(SegmentDescriptor descr
         }
         lives_[incarnation].connecting = true;
     }
-    auto connected = router_.connect(std::move(descriptor), std::move(rpc_address), unfit, deadline, better_than);
+    if (farther) better_than = farther->transport;
+    auto connected = router_.connect(std::move(descriptor), std::move(rpc_address), need, deadline, better_than);
     Lock lock(mutex_);
     Life& life = lives_[incarnation];
     life.connecting = false;
-    if (connected) life.links.push_back(*connected);
+    if (connected) {
+        (*connected)->memory = std::move(memory);
+        life.links.push_back(*connected);
+    }
     forget_ended();
     changed_.notify_all();
-    return connected;
+    if (connected || !farther || connected.error().code() == Code::kStale) return connected;
+    if (connected.error().code() != Code::kNotSupported && connected.error().code() != Code::kRefused) farther->second_best = true;
+    return farther;
 }
 
 void LinkTable::forget_ended() {

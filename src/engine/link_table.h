@@ -19,9 +19,11 @@ class LinkTable {
 public:
     explicit LinkTable(Router& router) : router_(router) {}
 
-    /// A link to this life that works, without the transports in `unfit`: the nearest that somebody has, or a new one. Connects once for all
-    /// that wait.
-    Result<std::shared_ptr<Link>> get(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit, Deadline deadline);
+    /// A link to this life that works and meets the need: the nearest that somebody has, or a new one. Connects once for all that wait. What
+    /// the descriptor says of the peer's memory is known to all links of that life from then on.
+    Result<std::shared_ptr<Link>> get(SegmentDescriptor descriptor, std::string rpc_address, const Need& need, Deadline deadline);
+    /// kNotSupported: no transport of ours meets it.
+    Result<> check(const Need& need) const { return router_.check(need); }
     /// All that somebody still holds.
     std::vector<std::shared_ptr<Link>> all();
     /// One over a nearer transport than that of `current`.
@@ -31,12 +33,13 @@ private:
     struct Life {
         bool connecting = false;
         std::vector<std::weak_ptr<Link>> links;
+        std::shared_ptr<PeerMemory> memory = std::make_shared<PeerMemory>();
     };
     using Lives = std::map<uint64_t, Life>;
 
     /// The nearest link of a life that is fit; `better_than`: and nearer than that.
-    std::shared_ptr<Link> find(const Life& life, const Unfit& unfit, const Transport* better_than) const MC_REQUIRES(mutex_);
-    Result<std::shared_ptr<Link>> find_or_connect(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit,
+    std::shared_ptr<Link> find(const Life& life, const Need& need, const Transport* better_than) const MC_REQUIRES(mutex_);
+    Result<std::shared_ptr<Link>> find_or_connect(SegmentDescriptor descriptor, std::string rpc_address, const Need& need,
                                                   const Transport* better_than, Deadline deadline);
     void forget_ended() MC_REQUIRES(mutex_);
 

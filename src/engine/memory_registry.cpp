@@ -86,7 +86,15 @@ void MemoryRegistry::insert(Entry entry) {
         listing_.fetch_add(1, std::memory_order_release);
     }
     const std::byte* const address = entry.region->address;
+    if (entry.region->kind != MemoryKind::kHost) devices_.emplace(address, entry.region);
+    device_regions_.store(devices_.size(), std::memory_order_relaxed);
     entries_.emplace(address, std::move(entry));
+}
+
+void MemoryRegistry::take_out(Entries::iterator found) {
+    devices_.erase(found->first);
+    device_regions_.store(devices_.size(), std::memory_order_relaxed);
+    entries_.erase(found);
 }
 
 // ---- taking back
@@ -142,7 +150,7 @@ Result<MemoryRegistry::Going> MemoryRegistry::forbid(Entries::iterator found) {
     order_.erase(found->second.range.number());
     const Going going = forbidden_.insert(forbidden_.end(), std::move(found->second));
     going->fencing = true;
-    entries_.erase(found);
+    take_out(found);
     for (Entry& entry : left) {
         entry.range.take_over(std::move(*inside.at(entry.region->address)));
         insert(std::move(entry));
@@ -232,6 +240,8 @@ Result<> MemoryRegistry::close(Deadline deadline) {
     WriteLock write(lookup_mutex_);
     forbidden_.clear();
     order_.clear();
+    devices_.clear();
+    device_regions_.store(0, std::memory_order_relaxed);
     entries_.clear();
     version_.fetch_add(1, std::memory_order_release);
     listing_.fetch_add(1, std::memory_order_release);
@@ -265,8 +275,9 @@ size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* comple
     const MemoryRegion* region = nullptr;  // of the previous block: batches mostly stay in one region
     const std::byte* region_end = nullptr;
     ReadLock lock(lookup_mutex_);
-    for (const Block& block : blocks) {
+    for (Block block : blocks) {
         if (block.length == 0) continue;
+        if (!devices_.empty()) cut_at_borders(block, completion, slices);
         if (region == nullptr || block.local < region->address || block.local + block.length > region_end) {
             const auto found = around(block.local);
             region = found == entries_.end() || end_of(*found->second.region) < block.local + block.length ? nullptr : found->second.region;
@@ -290,6 +301,20 @@ size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* comple
     return slices.size() - before;
 }
 
+void MemoryRegistry::cut_at_borders(Block& block, Completion* completion, std::vector<Slice>& slices) const {
+    for (;;) {
+        const auto found = around(block.local);
+        if (found == entries_.end() || found->second.region->kind == MemoryKind::kHost) return;
+        const auto inside = static_cast<uint64_t>(end_of(*found->second.region) - block.local);
+        const auto next = std::next(found);
+        const bool goes_on = next != entries_.end() && next->first == end_of(*found->second.region);
+        if (inside >= block.length || !goes_on || block.copier != nullptr) return;
+        slices.push_back(
+            {.local = block.local, .remote = block.remote, .length = inside, .completion = completion, .region = found->second.region});
+        block = {.local = block.local + inside, .remote = block.remote + inside, .length = block.length - inside};
+    }
+}
+
 std::vector<BufferRecord> MemoryRegistry::buffers(size_t limit) const {
     ReadLock lock(lookup_mutex_);
     std::vector<BufferRecord> records;
@@ -299,6 +324,24 @@ std::vector<BufferRecord> MemoryRegistry::buffers(size_t limit) const {
         records.push_back({.address = address_of(region.address), .length = region.length, .location = region.location});
     }
     return records;
+}
+
+std::vector<DeviceRange> MemoryRegistry::device_memory(size_t limit) const {
+    std::vector<DeviceRange> ranges;
+    if (!has_device_memory()) return ranges;
+    ReadLock lock(lookup_mutex_);
+    for (const auto& [address, region] : devices_) {
+        if (!region->remote_accessible) continue;
+        const DeviceRange next{.address = address_of(address), .length = region->length, .kind = region->kind, .device = region->device};
+        DeviceRange* const last = ranges.empty() ? nullptr : &ranges.back();
+        if (last != nullptr && last->end() == next.address && last->kind == next.kind && last->device == next.device) {
+            last->length += next.length;
+            continue;
+        }
+        if (ranges.size() == limit) break;
+        ranges.push_back(next);
+    }
+    return ranges;
 }
 
 size_t MemoryRegistry::size() const {

@@ -59,6 +59,10 @@ public:
 
     /// What peers see, in order of registration.
     std::vector<BufferRecord> buffers(size_t limit) const;
+    /// What of that is not host memory, by address; neighbours of one device are one.
+    std::vector<DeviceRange> device_memory(size_t limit) const;
+    /// Whether anything registered is not host memory.
+    bool has_device_memory() const noexcept { return device_regions_.load(std::memory_order_relaxed) != 0; }
     size_t size() const;
 
 private:
@@ -77,6 +81,7 @@ private:
     Result<Entry> open(RegisteredRange range) MC_REQUIRES(change_mutex_);
     void discard(Entry& entry) MC_REQUIRES(change_mutex_);
     void insert(Entry entry) MC_REQUIRES(change_mutex_);
+    void take_out(Entries::iterator found) MC_REQUIRES(change_mutex_);
     /// Takes one registration away; the entry to fence if that was the last of the widest range.
     Result<std::optional<Going>> release(const std::byte* address) MC_REQUIRES(change_mutex_);
     /// Takes an entry out of use, and puts those registered inside it in its place.
@@ -84,6 +89,9 @@ private:
     /// Waits until nobody touches forbidden entries any more, and forgets them.
     Result<> fence(std::span<const Going> entries, Deadline deadline);
     Result<> wait_for(const Entry& entry, Deadline deadline);
+    /// Memory of a device must name its registration: a block that reaches from one into the next becomes a slice for each.
+    void cut_at_borders(Block& block, Completion* completion, std::vector<Slice>& slices) const
+        MC_THREAD_ATTRIBUTE(requires_shared_capability(lookup_mutex_));
     Entries::const_iterator around(const std::byte* address) const MC_THREAD_ATTRIBUTE(requires_shared_capability(lookup_mutex_));
     MemoryRegion* take_region() MC_REQUIRES(change_mutex_);
 
@@ -96,9 +104,11 @@ private:
     std::list<Entry> forbidden_ MC_GUARDED_BY(change_mutex_);  // still taken: their fence has not passed
     uint64_t last_number_ MC_GUARDED_BY(change_mutex_) = 0;
     bool closed_ MC_GUARDED_BY(change_mutex_) = false;
-    mutable SharedMutex lookup_mutex_;  // entries_ and order_ change under both mutexes
+    mutable SharedMutex lookup_mutex_;  // what follows changes under both mutexes
     Entries entries_;
-    std::map<uint64_t, const MemoryRegion*> order_;  // by number, those peers see
+    std::map<uint64_t, const MemoryRegion*> order_;            // by number, those peers see
+    std::map<const std::byte*, const MemoryRegion*> devices_;  // those that are not host memory
+    std::atomic<size_t> device_regions_{0};                    // how many those are
     std::atomic<uint64_t> version_{1};
     std::atomic<uint64_t> listing_{1};
 };

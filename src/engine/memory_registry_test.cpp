@@ -130,9 +130,7 @@ TEST_F(MemoryRegistryTest, NothingChangesWhenAnInnerRangeCannotGoOnByItself) {
     ASSERT_TRUE(add(0, 1000));
     ASSERT_TRUE(add(100, 50));
     ASSERT_TRUE(add(200, 50));
-    script_.on_register = [&] {
-        return script_.registrations < 3 ? Result<>() : Result<>(fail(Code::kNoSpace, "the NIC is full"));
-    };
+    script_.on_register = [&] { return script_.registrations < 3 ? Result<>() : Result<>(fail(Code::kNoSpace, "the NIC is full")); };
     EXPECT_EQ(remove(0).error().code(), Code::kNoSpace);
     EXPECT_TRUE(peers_may(0, 1000));
     EXPECT_EQ(registry_.size(), 1u);
@@ -221,6 +219,48 @@ TEST_F(MemoryRegistryTest, BuffersAreListedInOrderOfRegistration) {
     ASSERT_TRUE(remove(3000)) << "the one inside was registered before 2000";
     EXPECT_EQ(listed(), (std::vector<size_t>{100, 3100, 2000}));
     EXPECT_GT(registry_.listing(), listing);
+}
+
+TEST_F(MemoryRegistryTest, MemoryOfDevicesIsListedApartWithNeighboursAsOne) {
+    const auto add_device = [&](size_t offset, uint64_t length, MemoryKind kind, int device, bool remote = true) {
+        return registry_.add({.address = at(offset), .length = length, .kind = kind, .device = device, .remote_accessible = remote});
+    };
+    ASSERT_TRUE(add(0, 100));
+    EXPECT_FALSE(registry_.has_device_memory());
+    EXPECT_TRUE(registry_.device_memory(10).empty());
+    ASSERT_TRUE(add_device(200, 100, MemoryKind::kCuda, 1));
+    ASSERT_TRUE(add_device(100, 100, MemoryKind::kCuda, 1));
+    ASSERT_TRUE(add_device(300, 100, MemoryKind::kCuda, 2));
+    ASSERT_TRUE(add_device(400, 100, MemoryKind::kAscend, 2));
+    ASSERT_TRUE(add_device(500, 100, MemoryKind::kAscend, 2, false));
+    const uint64_t base = range(0, 1).address;
+    const std::vector<DeviceRange> all = {
+        {base + 100, 200, MemoryKind::kCuda, 1}, {base + 300, 100, MemoryKind::kCuda, 2}, {base + 400, 100, MemoryKind::kAscend, 2}};
+    EXPECT_EQ(registry_.device_memory(10), all);
+    EXPECT_EQ(registry_.device_memory(1), std::vector<DeviceRange>{all[0]});
+    for (const size_t offset : {100, 200, 300, 400}) ASSERT_TRUE(remove(offset));
+    EXPECT_TRUE(registry_.device_memory(10).empty());
+    EXPECT_TRUE(registry_.has_device_memory()) << "that of ours alone";
+    ASSERT_TRUE(remove(500));
+    EXPECT_FALSE(registry_.has_device_memory());
+}
+
+TEST_F(MemoryRegistryTest, ABlockOverTwoRegistrationsOfADeviceIsASliceOfEach) {
+    for (const size_t offset : {0, 100, 200})
+        ASSERT_TRUE(registry_.add({.address = at(offset), .length = 100, .kind = MemoryKind::kCuda, .device = 0}));
+    const std::vector<Block> blocks = {{.local = at(50), .remote = 5000, .length = 230}, {.local = at(280), .remote = 9000, .length = 20}};
+    std::vector<Slice> slices;
+    Completion completion;
+    EXPECT_EQ(registry_.resolve(blocks, &completion, slices), 4u);
+    ASSERT_EQ(slices.size(), 4u);
+    const uint64_t lengths[] = {50, 100, 80, 20}, remotes[] = {5000, 5050, 5150, 9000};
+    for (size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(slices[i].length, lengths[i]);
+        EXPECT_EQ(slices[i].remote, remotes[i]);
+        EXPECT_EQ(slices[i].completion, &completion);
+        ASSERT_NE(slices[i].region, nullptr);
+        EXPECT_EQ(slices[i].region->kind, MemoryKind::kCuda);
+    }
 }
 
 TEST_F(MemoryRegistryTest, CloseTakesEverythingBackForGood) {

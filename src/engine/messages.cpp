@@ -48,6 +48,27 @@ Result<std::vector<BufferRecord>> decode_buffers(const flatbuffers::Vector<flatb
     return buffers;
 }
 
+Result<std::vector<DeviceRange>> decode_device_memory(const flatbuffers::Vector<const wire::DeviceRange*>* entries) {
+    std::vector<DeviceRange> ranges;
+    if (entries == nullptr) return ranges;
+    if (entries->size() > kDeviceRangesLimit) return fail(Code::kCorrupt, "a descriptor with {} ranges of device memory", entries->size());
+    ranges.reserve(entries->size());
+    uint64_t end = 0;
+    for (const wire::DeviceRange* entry : *entries) {
+        const DeviceRange range{.address = entry->address(),
+                                .length = entry->length(),
+                                .kind = static_cast<MemoryKind>(entry->kind()),
+                                .device = entry->device()};
+        if (range.length == 0 || range.end() < range.address || range.address < end)
+            return fail(Code::kCorrupt, "a descriptor with {} bytes of device memory at {:#x}, after {:#x}", range.length, range.address,
+                        end);
+        end = range.end();
+        // A kind that we do not know is nothing that we could choose a transport for.
+        if (entry->kind() < kMemoryKinds && range.kind != MemoryKind::kHost) ranges.push_back(range);
+    }
+    return ranges;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode_describe_request(const std::string& segment_name, uint32_t buffers_max) {
@@ -78,13 +99,19 @@ std::vector<std::byte> encode_descriptor(const SegmentDescriptor& descriptor) {
         const auto location = builder.CreateSharedString(buffer.location);
         buffers.push_back(wire::CreateBuffer(builder, buffer.address, buffer.length, location));
     }
+    std::vector<wire::DeviceRange> devices;
+    devices.reserve(descriptor.device_memory.size());
+    for (const DeviceRange& range : descriptor.device_memory)
+        devices.emplace_back(range.address, range.length, range.device, static_cast<uint8_t>(range.kind));
     const auto name = builder.CreateString(descriptor.name);
     const auto host = builder.CreateString(descriptor.host);
     const auto boot = builder.CreateString(descriptor.boot_id);
     const auto endpoint_list = builder.CreateVector(endpoints);
     const auto buffer_list = builder.CreateVector(buffers);
+    flatbuffers::Offset<flatbuffers::Vector<const wire::DeviceRange*>> device_list;
+    if (!devices.empty()) device_list = builder.CreateVectorOfStructs(devices);
     return finish(builder, wire::CreateDescribeReply(builder, name, descriptor.incarnation.value, host, descriptor.rpc_port, boot,
-                                                     endpoint_list, buffer_list));
+                                                     endpoint_list, buffer_list, device_list));
 }
 
 Result<SegmentDescriptor> decode_descriptor(std::span<const std::byte> body) {
@@ -97,6 +124,7 @@ Result<SegmentDescriptor> decode_descriptor(std::span<const std::byte> body) {
     MC_ASSIGN_OR_RETURN(descriptor.boot_id, bounded_text(message->boot_id(), kBootIdBytesMax, "boot id"));
     MC_ASSIGN_OR_RETURN(descriptor.endpoints, decode_endpoints(message->endpoints()));
     MC_ASSIGN_OR_RETURN(descriptor.buffers, decode_buffers(message->buffers()));
+    MC_ASSIGN_OR_RETURN(descriptor.device_memory, decode_device_memory(message->device_memory()));
     return descriptor;
 }
 

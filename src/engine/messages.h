@@ -22,6 +22,8 @@ constexpr size_t kEndpointsMax = 32;
 constexpr size_t kEndpointBytesMax = 64 << 10;
 constexpr size_t kLocationBytesMax = 128;
 constexpr size_t kControlBytesMax = 64 << 10;
+constexpr size_t kDeviceRangesMax = 4096;         // that we tell of; what is beyond them is found out by trying
+constexpr size_t kDeviceRangesLimit = 256 << 10;  // that we believe
 
 struct DescribeRequest {
     std::string segment_name;

@@ -22,6 +22,7 @@ SegmentDescriptor sample() {
     descriptor.boot_id = "8c2a7a7e-0000-4000-8000-000000000001";
     descriptor.endpoints = {{"tcp", std::string("\0\1\xff", 3)}, {"shm", ""}};
     descriptor.buffers = {{0x7f0000000000, 4096, "cpu:0"}, {0x7f0000001000, UINT64_MAX - 0x7f0000001000, "*"}};
+    descriptor.device_memory = {{0x7e0000000000, 4096, MemoryKind::kCuda, 3}, {0x7e0000001000, 4096, MemoryKind::kAscend, 0}};
     return descriptor;
 }
 
@@ -38,6 +39,7 @@ void expect_equal(const SegmentDescriptor& a, const SegmentDescriptor& b) {
         EXPECT_EQ(a.buffers[i].length, b.buffers[i].length);
         EXPECT_EQ(a.buffers[i].location, b.buffers[i].location);
     }
+    EXPECT_EQ(a.device_memory, b.device_memory);
 }
 
 void expect_refused(const SegmentDescriptor& descriptor) {
@@ -109,6 +111,34 @@ TEST(EngineMessages, DescriptorBeyondTheLimitsIsRefused) {
     empty.buffers[0].length = 0;
     wraps.buffers[0].length = UINT64_MAX;
     for (const auto* descriptor : {&name, &host, &many, &big, &location, &empty, &wraps}) expect_refused(*descriptor);
+}
+
+TEST(EngineMessages, DeviceMemoryThatMakesNoSenseIsRefused) {
+    SegmentDescriptor empty = sample(), wraps = sample(), crossed = sample(), unordered = sample(), endless = sample();
+    empty.device_memory[0].length = 0;
+    wraps.device_memory[1].length = UINT64_MAX;
+    crossed.device_memory[0].length += 1;
+    std::swap(unordered.device_memory[0], unordered.device_memory[1]);
+    endless.device_memory.clear();
+    for (uint64_t i = 0; i <= kDeviceRangesLimit; ++i) endless.device_memory.push_back({i * 8 + 8, 4, MemoryKind::kCuda, 0});
+    for (const auto* descriptor : {&empty, &wraps, &crossed, &unordered, &endless}) expect_refused(*descriptor);
+}
+
+TEST(EngineMessages, DeviceMemoryOfAKindThatIsNotKnownIsPassedOver) {
+    SegmentDescriptor descriptor = sample();
+    descriptor.device_memory[0].kind = static_cast<MemoryKind>(77);
+    const auto decoded = decode_descriptor(encode_descriptor(descriptor));
+    ASSERT_TRUE(decoded) << decoded.error().to_string();
+    EXPECT_EQ(decoded->device_memory, std::vector<DeviceRange>{sample().device_memory[1]});
+}
+
+TEST(EngineMessages, ADescriptorOfAnEngineThatKnowsNoDeviceMemoryIsUnderstood) {
+    flatbuffers::FlatBufferBuilder builder;
+    const auto name = builder.CreateString("n");
+    builder.Finish(wire::CreateDescribeReply(builder, name, 1, name, 1, name));
+    const auto decoded = decode_descriptor(std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())));
+    ASSERT_TRUE(decoded) << decoded.error().to_string();
+    EXPECT_TRUE(decoded->device_memory.empty());
 }
 
 TEST(EngineMessages, DescriptorNamingATransportTwiceIsRefused) {

@@ -114,15 +114,32 @@ Router::~Router() {
     ended_->service = nullptr;
 }
 
-Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit, Deadline deadline,
+bool Router::nearest(const Link& link, const Need& need) const {
+    for (const Path& path : paths_) {
+        if (path.transport.get() == link.transport) break;
+        if (need.met_by(*path.transport) && !link.opened_for.met_by(*path.transport)) return false;
+    }
+    return true;
+}
+
+Result<> Router::check(const Need& need) const {
+    for (const Path& path : paths_)
+        if (need.met_by(*path.transport)) return {};
+    return fail(Code::kNotSupported, "no allowed transport carries {} to {} memory", to_string(need.pair.local),
+                to_string(need.pair.remote));
+}
+
+Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std::string rpc_address, const Need& need, Deadline deadline,
                                               const Transport* better_than) {
-    Error last(Code::kNotSupported, "no allowed transport reaches it");
+    Error last(Code::kNotSupported, need.pair.host() ? std::string("no allowed transport reaches it")
+                                                     : format_text("no allowed transport that reaches it carries {} to {} memory",
+                                                                   to_string(need.pair.local), to_string(need.pair.remote)));
     bool second_best = false;
     for (Path& path : paths_) {
         if (path.transport.get() == better_than) break;
         const Capabilities& capabilities = path.transport->capabilities();
         const std::string name(capabilities.name);
-        if (std::find(unfit.begin(), unfit.end(), path.transport.get()) != unfit.end()) continue;
+        if (!need.met_by(*path.transport)) continue;
         if (!descriptor.endpoints.contains(name) || !reaches(context_, capabilities, descriptor)) continue;
         auto peer = path.transport->connect(descriptor, deadline);
         if (peer) {
@@ -137,6 +154,7 @@ Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std:
             link->rpc_address = std::move(rpc_address);
             link->descriptor = std::move(descriptor);
             link->second_best = second_best;
+            link->opened_for = need;
             return link;
         }
         last = std::move(peer).error().with_context(format_text("{}: connect", name));

@@ -40,10 +40,14 @@ public:
     /// For the metrics log.
     std::vector<MetricsLog::Source> metrics_sources();
 
-    /// Connects over the best transport both sides have, leaving out those in `unfit`; falls back to the next best when one
+    /// Connects over the best transport both sides have that meets the need; falls back to the next best when one
     /// cannot (said now and then), not when the descriptor turns out to be stale. `better_than`: only those before this one, quietly.
-    Result<std::shared_ptr<Link>> connect(SegmentDescriptor descriptor, std::string rpc_address, const Unfit& unfit, Deadline deadline,
+    Result<std::shared_ptr<Link>> connect(SegmentDescriptor descriptor, std::string rpc_address, const Need& need, Deadline deadline,
                                           const Transport* better_than = nullptr);
+    /// Whether a link is as near as one for this need can be: a nearer transport that meets the need was tried when the link was made.
+    bool nearest(const Link& link, const Need& need) const;
+    /// Whether one of them meets it, whatever it reaches. kNotSupported.
+    Result<> check(const Need& need) const;
 
 private:
     struct Path {

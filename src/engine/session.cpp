@@ -21,34 +21,39 @@ constexpr Duration kUnusedTime = 1min, kUnusedLifeTime = 1h;
 
 }  // namespace
 
-std::shared_ptr<Link> Session::current(const Unfit& unfit) {
-    const auto fits = [&](const std::shared_ptr<Link>& link) {
-        return link && link->peer->usable() && std::find(unfit.begin(), unfit.end(), link->transport) == unfit.end();
-    };
-    if (fits(link_)) return link_;
-    if (unfit.empty() || !fits(spare_)) return nullptr;
-    spare_used_ = Clock::now();
-    return spare_;
+std::shared_ptr<Link> Session::current(const Need& need) {
+    const auto fits = [&](const Link& link) { return link.peer->usable() && need.met_by(*link.transport); };
+    if (link_ && fits(*link_)) return link_;
+    if (need.plain()) return nullptr;
+    Other* nearest = nullptr;
+    for (Other& other : others_) {
+        if (!fits(*other.link)) continue;
+        if (nearest == nullptr || other.link->transport->capabilities().rank < nearest->link->transport->capabilities().rank)
+            nearest = &other;
+    }
+    if (nearest == nullptr) return nullptr;
+    nearest->used = Clock::now();
+    return nearest->link;
 }
 
-Result<std::shared_ptr<Link>> Session::link(Deadline deadline, const Unfit& unfit) { return find(deadline, unfit, nullptr); }
+Result<std::shared_ptr<Link>> Session::link(Deadline deadline, const Need& need) { return find(deadline, need, nullptr); }
 
-Result<std::shared_ptr<Link>> Session::link_to(Incarnation& life, Deadline deadline, const Unfit& unfit) {
+Result<std::shared_ptr<Link>> Session::link_to(Incarnation& life, Deadline deadline, const Need& need) {
     Incarnation before;
-    auto found = find(deadline, unfit, &before);
+    auto found = find(deadline, need, &before);
     if (found) return check_life(std::move(*found), life, before);
     told(found.error());
     return found;
 }
 
-Result<std::shared_ptr<Link>> Session::link_at_hand(Incarnation& life) {
+Result<std::shared_ptr<Link>> Session::link_at_hand(Incarnation& life, const Need& need) {
     std::shared_ptr<Link> link;
     Incarnation before;
     {
         Lock lock(mutex_);
         used_ = true;
         before = life_;
-        if (!recheck_ && policy_.cache_descriptors) link = current({});
+        if (!recheck_ && policy_.cache_descriptors) link = current(need);
     }
     if (link) return check_life(std::move(link), life, before);
     if (!life) life = before;
@@ -86,49 +91,60 @@ void Session::told(const Error& error) {
     life_ = Incarnation{};
 }
 
-Result<std::shared_ptr<Link>> Session::find(Deadline deadline, const Unfit& unfit, Incarnation* life_before) {
+Result<std::shared_ptr<Link>> Session::find(Deadline deadline, const Need& need, Incarnation* life_before) {
     for (;;) {
         std::shared_ptr<Link> found;
         {
             Lock lock(mutex_);
             if (life_before != nullptr) *life_before = life_;
             life_before = nullptr;
-            MC_ASSIGN_OR_RETURN(found, wait_for_turn(unfit, deadline));
+            MC_ASSIGN_OR_RETURN(found, wait_for_turn(need, deadline));
             if (!found) {
                 opening_ = true;
                 break;
             }
         }
-        if (policy_.cache_descriptors || still_the_same(*found, deadline)) return found;
-        std::shared_ptr<Link> dropped;
+        if (policy_.cache_descriptors || renew(*found, deadline)) return found;
+        Dropped dropped;
         Lock lock(mutex_);
         drop(found, dropped);
     }
     const Time started = Clock::now();
-    auto opened = connect(unfit, deadline.earlier(Deadline::after(policy_.connect_timeout)));
-    std::shared_ptr<Link> outdated;  // let go outside the lock
+    auto opened = connect(need, deadline.earlier(Deadline::after(policy_.connect_timeout)));
+    Dropped dropped;
     Lock lock(mutex_);
     opening_ = false;
     changed_.notify_all();
     if (!opened) {
-        if (!unfit.empty()) return opened;  // says nothing about those that do fit others
+        if (!need.plain()) return opened;  // says nothing about those that do fit others
         last_error_ = opened.error();
         failed_until_ = Clock::now() + (Clock::now() - started > 500ms ? kSlowFailureMemory : kQuickFailureMemory);
         return opened;
     }
     if (closed_) {
-        outdated = std::move(*opened);
+        dropped.push_back(std::move(*opened));
         return fail(Code::kUnavailable, "the engine is closed");
     }
-    if (unfit.empty()) {
-        recheck_ = false;
-        outdated = std::exchange(link_, *opened);
-        if (outdated != link_) note_opened(*link_, Clock::now());
-    } else {
-        outdated = std::exchange(spare_, *opened);
-        spare_used_ = Clock::now();
-    }
+    keep(*opened, need.plain(), dropped);
     return opened;
+}
+
+void Session::keep(const std::shared_ptr<Link>& link, bool first, Dropped& dropped) {
+    const auto other_life = [&](const Link& held) { return held.descriptor.incarnation != link->descriptor.incarnation; };
+    const auto outdated = [&](const Other& held) { return held.link->transport == link->transport || other_life(*held.link); };
+    for (Other& held : others_)
+        if (outdated(held)) dropped.push_back(held.link);
+    std::erase_if(others_, outdated);
+    if (!first) {
+        if (link_ && other_life(*link_)) dropped.push_back(std::move(link_));
+        if (link_ != link) others_.push_back({.link = link, .used = Clock::now()});
+        return;
+    }
+    recheck_ = false;
+    if (link_ == link) return;
+    if (link_) dropped.push_back(std::move(link_));
+    link_ = link;
+    note_opened(*link_, Clock::now());
 }
 
 void Session::note_opened(const Link& link, Time now) {
@@ -164,12 +180,12 @@ void Session::improve(Time now) {
     improved_ = now;
 }
 
-Result<std::shared_ptr<Link>> Session::wait_for_turn(const Unfit& unfit, Deadline deadline) {
+Result<std::shared_ptr<Link>> Session::wait_for_turn(const Need& need, Deadline deadline) {
     used_ = true;
     for (;;) {
         if (closed_) return fail(Code::kUnavailable, "the engine is closed");
         if (!recheck_)
-            if (auto found = current(unfit)) return found;
+            if (auto found = current(need)) return found;
         if (!opening_) break;
         if (deadline.is_never()) changed_.wait(mutex_);
         else if (changed_.wait_until(mutex_, deadline.at()) == std::cv_status::timeout && opening_)
@@ -179,13 +195,15 @@ Result<std::shared_ptr<Link>> Session::wait_for_turn(const Unfit& unfit, Deadlin
     return nullptr;
 }
 
-Result<std::shared_ptr<Link>> Session::connect(const Unfit& unfit, Deadline deadline) {
+Result<std::shared_ptr<Link>> Session::connect(const Need& need, Deadline deadline) {
     auto context = [&](Error error) { return Unexpected(std::move(error).with_context(format_text("segment {}", name_))); };
+    // The peer need not be asked for what we cannot do with anybody.
+    if (auto possible = links_.check(need); !possible) return context(std::move(possible).error());
     // The second try is for a descriptor that turned stale between fetch and connect.
     for (int attempt = 0;; ++attempt) {
         auto found = source_.fetch(name_, 0, deadline);
         if (!found) return context(std::move(found).error());
-        auto link = links_.get(std::move(found->descriptor), std::move(found->rpc_address), unfit, deadline);
+        auto link = links_.get(std::move(found->descriptor), std::move(found->rpc_address), need, deadline);
         if (link) {
             MC_LOG_INFO("segment {} is reached over {}", name_, (*link)->path());
             return link;
@@ -199,14 +217,15 @@ bool Session::connected() {
     return !recheck_ && current({}) != nullptr;
 }
 
-void Session::drop(const std::shared_ptr<Link>& link, std::shared_ptr<Link>& dropped) {
-    for (auto* const held : {&link_, &spare_})
-        if (*held == link) dropped = std::move(*held);
+void Session::drop(const std::shared_ptr<Link>& link, Dropped& dropped) {
+    dropped.push_back(link);
+    if (link_ == link) link_.reset();
+    std::erase_if(others_, [&](const Other& other) { return other.link == link; });
 }
 
 void Session::report_failure(const std::shared_ptr<Link>& link) {
     if (link->peer->usable()) return;
-    std::shared_ptr<Link> dropped;  // let go outside the lock
+    Dropped dropped;
     Lock lock(mutex_);
     drop(link, dropped);
 }
@@ -217,24 +236,29 @@ void Session::refresh() {
     failed_until_ = Time{};
 }
 
-bool Session::still_the_same(const Link& link, Deadline deadline) {
-    const auto found = source_.fetch(name_, 0, deadline.earlier(Deadline::after(policy_.connect_timeout)));
-    return found && found->descriptor.incarnation == link.descriptor.incarnation;
+bool Session::renew(const Link& link, Deadline deadline) {
+    auto found = source_.fetch(name_, 0, deadline.earlier(Deadline::after(policy_.connect_timeout)));
+    if (!found || found->descriptor.incarnation != link.descriptor.incarnation) return false;
+    link.memory->replace(std::move(found->descriptor.device_memory));
+    return true;
 }
 
 bool Session::confirm(const std::shared_ptr<Link>& link, Deadline deadline) {
-    if (still_the_same(*link, deadline)) return true;
-    std::shared_ptr<Link> dropped;
+    if (renew(*link, deadline)) return true;
+    Dropped dropped;
     Lock lock(mutex_);
     drop(link, dropped);
     return false;
 }
 
 bool Session::sweep(Time now, Duration refresh_interval) {
-    std::shared_ptr<Link> broken, unused;  // let go outside the lock
+    Dropped dropped;
     Lock lock(mutex_);
-    if (link_ && !link_->peer->usable()) broken = std::move(link_);
-    if (spare_ && (!spare_->peer->usable() || now - spare_used_ > kUnusedTime)) unused = std::move(spare_);
+    const auto idle = [now](const Other& other) { return !other.link->peer->usable() || now - other.used > kUnusedTime; };
+    for (Other& other : others_)
+        if (idle(other)) dropped.push_back(other.link);
+    std::erase_if(others_, idle);
+    if (link_ && !link_->peer->usable()) dropped.push_back(std::move(link_));
     if (std::exchange(used_, false) || link_ || opening_) unused_since_ = Time::max();
     else if (unused_since_ == Time::max()) unused_since_ = now;
     if (!link_ || looked_after_ || closed_) return false;
@@ -259,11 +283,12 @@ void Session::look_after(Time now) {
 }
 
 void Session::close() {
-    std::shared_ptr<Link> link, spare;  // let go outside the lock
+    Dropped dropped;
     Lock lock(mutex_);
     closed_ = true;
-    link = std::move(link_);
-    spare = std::move(spare_);
+    if (link_) dropped.push_back(std::move(link_));
+    for (Other& other : others_) dropped.push_back(std::move(other.link));
+    others_.clear();
     changed_.notify_all();
 }
 

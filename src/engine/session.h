@@ -45,14 +45,14 @@ public:
     /// Names this session's work among that of others.
     Service::Key key() const noexcept { return reinterpret_cast<Service::Key>(this); }
 
-    /// The current link, or a new one. Waits for whoever is connecting already, at most until the deadline. `unfit`: not over one of these.
-    Result<std::shared_ptr<Link>> link(Deadline deadline, const Unfit& unfit = {});
+    /// The current link if it meets the need, or another one. Waits for whoever is connecting already, at most until the deadline.
+    Result<std::shared_ptr<Link>> link(Deadline deadline, const Need& need = {});
     /// The same for bytes, which have addresses: only to the life of the peer that those belong to. `life` none: to the one that callers
     /// have dealt with so far, which is then filled in. kStale when the peer has another one now: the caller knows, and deals with
     /// that one from then on.
-    Result<std::shared_ptr<Link>> link_to(Incarnation& life, Deadline deadline, const Unfit& unfit = {});
+    Result<std::shared_ptr<Link>> link_to(Incarnation& life, Deadline deadline, const Need& need = {});
     /// The same without waiting for anybody: null when it would have to.
-    Result<std::shared_ptr<Link>> link_at_hand(Incarnation& life);
+    Result<std::shared_ptr<Link>> link_at_hand(Incarnation& life, const Need& need = {});
     /// The same as link() for a caller that is about to learn new addresses: whoever lives there now is the one to deal with.
     Result<std::shared_ptr<Link>> open(Deadline deadline);
     /// The life that callers deal with; none if they have not yet, or have been told that they lost it.
@@ -66,11 +66,13 @@ public:
     void report_failure(const std::shared_ptr<Link>& link);
     /// Whether the peer behind a link still lives and is the one we connected to; forgets the link if not. Asks the peer.
     bool confirm(const std::shared_ptr<Link>& link, Deadline deadline);
+    /// Asks the peer behind a link what memory it has now. False: it did not answer, or another one did.
+    bool renew(const Link& link, Deadline deadline);
     /// The next use asks again who this name means; a link to the same life stays.
     void refresh();
-    /// Now and then: drops links that broke while idle, which frees their sockets and mappings. True when look_after() has something to do:
-    /// with a refresh interval, to ask the peer whether it is still the one we know; with a link over a second-best transport, to try the
-    /// nearer ones.
+    /// Now and then: drops links that broke while idle, and others than the first that nobody has used for a while, which frees their sockets
+    /// and mappings. True when look_after() has something to do: with a refresh interval, to ask the peer whether it is still the one we
+    /// know; with a link over a second-best transport, to try the nearer ones.
     bool sweep(Time now, Duration refresh_interval);
     /// May take as long as connecting does.
     void look_after(Time now);
@@ -87,16 +89,24 @@ public:
 private:
     friend class SessionTable;
 
-    /// Until there is a fit link that works, or none and nobody else is connecting.
-    Result<std::shared_ptr<Link>> wait_for_turn(const Unfit& unfit, Deadline deadline) MC_REQUIRES(mutex_);
-    std::shared_ptr<Link> current(const Unfit& unfit) MC_REQUIRES(mutex_);
-    Result<std::shared_ptr<Link>> find(Deadline deadline, const Unfit& unfit, Incarnation* life_before);
+    /// A link for what the first one does not carry.
+    struct Other {
+        std::shared_ptr<Link> link;
+        Time used;
+    };
+    using Dropped = std::vector<std::shared_ptr<Link>>;  // to let go of outside the lock
+
+    /// Until there is a link that works and meets the need, or none and nobody else is connecting.
+    Result<std::shared_ptr<Link>> wait_for_turn(const Need& need, Deadline deadline) MC_REQUIRES(mutex_);
+    std::shared_ptr<Link> current(const Need& need) MC_REQUIRES(mutex_);
+    Result<std::shared_ptr<Link>> find(Deadline deadline, const Need& need, Incarnation* life_before);
+    /// Keeps a new link as the first one or beside it, and none to another life of the peer.
+    void keep(const std::shared_ptr<Link>& link, bool first, Dropped& dropped) MC_REQUIRES(mutex_);
     /// `before`: the life that callers dealt with when the link was found.
     Result<std::shared_ptr<Link>> check_life(std::shared_ptr<Link> link, Incarnation& life, Incarnation before);
-    bool still_the_same(const Link& link, Deadline deadline);
-    void drop(const std::shared_ptr<Link>& link, std::shared_ptr<Link>& dropped) MC_REQUIRES(mutex_);
+    void drop(const std::shared_ptr<Link>& link, Dropped& dropped) MC_REQUIRES(mutex_);
     void note_opened(const Link& link, Time now) MC_REQUIRES(mutex_);
-    Result<std::shared_ptr<Link>> connect(const Unfit& unfit, Deadline deadline);
+    Result<std::shared_ptr<Link>> connect(const Need& need, Deadline deadline);
 
     const std::string name_;
     std::atomic<SegmentId> id_{-1};  // given out by the table when asked for
@@ -106,9 +116,8 @@ private:
 
     Mutex mutex_;
     std::condition_variable_any changed_;
-    std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);
-    std::shared_ptr<Link> spare_ MC_GUARDED_BY(mutex_);  // for memory that the link's transport cannot carry
-    Time spare_used_ MC_GUARDED_BY(mutex_){};
+    std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);  // the first one, for whatever it carries
+    std::vector<Other> others_ MC_GUARDED_BY(mutex_);   // to the same life, over another transport each
     Incarnation life_ MC_GUARDED_BY(mutex_);
     bool recheck_ MC_GUARDED_BY(mutex_) = false;  // ask again who the name means
     bool opening_ MC_GUARDED_BY(mutex_) = false;

@@ -312,11 +312,11 @@ TEST(Session, AddressesOfAFormerLifeAreRefusedOnce) {
 TEST(Session, MemoryThatATransportCannotCarryDoesNotBarItForTheRest) {
     TwoWays ways;
     const auto near = *ways.session.link(Deadline::after(10s));
-    const auto far = *ways.session.link(Deadline::after(10s), {near->transport});
+    const auto far = *ways.session.link(Deadline::after(10s), {.unfit = {near->transport}});
     EXPECT_EQ(far->path(), "far");
     EXPECT_EQ(ways.path(), "near");
-    EXPECT_EQ(*ways.session.link(Deadline::after(10s), {near->transport}), far) << "kept for the next";
-    EXPECT_FALSE(ways.session.link(Deadline::after(10s), {near->transport, far->transport}));
+    EXPECT_EQ(*ways.session.link(Deadline::after(10s), {.unfit = {near->transport}}), far) << "kept for the next";
+    EXPECT_FALSE(ways.session.link(Deadline::after(10s), {.unfit = {near->transport, far->transport}}));
     EXPECT_EQ(ways.path(), "near") << "a refusal is not remembered against others";
     ways.session.sweep(Clock::now() + 2min, 0s);
     EXPECT_EQ(ways.far.connects, 1);

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <deque>
+#include <optional>
+
 #include "base/log.h"
 #include "base/memory_probe.h"
 #include "engine/core.h"
+#include "engine/pairs.h"
 
 namespace mooncake {
 
@@ -104,27 +109,99 @@ Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice>
     return moved;
 }
 
-Result<uint64_t> run_attempts(EngineCore& core, Session& session, Incarnation& life, Direction direction, std::span<const Slice> slices,
-                              Completion& completion, Deadline deadline) {
-    std::shared_ptr<Link> failed;
+/// One transfer on the calling thread, while it runs.
+struct Run {
+    EngineCore& core;
+    Session& session;
+    Incarnation& life;
+    const Direction direction;
+    const Deadline deadline;
+    bool renewed = false;  // the peer was asked again what memory it has
+};
+
+/// Bytes of one pair of kinds.
+struct Part {
+    KindPair pair;
+    std::vector<Slice> slices;
+    Completion completion;
+    std::shared_ptr<Link> failed;  // where they were refused before
+};
+
+/// A peer refused these bytes: whether that is because they are not of the kinds that we took them for. Asks it, once.
+bool mistaken(Run& run, const Error& error, const Link& link, KindPair pair, std::span<const Slice> slices) {
+    if (error.code() != Code::kNotSupported || std::exchange(run.renewed, true) || !run.session.renew(link, run.deadline)) return false;
+    return common_pair(slices, *run.core.registry, *link.memory) != pair;
+}
+
+/// Moves bytes of one pair, attempts and all. Nothing: the pair was a mistake. `first`: a link that carries it, or null; `failed`: the one
+/// they failed on before, if they did, and afterwards.
+Result<std::optional<uint64_t>> run_part(Run& run, KindPair pair, std::span<const Slice> slices, Completion& completion,
+                                         std::shared_ptr<Link> first, std::shared_ptr<Link>& failed) {
+    Session& session = run.session;
     Error last;
-    Unfit unfit;
+    Need need{.pair = pair};
     for (int tries = 1;; ++tries) {
-        auto link = session.link_to(life, deadline, unfit);
-        if (!link && is_unfit(last)) return Unexpected(final_error(last, direction, session, *failed));  // nor is there another way
-        if (!link) return Unexpected(unreachable_error(link.error(), direction, tries > 1));
-        if (failed && !may_go_over(*failed, **link, direction, completion))
-            return Unexpected(final_error(last, direction, session, *failed));
-        auto moved = attempt(**link, direction, slices, completion, deadline);
-        if (moved) return moved;
-        last = judge_failure(session, *link, std::move(moved).error(), deadline);
-        const bool again = worth_another_attempt(last) && tries < kAttemptsMax && !deadline.passed() &&
-                           !core.closing.load(std::memory_order_acquire);
-        if (!again) return Unexpected(final_error(last, direction, session, **link));
-        if (is_unfit(last)) unfit.push_back((*link)->transport);
+        auto link = first ? Result<std::shared_ptr<Link>>(std::move(first)) : session.link_to(run.life, run.deadline, need);
+        first = nullptr;
+        if (!link && is_unfit(last)) return Unexpected(final_error(last, run.direction, session, *failed));  // nor is there another way
+        if (!link) return Unexpected(unreachable_error(link.error(), run.direction, failed != nullptr));
+        if (failed && !may_go_over(*failed, **link, run.direction, completion))
+            return Unexpected(final_error(last, run.direction, session, *failed));
+        auto moved = attempt(**link, run.direction, slices, completion, run.deadline);
+        if (moved) return *moved;
+        last = judge_failure(session, *link, std::move(moved).error(), run.deadline);
+        const bool again = worth_another_attempt(last) && tries < kAttemptsMax && !run.deadline.passed() &&
+                           !run.core.closing.load(std::memory_order_acquire);
+        if (!again) return Unexpected(final_error(last, run.direction, session, **link));
         MC_LOG_WARNING_EVERY(1s, "{} over {}: {}; trying again", session.name(), (*link)->path(), last.to_string());
         failed = std::move(*link);
+        if (mistaken(run, last, *failed, pair, slices)) return std::nullopt;
+        if (is_unfit(last)) need.unfit.push_back(failed->transport);
     }
+}
+
+/// Appends a part for each pair.
+void split(std::span<const Slice> slices, PeerMemory& memory, const std::shared_ptr<Link>& failed, std::deque<Part>& parts) {
+    const size_t before = parts.size();
+    const PeerMemory::Reading remote(memory);
+    for (const Slice& slice : slices) {
+        split_by_pair(slice, remote, [&](KindPair pair, Slice piece) {
+            const auto found = std::find_if(parts.begin() + static_cast<ptrdiff_t>(before), parts.end(),
+                                            [&](const Part& one) { return one.pair == pair; });
+            const bool known = found != parts.end();
+            Part& part = known ? *found : parts.emplace_back();
+            if (!known) {
+                part.pair = pair;
+                part.failed = failed;
+            }
+            piece.completion = &part.completion;
+            part.slices.push_back(piece);
+        });
+    }
+}
+
+/// Bytes of several pairs, one pair after the other.
+Result<uint64_t> run_parts(Run& run, std::span<const Slice> slices, PeerMemory& memory, const std::shared_ptr<Link>& failed) {
+    std::deque<Part> parts;
+    split(slices, memory, failed, parts);
+    uint64_t total = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+        Part& part = parts[i];
+        MC_ASSIGN_OR_RETURN(const auto moved, run_part(run, part.pair, part.slices, part.completion, nullptr, part.failed));
+        if (moved) total += *moved;
+        else split(part.slices, *part.failed->memory, part.failed, parts);
+    }
+    return total;
+}
+
+Result<uint64_t> run_over(Run& run, std::span<const Slice> slices, Completion& completion, std::shared_ptr<Link> link) {
+    const auto pair = common_pair(slices, *run.core.registry, *link->memory);
+    if (!pair) return run_parts(run, slices, *link->memory, nullptr);
+    if (!link->transport->capabilities().pairs.has(*pair)) link = nullptr;
+    std::shared_ptr<Link> failed;
+    MC_ASSIGN_OR_RETURN(const auto moved, run_part(run, *pair, slices, completion, std::move(link), failed));
+    if (moved) return *moved;
+    return run_parts(run, slices, *failed->memory, failed);
 }
 
 }  // namespace
@@ -133,7 +210,10 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& l
                               Completion& completion, Deadline deadline) {
     if (slices.empty()) return 0;
     MC_RETURN_IF_ERROR(check_reach(slices));
-    auto moved = run_attempts(core, session, life, direction, slices, completion, deadline);
+    // Every link carries host memory, and knows what else its peer has.
+    MC_ASSIGN_OR_RETURN(auto link, session.link_to(life, deadline));
+    Run run{.core = core, .session = session, .life = life, .direction = direction, .deadline = deadline};
+    auto moved = run_over(run, slices, completion, std::move(link));
     if (!moved) session.told(moved.error());
     return moved;
 }

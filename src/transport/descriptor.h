@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/incarnation.h"
+#include "device/device.h"
 
 namespace mooncake {
 
@@ -14,6 +15,17 @@ struct BufferRecord {
     uint64_t address = 0;
     uint64_t length = 0;
     std::string location;
+};
+
+/// Registered memory that is not the host's.
+struct DeviceRange {
+    uint64_t address = 0;
+    uint64_t length = 0;
+    MemoryKind kind = MemoryKind::kHost;
+    int device = -1;
+
+    uint64_t end() const noexcept { return address + length; }
+    bool operator==(const DeviceRange&) const = default;
 };
 
 /// What a process tells others about the memory it lends: who it is, where its control port is, and one opaque endpoint per
@@ -26,6 +38,7 @@ struct SegmentDescriptor {
     std::string boot_id;                           // equal on one host: the same-host transports may be tried
     std::map<std::string, std::string> endpoints;  // transport name -> its Transport::endpoint()
     std::vector<BufferRecord> buffers;             // may be empty: see above
+    std::vector<DeviceRange> device_memory;        // by address, apart; initiators choose the transport by it
 };
 
 }  // namespace mooncake

@@ -15,6 +15,7 @@ void check_same(const SegmentDescriptor& descriptor, const Result<SegmentDescrip
     MC_CHECK(again);
     MC_CHECK(again->name == descriptor.name && again->incarnation == descriptor.incarnation && again->host == descriptor.host);
     MC_CHECK(again->endpoints == descriptor.endpoints && again->buffers.size() == descriptor.buffers.size());
+    MC_CHECK(again->device_memory == descriptor.device_memory);
 }
 
 }  // namespace

@@ -128,8 +128,9 @@ private:
 /// In-memory twin of a transport: remote addresses are addresses of this process.
 class FakeTransport final : public Transport {
 public:
-    explicit FakeTransport(FakeScript& script, std::string_view name = "fake", Reach reach = Reach::kNetwork, int rank = 0)
-        : script_(script), capabilities_{.name = name, .reach = reach, .rank = rank} {}
+    explicit FakeTransport(FakeScript& script, std::string_view name = "fake", Reach reach = Reach::kNetwork, int rank = 0,
+                           KindPairs pairs = {})
+        : script_(script), capabilities_{.name = name, .reach = reach, .rank = rank, .pairs = pairs} {}
 
     const Capabilities& capabilities() const noexcept override { return capabilities_; }
     std::string endpoint() const override { return "fake"; }

@@ -17,10 +17,9 @@
 
 namespace mooncake::testing {
 
-/// The inside of an engine on a fake network: every name exists and is reached over FakeTransport.
+/// The inside of an engine on a fake network: every name exists and is reached over FakeTransport, and over `transports`.
 struct FakeWorld final : DescriptorSource, Notifier {
-    explicit FakeWorld(SessionPolicy policy = {}) {
-        std::vector<std::unique_ptr<Transport>> transports;
+    explicit FakeWorld(SessionPolicy policy = {}, std::vector<std::unique_ptr<Transport>> transports = {}) {
         transports.push_back(std::make_unique<FakeTransport>(script));
         router = Router::with(std::move(transports), context, metrics, service);
         registry = std::make_unique<MemoryRegistry>(access, router->transports());
@@ -42,7 +41,8 @@ struct FakeWorld final : DescriptorSource, Notifier {
         const auto alias = aliases.find(name);
         const std::string& real = alias == aliases.end() ? name : alias->second;
         const Incarnation life{incarnation.value + (std::hash<std::string>()(real) << 8)};
-        return Found{.descriptor = {.name = name, .incarnation = life, .endpoints = {{"fake", "fake"}}}, .rpc_address = "127.0.0.1:1"};
+        return Found{.descriptor = {.name = name, .incarnation = life, .endpoints = router->endpoints(), .device_memory = device_memory},
+                     .rpc_address = "127.0.0.1:1"};
     }
     Result<> notify(Session& session, const Notification& notification, Deadline) override {
         Lock lock(mutex);
@@ -81,6 +81,7 @@ struct FakeWorld final : DescriptorSource, Notifier {
     std::condition_variable_any changed;
     Incarnation incarnation{7};                  // each name has one of its own, made from this
     std::map<std::string, std::string> aliases;  // names of the same peer
+    std::vector<DeviceRange> device_memory;      // of every peer
     std::vector<Notification> notified;
     std::atomic<std::thread::id> blocked_thread{};
 };

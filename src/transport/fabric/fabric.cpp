@@ -36,6 +36,16 @@ Result<std::vector<Offer>> find_offers(FabricApi& api, const ProviderProfile& pr
     return fail(Code::kNotSupported, "{} finds no NIC for the profile {}", api.description(), profile.name);
 }
 
+/// With a NIC that takes memory of devices, any pair: what the NICs of the other side take is known when it answers.
+KindPairs pairs_of(std::span<const std::unique_ptr<Rail>> rails) {
+    KindPairs pairs;
+    if (std::none_of(rails.begin(), rails.end(), [](const auto& rail) { return rail->offer().device_memory; })) return pairs;
+    for (size_t local = 0; local < kMemoryKinds; ++local)
+        for (size_t remote = 0; remote < kMemoryKinds; ++remote)
+            pairs.add({.local = static_cast<MemoryKind>(local), .remote = static_cast<MemoryKind>(remote)});
+    return pairs;
+}
+
 /// What the engine has of a connection.
 class PeerHandle final : public Peer {
 public:
@@ -198,6 +208,7 @@ Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
     if (profile->name == "shm") capabilities_.reach = Reach::kSameHost;
     const Topology topology = topology_for(context_.options);
     MC_RETURN_IF_ERROR(open_rails(topology));
+    capabilities_.pairs = pairs_of(parts.rails);
     MC_RETURN_IF_ERROR(start_threads());
     tell_settings(*parts.api, parts.profile, context_.options.fabric, parts.rails.size(), parts.threads.size());
     std::vector<Rail*> rails;
