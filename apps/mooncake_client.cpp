@@ -14,7 +14,7 @@
 #include "base/thread_annotations.h"
 #include "base/version.h"
 #include "net/address.h"
-#include "store/client/store_client.h"
+#include "store/process/store_client.h"
 
 namespace {
 

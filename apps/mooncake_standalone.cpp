@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/version.h"
-#include "store/client/store_client.h"
+#include "store/process/store_client.h"
 
 namespace {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "store/client/store_client.h"
+#include "store/process/store_client.h"
 #include "store/service/master_server.h"
 
 extern char** environ;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "store/client/store_client.h"
+#include "store/process/store_client.h"
 
 namespace mooncake::store_capi {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "store/client/store_options.h"
+#include "store/process/store_options.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using namespace mooncake::store;

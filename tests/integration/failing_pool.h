@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "store/client/store_client.h"
+#include "store/process/store_client.h"
 #include "tests/integration/store_role.h"
 
 namespace mooncake::store {

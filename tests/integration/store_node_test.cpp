@@ -9,8 +9,9 @@
 #include <thread>
 
 #include "base/thread_annotations.h"
-#include "store/node/membership.h"
-#include "store/node/segment_directory.h"
+#include "store/member/membership.h"
+#include "store/member/segment_directory.h"
+#include "store/node/catalogue.h"
 #include "tests/integration/store_role.h"
 
 namespace mooncake::store {
@@ -60,7 +61,7 @@ private:
 struct Node {
     Node(const std::string& address, uint64_t number, uint64_t bytes)
         : id{random_u64(), random_u64()}, master(connect_master({.address = address, .incarnation = Incarnation::random()})),
-          membership(Membership::create(*master, id, listener, {})), directory(*master, id) {
+          membership(Membership::create(*master, id, listener, catalogue, {})), directory(*master, id) {
         const auto started = membership->start(soon());
         EXPECT_TRUE(started) << started.error().to_string();
         if (bytes == 0) return;
@@ -75,6 +76,7 @@ struct Node {
 
     const ClientId id;
     Listener listener;
+    Catalogue catalogue;
     std::unique_ptr<MasterApi> master;
     std::unique_ptr<Membership> membership;
     SegmentDirectory directory;
@@ -181,7 +183,7 @@ TEST(StoreNode, AMasterThatWasKilledIsTheSameAgainByItsNodes) {
     ASSERT_EQ(before.size(), kKeys);
     ASSERT_TRUE(ledger.remove("k/17"));
     ledger.start_write("unfinished");
-    EXPECT_EQ(one.membership->catalogue().objects() + two.membership->catalogue().objects(), kKeys - 1) << "known when the writer is told";
+    EXPECT_EQ(one.catalogue.objects() + two.catalogue.objects(), kKeys - 1) << "known when the writer is told";
 
     master.kill();
     master.start();
@@ -203,7 +205,7 @@ TEST(StoreNode, AMasterThatWasKilledIsTheSameAgainByItsNodes) {
     const Places added = ledger.find("new", 20'000);
     EXPECT_EQ(added.size(), 20'000U);
     EXPECT_TRUE(disjoint(after, added));
-    EXPECT_EQ(one.membership->catalogue().objects() + two.membership->catalogue().objects(), kKeys - 1 + 20'000);
+    EXPECT_EQ(one.catalogue.objects() + two.catalogue.objects(), kKeys - 1 + 20'000);
 }
 
 TEST(StoreNode, AMasterThatIsKilledAgainAndAgainLosesNothing) {
@@ -293,9 +295,9 @@ TEST(StoreNode, AMasterThatWasStoppedHasGivenUpNobody) {
     EXPECT_TRUE(ledger.find("k", 1000) == before);
     EXPECT_EQ(ledger.put("more", 1000), 1000U);
     // The last words are with the kernel when the writer is answered; our thread may not have read them yet.
-    for (const Deadline patience = soon(); node.membership->catalogue().objects() < 2000 && !patience.passed();)
+    for (const Deadline patience = soon(); node.catalogue.objects() < 2000 && !patience.passed();)
         node.listener.wait_a_little();
-    EXPECT_EQ(node.membership->catalogue().objects(), 2000U) << "the same feed goes on";
+    EXPECT_EQ(node.catalogue.objects(), 2000U) << "the same feed goes on";
 }
 
 TEST(StoreNode, AMasterThatHungAndWasReplacedIsFoundByItsNodes) {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "store/client/store_client.h"
+#include "store/process/store_client.h"
 #include "tests/integration/store_role.h"
 
 namespace mooncake::store {

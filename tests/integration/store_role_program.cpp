@@ -13,8 +13,9 @@
 #include <string>
 
 #include "base/log.h"
-#include "store/client/store_client.h"
-#include "store/node/membership.h"
+#include "store/member/membership.h"
+#include "store/node/catalogue.h"
+#include "store/process/store_client.h"
 #include "store/service/master_server.h"
 
 namespace mooncake::store {
@@ -60,8 +61,9 @@ int be_master(char** arguments) {
 int be_node(char** arguments) {
     const auto master = connect_master({.address = arguments[0], .incarnation = Incarnation::random()});
     Listener listener;
+    Catalogue catalogue;
     const uint64_t id = std::strtoull(arguments[1], nullptr, 10);
-    const auto membership = Membership::create(*master, {random_u64(), random_u64()}, listener, {});
+    const auto membership = Membership::create(*master, {random_u64(), random_u64()}, listener, catalogue, {});
     if (auto started = membership->start(Deadline::after(20s)); !started) return 1;
     const SegmentSpec segment{.id = {id, id},
                               .name = format_text("node-{}:1", id),

@@ -20,9 +20,9 @@ RANKS = (
     ("net", "device", "topology"),
     ("rpc", "coordination", "transport"),
     ("engine", "kvplan", "store/allocation", "store/protocol"),
-    ("store/tier", "store/node", "store/master", "conductor"),
-    ("store/client", "store/service"),
-    ("store/admin",),
+    ("store/tier", "store/member", "store/master", "conductor"),
+    ("store/node", "store/client", "store/service"),
+    ("store/process", "store/admin"),
     ("capi", "store_capi", "apps", "python", "include"),
 )
 RANK_OF = {layer: rank for rank, layers in enumerate(RANKS) for layer in layers}

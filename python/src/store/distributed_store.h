@@ -12,7 +12,7 @@
 
 #include "interpreter.h"
 #include "replicate_config.h"
-#include "store/client/store_client.h"
+#include "store/process/store_client.h"
 #include "store_arguments.h"
 
 namespace mooncake::python {

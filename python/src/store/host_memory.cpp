@@ -16,7 +16,7 @@
 #include "base/options.h"
 #include "base/thread_annotations.h"
 #include "base/unique_fd.h"
-#include "store/client/store_options.h"
+#include "store/process/store_options.h"
 
 namespace mooncake::python {
 

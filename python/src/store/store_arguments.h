@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "arguments.h"
-#include "store/client/store_client.h"
+#include "store/process/store_client.h"
 
 /// Turns the lists that callers pass into the store's terms, and its answers into lists. As in arguments.h, everything needs the
 /// interpreter lock and throws TypeError and the like. What is parsed stays valid without the lock: it keeps the objects it borrows from.

@@ -28,7 +28,7 @@ void order_replicas(ClientCore& core, SegmentLookup& segments, std::string_view 
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     size_t nearest = 1;
     while (nearest < count && order[nearest].first == order[0].first) ++nearest;
-    const uint64_t turn = (std::hash<std::string_view>()(key) ^ core.id.low) % nearest;
+    const uint64_t turn = (std::hash<std::string_view>()(key) ^ core.pool.id.low) % nearest;
     std::rotate(order.begin(), order.begin() + static_cast<ptrdiff_t>(turn), order.begin() + static_cast<ptrdiff_t>(nearest));
     for (size_t i = 0; i < count; ++i) place.replicas[i] = order[i].second;
 }
@@ -59,14 +59,15 @@ void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::s
     const LeaseCache::Ticket ticket = core.leases.ticket();
     const Time asked = Clock::now();
     std::vector<uint32_t> unreachable;
-    if (!core.directory.all_reachable()) unreachable = core.directory.unreachable(asked, failed);
+    if (!core.pool.directory.all_reachable()) unreachable = core.pool.directory.unreachable(asked, failed);
     const KeysRequest request{.tenant = core.config.tenant, .keys = keys, .unreachable = unreachable};
-    const auto reply = core.ask_twice(MasterCall::kGetReplicas, [&] { return core.master->get_replicas(request, core.rpc_deadline()); });
+    PoolAccess& pool = core.pool;
+    const auto reply = pool.ask_twice(MasterCall::kGetReplicas, [&] { return pool.master->get_replicas(request, pool.rpc_deadline()); });
     if (!reply || !makes_sense(*reply, keys.size())) {
-        std::fill(codes.begin(), codes.end(), reply ? StoreCode::kRpcFail : core.code_of(reply.error()));
+        std::fill(codes.begin(), codes.end(), reply ? StoreCode::kRpcFail : core.pool.code_of(reply.error()));
         return;
     }
-    SegmentLookup segments(core);
+    SegmentLookup segments(core.pool);
     for (size_t i = 0; i < keys.size(); ++i) {
         const GetItem& item = reply->items[i];
         codes[i] = item.code;
@@ -101,7 +102,7 @@ void find_places(ClientCore& core, std::span<const std::string_view> keys, std::
 }
 
 Fetch::Fetch(ClientCore& core, std::vector<std::string_view> keys)
-    : core_(core), keys_(std::move(keys)), segments_(core), items_(keys_.size()) {}
+    : core_(core), keys_(std::move(keys)), segments_(core.pool), items_(keys_.size()) {}
 
 void Fetch::run() {
     std::vector<Place> places(keys_.size());
@@ -129,7 +130,7 @@ void Fetch::go_on() {
     for (uint32_t i = 0; i < items_.size(); ++i)
         if (!items_[i].done()) pending.push_back(i);
     while (!pending.empty()) {
-        if (core_.closing.load(std::memory_order_acquire)) {
+        if (core_.closing()) {
             for (const uint32_t i : pending) items_[i].finish(StoreCode::kUnavailableInCurrentStatus);
             return;
         }
@@ -222,7 +223,7 @@ bool Fetch::usable(const FetchItem& item, size_t replica) {
     if (!found.segment) return false;
     const uint64_t size = found.segment->spec.size, offset = place.replicas[replica].offset;
     if (offset > size || stored_bytes(place.length) > size - offset) return false;
-    if (found.own || core_.directory.all_reachable() || core_.directory.reachable(found.segment, Clock::now())) return true;
+    if (found.own || core_.pool.directory.all_reachable() || core_.pool.directory.reachable(found.segment, Clock::now())) return true;
     note_failed(found.segment);
     return false;
 }
@@ -270,7 +271,7 @@ void Fetch::sort_into_groups(std::span<const uint32_t> round, std::vector<uint32
 }
 
 uint64_t Fetch::stored_at(const FetchItem& item, const SegmentLookup::Found& from) {
-    const uint64_t base = from.own ? reinterpret_cast<uint64_t>(from.own->memory->base()) : from.segment->spec.base;
+    const uint64_t base = from.own ? reinterpret_cast<uint64_t>(from.own->base) : from.segment->spec.base;
     return base + item.chosen().offset;
 }
 
@@ -293,7 +294,7 @@ Move Fetch::move_for(const Group& group, std::span<const uint32_t> items, uint64
     const uint64_t waits_for = before + move.bytes;
     move.patience = group.hedged ? kHedge + kHedgePerByte * waits_for : kPatience + kPatiencePerByte * waits_for;
     // One that failed is tried again at little cost to whoever happens to do it.
-    if (const auto trial = core_.directory.trial(group.from.segment))
+    if (const auto trial = core_.pool.directory.trial(group.from.segment))
         move.patience = std::min<Duration>(move.patience, *trial + kHedgePerByte * waits_for);
     return move;
 }
@@ -302,7 +303,7 @@ void Fetch::run_groups() {
     std::vector<Move> moves;
     std::vector<Share> shares;  // of each move
     for (Group& group : groups_) {
-        const bool near = !group.from.own && core_.mover.near(group.from.segment->spec);
+        const bool near = !group.from.own && core_.pool.mover.near(group.from.segment->spec);
         if (group.from.own) copy_own(group);
         else if (near && groups_.size() == 1) copy_near(group);
         else {
@@ -319,7 +320,7 @@ void Fetch::run_groups() {
         const Share& share = shares[static_cast<size_t>(&move - moves.data())];
         judge(*share.group, share.items, move.outcome);
     };
-    core_.mover.run(Direction::kRead, moves, is_over);
+    core_.pool.mover.run(Direction::kRead, moves, is_over);
 }
 
 void Fetch::copy_near(Group& group) {
@@ -329,7 +330,7 @@ void Fetch::copy_near(Group& group) {
         const auto items = take_items(rest, kStep);
         if (outcome) {
             Move move = move_for(group, items);
-            core_.mover.run(Direction::kRead, {&move, 1});
+            core_.pool.mover.run(Direction::kRead, {&move, 1});
             outcome = std::move(move.outcome);
         }
         judge(group, items, outcome);
@@ -348,7 +349,7 @@ void Fetch::copy_own(const Group& group) {
 
 void Fetch::judge(Group& group, std::span<const uint32_t> items, const Result<>& outcome) {
     if (outcome) {
-        if (!core_.directory.all_reachable()) core_.directory.worked(group.from.segment);
+        if (!core_.pool.directory.all_reachable()) core_.pool.directory.worked(group.from.segment);
         for (const uint32_t i : items) arrived(i);
         return;
     }
@@ -356,7 +357,7 @@ void Fetch::judge(Group& group, std::span<const uint32_t> items, const Result<>&
     const bool lagged = group.hedged && error.code() == Code::kTimedOut;
     const bool first = !std::exchange(group.blamed, true);  // one failure of the segment, however many moves it ends
     if (lagged) core_.slow.add(group.from.segment->spec.id, Clock::now());
-    else if (first && core_.segment_failed(group.from.segment, error)) note_failed(group.from.segment);
+    else if (first && core_.pool.segment_failed(group.from.segment, error)) note_failed(group.from.segment);
     for (const uint32_t i : items) items_[i].chosen_failed(StoreCode::kTransferFail);
 }
 

@@ -48,7 +48,7 @@ protected:
 
     size_t size() const noexcept { return items_.size(); }
     /// Whether the bytes of this place can be, and are to be, verified.
-    bool verified(const Place& place) const { return core_.config.options.checksum && place.checksum != 0; }
+    bool verified(const Place& place) const { return core_.config.checksum && place.checksum != 0; }
     ClientCore& core() noexcept { return core_; }
 
 private:

@@ -10,7 +10,7 @@
 
 #include "base/format.h"
 #include "base/time.h"
-#include "store/client/store_client.h"
+#include "store/client/values.h"
 
 namespace mooncake::store {
 

@@ -16,12 +16,13 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(ClientStatus, ShowsMetricsSummaryAndHealth) {
-    ClientMetrics counters("");
+    MemberMetrics member("");
+    ClientMetrics counters(member);
     counters.read_bytes.add(5);
     counters.get_latency.observe(3000);
     std::atomic<bool> well{true};
     const auto server = serve_status(
-        {.metrics = [&] { return counters.registry.to_prometheus_text(); }, .counters = &counters, .healthy = [&] { return well.load(); }},
+        {.metrics = [&] { return member.registry.to_prometheus_text(); }, .counters = &counters, .healthy = [&] { return well.load(); }},
         0);
     ASSERT_TRUE(server) << server.error().to_string();
     const auto ask = [&](const char* path) {
@@ -39,7 +40,8 @@ TEST(ClientStatus, ShowsMetricsSummaryAndHealth) {
 }
 
 TEST(ClientStatus, FailsOnATakenPort) {
-    ClientMetrics counters("");
+    MemberMetrics member("");
+    ClientMetrics counters(member);
     const StatusSources sources{.metrics = [] { return std::string(); }, .counters = &counters, .healthy = [] { return true; }};
     const auto first = serve_status(sources, 0);
     ASSERT_TRUE(first);

@@ -10,7 +10,7 @@
 
 #include "base/thread_annotations.h"
 #include "store/client/client_core.h"
-#include "store/client/store_client.h"
+#include "store/client/values.h"
 
 namespace mooncake::store {
 

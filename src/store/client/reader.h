@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "store/client/fetch.h"
-#include "store/client/store_client.h"
+#include "store/client/values.h"
 
 /// Reads of whole values and of parts. As StoreClient::read() and read_parts(); thread-safe.
 namespace mooncake::store {

@@ -5,7 +5,7 @@
 
 #include "base/thread_annotations.h"
 #include "store/allocation/range_allocator.h"
-#include "store/client/store_client.h"
+#include "store/client/values.h"
 
 namespace mooncake::store {
 

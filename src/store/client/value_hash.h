@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "store/client/store_client.h"
+#include "store/client/values.h"
 
 namespace mooncake::store {
 

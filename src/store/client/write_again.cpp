@@ -11,7 +11,7 @@ std::vector<size_t> WriteAgain::wait(std::span<const StoreCode> codes) {
         if (codes[i] == StoreCode::kTransferFail) now.push_back(i);
         else if (codes[i] == StoreCode::kReplicaIsNotReady || codes[i] == StoreCode::kNoAvailableHandle) later.push_back(i);
     }
-    if (core_.closing.load(std::memory_order_acquire)) return {};
+    if (core_.closing()) return {};
     if (!now.empty() && transfers_ < kTransfersMax) {
         ++transfers_;
         return now;
@@ -22,7 +22,7 @@ std::vector<size_t> WriteAgain::wait(std::span<const StoreCode> codes) {
     const bool settling = at < core_.settles_at.load(std::memory_order_acquire);
     std::erase_if(later,
                   [&](size_t i) { return codes[i] == StoreCode::kNoAvailableHandle ? !settling : at - began_ >= kOtherWriterPatience; });
-    if (later.empty() || !core_.pause(pause_)) return {};
+    if (later.empty() || !core_.pool.pause(pause_)) return {};
     pause_ = std::min(2 * pause_, kPauseMax);
     return later;
 }

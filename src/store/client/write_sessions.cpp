@@ -26,7 +26,7 @@ bool Coverage::covers(uint64_t length) const {
     return length == 0 || (ranges_.size() == 1 && ranges_.begin()->first == 0 && ranges_.begin()->second >= length);
 }
 
-std::vector<StoreCode> WriteSessions::open(std::span<const StoreClient::Reservation> values, const WriteConfig& config) {
+std::vector<StoreCode> WriteSessions::open(std::span<const Reservation> values, const WriteConfig& config) {
     std::vector<StoreCode> codes(values.size(), StoreCode::kOk);
     std::vector<PutItem> items;
     std::vector<size_t> where;
@@ -45,10 +45,10 @@ std::vector<StoreCode> WriteSessions::open(std::span<const StoreClient::Reservat
     }
     if (items.empty()) return codes;
     const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
-    const auto started = start_writes(core_, items, config, false, request_id, core_.directory.unreachable(Clock::now()));
+    const auto started = start_writes(core_, items, config, false, request_id, core_.pool.directory.unreachable(Clock::now()));
     std::vector<StoreCode> outcome(items.size());
     if (started) adopt(*started, items, request_id, outcome);
-    else std::fill(outcome.begin(), outcome.end(), core_.code_of(started.error()));
+    else std::fill(outcome.begin(), outcome.end(), core_.pool.code_of(started.error()));
     for (size_t n = 0; n < items.size(); ++n) codes[where[n]] = outcome[n];
     return codes;
 }
@@ -104,7 +104,7 @@ WriteSessions::Handle WriteSessions::begin(const PartToWrite& part) {
 void WriteSessions::finish(Session& session, const PartToWrite& part, bool written, std::span<const SegmentHandle> in_doubt) {
     const uint64_t end = part.offset + part.from.length;
     std::vector<std::pair<uint64_t, uint64_t>> hashes;  // chunk, hash; computed before the lock
-    if (written && core_.config.options.checksum && part.from.length > 0) {
+    if (written && core_.config.checksum && part.from.length > 0) {
         for (uint64_t chunk = part.offset / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
             const uint64_t from = chunk * kChunkBytes, to = std::min(from + kChunkBytes, session.length);
             const bool whole = part.offset <= from && end >= to;
@@ -122,8 +122,8 @@ void WriteSessions::finish(Session& session, const PartToWrite& part, bool writt
 std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
     std::vector<int64_t> results(parts.size());
     std::vector<Handle> sessions(parts.size());
-    const auto right = core_.fence.enter();
-    WriteMoves moves(core_, right);
+    const auto right = core_.pool.fence.enter();
+    WriteMoves moves(core_.pool, right);
     for (uint32_t i = 0; i < parts.size(); ++i) {
         sessions[i] = begin(parts[i]);
         results[i] = sessions[i] ? static_cast<int64_t>(parts[i].from.length) : static_cast<int64_t>(StoreCode::kInvalidParams);
@@ -138,7 +138,7 @@ std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
     }
     std::vector<std::vector<SegmentHandle>> in_doubt(parts.size());
     for (const WriteMoves::Failure& failure : moves.run()) {
-        results[failure.item] = static_cast<int64_t>(core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
+        results[failure.item] = static_cast<int64_t>(core_.closing() ? StoreCode::kUnavailableInCurrentStatus
                                                                                                    : StoreCode::kTransferFail);
         if (failure.in_doubt) in_doubt[failure.item].push_back(failure.in_doubt);
     }
@@ -219,8 +219,8 @@ void WriteSessions::complete_hashes(std::span<Closing> closing) {
 }
 
 void WriteSessions::write_tables(std::span<Closing> closing) {
-    const auto right = core_.fence.enter();
-    WriteMoves moves(core_, right);
+    const auto right = core_.pool.fence.enter();
+    WriteMoves moves(core_.pool, right);
     for (uint32_t i = 0; i < closing.size(); ++i) {
         Closing& one = closing[i];
         if (one.code != StoreCode::kOk) continue;
@@ -248,10 +248,10 @@ std::vector<StoreCode> WriteSessions::close(std::span<const std::string_view> ke
         StoreCode code = StoreCode::kOk;
         if (!revoke && session->failed) code = StoreCode::kTransferFail;
         else if (!revoke && !session->coverage.covers(session->length)) code = StoreCode::kInvalidWrite;
-        else if (!revoke) code = check(*session, core_.fence.enter());
+        else if (!revoke) code = check(*session, core_.pool.fence.enter());
         closing.push_back({.session = std::move(session), .place = i, .code = code});
     }
-    if (!revoke && core_.config.options.checksum) {
+    if (!revoke && core_.config.checksum) {
         complete_hashes(closing);
         write_tables(closing);
     }

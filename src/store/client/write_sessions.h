@@ -12,7 +12,7 @@
 
 #include "base/thread_annotations.h"
 #include "store/client/client_core.h"
-#include "store/client/store_client.h"
+#include "store/client/values.h"
 #include "store/client/writer.h"
 
 namespace mooncake::store {
@@ -33,7 +33,7 @@ class WriteSessions {
 public:
     explicit WriteSessions(ClientCore& core) : core_(core) {}
 
-    std::vector<StoreCode> open(std::span<const StoreClient::Reservation> values, const WriteConfig& config);
+    std::vector<StoreCode> open(std::span<const Reservation> values, const WriteConfig& config);
     std::vector<int64_t> write(std::span<const PartToWrite> parts);
     std::vector<StoreCode> close(std::span<const std::string_view> keys, bool revoke);
 

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -19,7 +17,6 @@ namespace mooncake::store {
 
 namespace {
 
-constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
 constexpr uint64_t kHashAheadBytes = 512 << 10;
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
 constexpr Duration kTurnPatience = 2s;       // for another thread of ours that replaces the same value
@@ -70,7 +67,7 @@ public:
         const uint64_t request_id = core_.next_request.fetch_add(1, std::memory_order_relaxed);
         auto started = start_writes(core_, put_items_, config_, replace_, request_id, unreachable_, [this] { hash_some(); });
         if (!started) {
-            for (const Item& item : items_) codes_[item.value] = core_.code_of(started.error());
+            for (const Item& item : items_) codes_[item.value] = core_.pool.code_of(started.error());
         } else {
             move(*started);
             end_writes(core_, ends_, request_id);
@@ -113,7 +110,7 @@ private:
         put_items_.reserve(items_.size());
         for (const Item& item : items_)
             put_items_.push_back({.key = values_[item.value].key, .length = item.length, .group = values_[item.value].group});
-        if (core_.config.options.checksum) {
+        if (core_.config.checksum) {
             hashes_ = std::vector<ValueHash>(items_.size());
             for (size_t i = 0; i < items_.size(); ++i)
                 hashes_[i].start(values_[items_[i].value].pieces, items_[i].length, Direction::kWrite);
@@ -132,7 +129,7 @@ private:
         const PutStartReply& reply = writes.reply;
         ends_.resize(items_.size());
         const auto pass = writes.enter(core_);
-        WriteMoves moves(core_, pass);
+        WriteMoves moves(core_.pool, pass);
         for (uint32_t i = 0; i < items_.size(); ++i) {
             const PutStartItem& started = reply.items[i];
             ends_[i] = {.key = put_items_[i].key, .generation = started.generation, .checksum = 0, .code = started.code};
@@ -155,7 +152,7 @@ private:
 
     void run(WriteMoves& moves) {
         for (const WriteMoves::Failure& failure : moves.run()) {
-            ends_[failure.item].code = core_.closing.load(std::memory_order_acquire) ? StoreCode::kUnavailableInCurrentStatus
+            ends_[failure.item].code = core_.closing() ? StoreCode::kUnavailableInCurrentStatus
                                                                                      : StoreCode::kTransferFail;
             if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.in_doubt);
             if (!failure.right_ended && !avoided(failure.segment)) unreachable_.push_back(failure.segment);
@@ -250,7 +247,7 @@ bool makes_sense(const PutStartReply& reply, size_t items) {
 std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWrite> values, const WriteConfig& config, bool replace) {
     const Time started = Clock::now();
     const KeyTurns::Turn turn = replace ? take_turn(core, values) : KeyTurns::Turn();
-    std::vector<uint32_t> unreachable = core.directory.unreachable(started);
+    std::vector<uint32_t> unreachable = core.pool.directory.unreachable(started);
     Writer writer(core, values, config, replace, unreachable);
     std::vector<StoreCode> codes = writer.run();
     uint64_t bytes = writer.bytes_written();
@@ -270,30 +267,31 @@ std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWri
 
 WriteFence::Pass StartedWrites::enter(ClientCore& core) const {
     if (BootClock::now() >= until) return {};
-    return core.fence.enter(reply.epoch, asked, Deadline::after(std::min(kJoinPatience, core.config.options.rpc_timeout)));
+    return core.pool.fence.enter(reply.epoch, asked, Deadline::after(std::min(kJoinPatience, core.pool.rpc_timeout)));
 }
 
 Result<StartedWrites> start_writes(ClientCore& core, std::span<const PutItem> items, const WriteConfig& config, bool replace,
                                    uint64_t request_id, std::span<const uint32_t> unreachable, const std::function<void()>& meanwhile) {
-    PutStartRequest request{.client = core.id,
+    PoolAccess& pool = core.pool;
+    PutStartRequest request{.client = pool.id,
                             .request_id = request_id,
                             .tenant = core.config.tenant,
                             .config = config,
                             .items = items,
                             .unreachable = unreachable};
-    if (request.config.writer_host.empty()) request.config.writer_host = core.host;
-    const WriteFence::Mark mark = core.fence.mark();
+    if (request.config.writer_host.empty()) request.config.writer_host = pool.host;
+    const WriteFence::Mark mark = pool.fence.mark();
     const BootTime asked = BootClock::now();
-    auto reply = core.ask_twice(MasterCall::kPutStart,
-                                [&] { return core.master->put_start(request, replace, core.rpc_deadline(), meanwhile); });
+    auto reply = pool.ask_twice(MasterCall::kPutStart,
+                                [&] { return pool.master->put_start(request, replace, pool.rpc_deadline(), meanwhile); });
     if (reply && !makes_sense(*reply, items.size())) return fail(Code::kCorrupt, "the master's answer makes no sense");
-    if (!reply && !core.closing.load(std::memory_order_acquire)) {
+    if (!reply && !core.closing()) {
         // It may have heard us all the same, and would keep the keys for a writer that never comes.
         std::vector<PutEndItem> started;
         for (const PutItem& item : items) started.push_back({.key = item.key});
-        (void)core.ask(MasterCall::kPutRevoke, [&] {
-            return core.master->put_revoke({.client = core.id, .request_id = request_id, .tenant = core.config.tenant, .items = started},
-                                           core.rpc_deadline().earlier(Deadline::after(kRevokePatience)));
+        (void)pool.ask(MasterCall::kPutRevoke, [&] {
+            return pool.master->put_revoke({.client = pool.id, .request_id = request_id, .tenant = core.config.tenant, .items = started},
+                                           pool.rpc_deadline().earlier(Deadline::after(kRevokePatience)));
         });
     }
     if (!reply) return Unexpected(std::move(reply).error());
@@ -302,6 +300,7 @@ Result<StartedWrites> start_writes(ClientCore& core, std::span<const PutItem> it
 }
 
 void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id) {
+    PoolAccess& pool = core.pool;
     std::vector<PutEndItem> good, bad;
     std::vector<WriteEnd*> good_ends;
     std::vector<uint32_t> in_doubt;
@@ -317,118 +316,24 @@ void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id)
         }
     }
     if (!good.empty()) {
-        const PutEndRequest request{.client = core.id, .tenant = core.config.tenant, .items = good};
-        const auto reply = core.ask_twice(MasterCall::kPutEnd, [&] { return core.master->put_end(request, core.rpc_deadline()); });
+        const PutEndRequest request{.client = pool.id, .tenant = core.config.tenant, .items = good};
+        const auto reply = pool.ask_twice(MasterCall::kPutEnd, [&] { return pool.master->put_end(request, pool.rpc_deadline()); });
         const bool sensible = reply && reply->codes.size() == good.size();
-        const StoreCode lost = reply ? StoreCode::kRpcFail : core.code_of(reply.error());
+        const StoreCode lost = reply ? StoreCode::kRpcFail : pool.code_of(reply.error());
         for (size_t i = 0; i < good.size(); ++i) good_ends[i]->code = sensible ? reply->codes[i] : lost;
     }
-    if (bad.empty() || core.closing.load(std::memory_order_acquire)) return;  // goodbye gives up all the rest
+    if (bad.empty() || core.closing()) return;  // goodbye gives up all the rest
     std::sort(in_doubt.begin(), in_doubt.end());
     in_doubt.erase(std::unique(in_doubt.begin(), in_doubt.end()), in_doubt.end());
     const PutRevokeRequest request{
-        .client = core.id, .request_id = request_id, .tenant = core.config.tenant, .items = bad, .in_doubt = in_doubt};
-    const auto reply = core.ask_twice(MasterCall::kPutRevoke, [&] { return core.master->put_revoke(request, core.rpc_deadline()); });
+        .client = pool.id, .request_id = request_id, .tenant = core.config.tenant, .items = bad, .in_doubt = in_doubt};
+    const auto reply = pool.ask_twice(MasterCall::kPutRevoke, [&] { return pool.master->put_revoke(request, pool.rpc_deadline()); });
     if (!reply) MC_LOG_WARNING_EVERY(1s, "{} writes are left to time out: {}", bad.size(), reply.error().to_string());
     for (const WriteEnd& end : ends) {
         std::vector<std::string> endpoints;
         for (const SegmentHandle& segment : end.in_doubt) endpoints.push_back(segment->spec.endpoint);
         core.doubts.add(end.key, end.generation, endpoints, Clock::now() + kDoubtfulFor);
     }
-}
-
-WriteMoves::Target& WriteMoves::target_for(uint64_t epoch, uint32_t number) {
-    const auto same = [&](const Target& target) { return target.to.number == number && target.to.epoch == epoch; };
-    if (!targets_.empty() && same(targets_.back())) return targets_.back();
-    const auto found = std::find_if(targets_.begin(), targets_.end(), same);
-    if (found != targets_.end()) return *found;
-    Target& target = targets_.emplace_back();
-    target.to = segments_.find(epoch, number);
-    return target;
-}
-
-bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from, uint64_t length,
-                     Copier* copier) {
-    Target& target = target_for(epoch, replica.segment);
-    if (!target.to.segment) return false;
-    const SegmentSpec& spec = target.to.segment->spec;
-    const uint64_t at = replica.offset + offset;
-    if (at > spec.size || length > spec.size - at) return false;
-    const uint64_t base = target.to.own ? reinterpret_cast<uint64_t>(target.to.own->memory->base()) : spec.base;
-    target.blocks.push_back({.local = const_cast<std::byte*>(from), .remote = base + at, .length = length, .copier = copier});
-    target.item_of_block.push_back(item);
-    return true;
-}
-
-std::vector<WriteMoves::Failure> WriteMoves::run() {
-    std::vector<Move> moves;
-    std::vector<const Target*> targets;  // of each move
-    std::vector<Failure> failures;
-    WriteGuard guard(right_);
-    for (Target& target : targets_) {
-        if (!target.to.segment) continue;
-        if (target.to.own) {
-            copy_own(target, guard, failures);
-            continue;
-        }
-        Move& move = moves.emplace_back();
-        move.segment = target.to.segment;
-        move.blocks = std::move(target.blocks);
-        move.right = &right_;
-        for (const Block& block : move.blocks) move.bytes += block.length;
-        // Less than that is on its way before anything can have changed.
-        if (move.bytes > WriteGuard::kPieceBytes && core_.mover.near(move.segment->spec)) guard.watch(move.blocks);
-        // One that failed is tried again at little cost to whoever happens to do it; once it answers, as fast as it likes.
-        const std::optional<Duration> trial = core_.directory.trial(target.to.segment);
-        move.trial = trial.value_or(Duration::zero());
-        move.patience = (trial ? std::min(kPatience, *trial) : kPatience) + kPatiencePerByte * move.bytes;
-        targets.push_back(&target);
-    }
-    if (!moves.empty()) core_.mover.run(Direction::kWrite, moves);
-    for (size_t i = 0; i < moves.size(); ++i) {
-        if (moves[i].outcome && guard.left_out()) moves[i].outcome = fail(Code::kCancelled, "the right to write has ended");
-        note_outcome(*targets[i], moves[i], failures);
-    }
-    targets_.clear();
-    return failures;
-}
-
-void WriteMoves::copy_own(const Target& target, WriteGuard& guard, std::vector<Failure>& failures) {
-    for (const Block& block : target.blocks) {
-        if (block.copier != nullptr) block.copier->begin();
-        guard.copy(reinterpret_cast<std::byte*>(block.remote), block.local, block.length, block.copier);
-    }
-    if (guard.left_out()) note_failures(target, false, failures);
-}
-
-void WriteMoves::note_failures(const Target& target, bool in_doubt, std::vector<Failure>& failures) const {
-    uint32_t last = std::numeric_limits<uint32_t>::max();
-    for (const uint32_t item : target.item_of_block)
-        if (std::exchange(last, item) != item)
-            failures.push_back(
-                {.item = item,
-                 .segment = target.to.segment->number,
-                 .in_doubt = in_doubt ? target.to.segment : nullptr,
-                 .right_ended = !right_.holds()});
-}
-
-void WriteMoves::note_outcome(const Target& target, const Move& move, std::vector<Failure>& failures) {
-    const SegmentHandle& segment = target.to.segment;
-    if (move.outcome) {
-        if (!core_.directory.all_reachable()) core_.directory.worked(segment);
-        return;
-    }
-    core_.segment_failed(segment, move.outcome.error());
-    note_failures(target, may_still_land(move), failures);
-}
-
-bool WriteMoves::may_still_land(const Move& move) {
-    if (!move.begun) return false;
-    const Error& error = move.outcome.error();
-    const bool broke_off = error.code() == Code::kUnavailable || error.code() == Code::kTimedOut || error.code() == Code::kCancelled;
-    // Nobody listens: the process that could have taken late bytes is gone.
-    if (!broke_off || error.system_errno() == ECONNREFUSED || core_.closing.load(std::memory_order_acquire)) return false;
-    return !core_.fence_peer(move.segment->spec.endpoint);
 }
 
 }  // namespace mooncake::store

@@ -12,6 +12,7 @@
 #include "base/heap.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
+#include "store/member/holdings.h"
 #include "store/node/held_ranges.h"
 #include "store/node/name_table.h"
 #include "store/protocol/feed.h"
@@ -24,24 +25,17 @@ namespace mooncake::store {
 ///
 /// A stream that begins anew does not make it forget at once: until that stream is complete, what it has not told yet stays, so that a
 /// master lost in the middle takes nothing with it.
-class Catalogue {
+class Catalogue final : public Holdings {
 public:
-    /// False: it is known already, and stays as it is.
-    bool add_segment(const SegmentSpec& segment);
-    void remove_segment(const SegmentId& segment);
-
+    bool add_segment(const SegmentSpec& segment) override;
+    void remove_segment(const SegmentId& segment) override;
     /// The words of one update count in this order: planned, filled, dropped. A range planned without a key only rests: its drop follows.
-    void apply(const FeedView& update, Time now);
+    void apply(const FeedView& update, Time now) override;
     void apply(const FeedUpdate& update, Time now) { apply(FeedView(update), now); }
-    /// The feed broke. `orderly`: by its other end (so every word of it arrived), not by silence.
-    void feed_ended(bool orderly);
+    void feed_ended(bool orderly) override;
+    bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const override;
+    bool lends() const override;
 
-    /// Hands out, in parts of at most `entries_max` entries each, everything a new master must know; borrowed for the time of the call,
-    /// during which no lock is held. Stops at the first false. Segments must not be removed nor updates applied meanwhile: a segment
-    /// that goes is not reported to its end.
-    bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const;
-
-    bool lends() const;  // whether there is a segment
     /// Values, without writes that have not ended.
     size_t objects() const;
     size_t memory_bytes() const;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/fork.h"
+#include "base/gate.h"
+#include "store/client/client_core.h"
+#include "store/client/read_sessions.h"
+#include "store/client/registered_buffers.h"
+#include "store/client/staging_pool.h"
+#include "store/client/values.h"
+#include "store/client/write_sessions.h"
+#include "store/member/pool_access.h"
+#include "store/protocol/tasks.h"
+
+namespace mooncake::net {
+class HttpServer;
+}
+
+namespace mooncake::store {
+
+/// Reads and writes the values of a pool. Needs no node. PoolAccess::join() is given it as a listener. Thread-safe; calls in flight end
+/// with kUnavailableInCurrentStatus when the pool is closed, and so do all later ones. What the calls do is said where callers look, in
+/// store/process/store_client.h. Borrows the pool, which must outlive it.
+class PoolClient final : public MembershipListener {
+public:
+    PoolClient(PoolAccess& pool, ClientConfig config);
+    ~PoolClient() override;
+    /// Once the pool was joined.
+    StoreCode start();
+    /// Ends calls in flight; after PoolAccess::begin_closing(), before leave(). Idempotent.
+    void close();
+
+    bool master_reachable();
+
+    std::vector<StoreCode> write(std::span<const ValueToWrite> values, const WriteConfig& config, bool replace);
+    std::vector<int64_t> read(std::span<const ValueToRead> values);
+    std::vector<int64_t> read_parts(std::span<const PartToRead> parts);
+    std::vector<ValueInfo> find(std::span<const std::string_view> keys);
+    std::vector<ValueInfo> locate(std::span<const std::string_view> keys);
+    std::vector<int32_t> exist(std::span<const std::string_view> keys);
+    std::vector<StoreCode> remove(std::span<const std::string_view> keys, bool force);
+    int64_t remove_by_regex(std::string_view pattern, bool force);
+    int64_t remove_all(bool force);
+    std::vector<StoreCode> replica_clear(std::span<const std::string_view> keys, std::string_view segment_name);
+
+    std::vector<StoreCode> open_reads(std::span<const std::string_view> keys);
+    std::vector<int64_t> read_open(std::span<const PartToRead> parts);
+    bool close_reads(std::span<const std::string_view> keys);
+    std::vector<StoreCode> open_writes(std::span<const Reservation> values, const WriteConfig& config);
+    std::vector<int64_t> write_open(std::span<const PartToWrite> parts);
+    std::vector<StoreCode> close_writes(std::span<const std::string_view> keys, bool revoke);
+
+    StoreCode register_buffer(void* address, uint64_t length);
+    StoreCode unregister_buffer(void* address);
+    std::optional<Piece> registered_range(const void* address) const;
+    void drop_unreadable(std::span<Piece> sources) const;
+    bool all_registered(std::span<const Piece> pieces) const;
+    StagingBuffer stage(uint64_t length);
+
+    TaskReply create_task(const TaskRequest& request);
+    tl::expected<TaskInfo, StoreCode> query_task(const TaskId& task);
+
+    void keys_changed(const std::vector<KeyChanged>& keys) override;
+    void all_keys_changed() override;
+    void master_lost() override;
+    void master_found(uint64_t epoch) override;
+
+private:
+    /// `known` is the last range found: the blocks of a batch mostly share one.
+    bool is_registered(const Piece& piece, Piece& known) const;
+    StoreCode make_staging();
+    void start_http();
+    std::vector<int32_t> ask_existing(std::span<const std::string_view> keys);
+    int64_t remove_matching(std::string_view pattern, bool force);
+    void log_metrics(const std::stop_token& stop);
+    /// Proof that the client is open; empty when it is not.
+    Gate::Pass enter() const;
+
+    const uint32_t born_ = fork_generation();
+    PoolAccess& pool_;
+    const std::unique_ptr<ClientCore> core_;
+    std::unique_ptr<StagingPool> staging_;
+    const std::unique_ptr<ReadSessions> reads_;
+    const std::unique_ptr<WriteSessions> writes_;
+    std::unique_ptr<net::HttpServer> http_;
+    bool known_master_ = false;  // only master_found()
+    mutable Gate gate_;          // every call is inside
+    mutable RegisteredBuffers buffers_;
+    void* staging_memory_ = nullptr;
+    std::jthread metrics_thread_;  // only if asked for
+};
+
+}  // namespace mooncake::store

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "base/time.h"
+#include "store/protocol/feed.h"
+#include "store/protocol/segments.h"
+
+namespace mooncake::store {
+
+/// What a member of the pool lends, as far as its membership must know: told by the master what lies there, asked for it when another
+/// master takes over. This one is of a member that lends nothing; a node's is its Catalogue. Thread-safe.
+class Holdings {
+public:
+    virtual ~Holdings() = default;
+    /// False: it is known already, and stays as it is.
+    virtual bool add_segment(const SegmentSpec& /*segment*/) { return false; }
+    virtual void remove_segment(const SegmentId& /*segment*/) {}
+    virtual void apply(const FeedView& /*update*/, Time /*now*/) {}
+    /// The feed broke. `orderly`: by its other end (so every word of it arrived), not by silence.
+    virtual void feed_ended(bool /*orderly*/) {}
+    /// Hands out, in parts of at most `entries_max` entries each, everything a new master must know; borrowed for the time of the call,
+    /// during which no lock is held. Stops at the first false. Segments must not be removed nor updates applied meanwhile: a segment
+    /// that goes is not reported to its end.
+    virtual bool report(size_t /*entries_max*/, Time /*now*/, const std::function<bool(const HeldSegment&)>& /*part*/) const {
+        return true;
+    }
+    virtual bool lends() const { return false; }  // whether there is a segment
+};
+
+}  // namespace mooncake::store

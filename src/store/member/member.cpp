@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/member/member.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "rpc/rpc.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr Duration kPingTimeout = 1s;     // a master that needs longer may as well be gone; the next ping asks again
+constexpr Duration kReportTimeout = 30s;  // of one part: all nodes of a pool come at once
+constexpr Duration kUnmountTimeout = 1s;
+// What the kernel has of an ended stream comes without a pause, but on a busy machine it may take a while until our thread reads it. Only where
+// its host is lost does a stream not end by itself.
+constexpr Duration kFeedSilence = 1s;
+constexpr int kMountTries = 3;
+
+}  // namespace
+
+Member::Member(Setup setup)
+    : setup_(std::move(setup)), silence_(Code::kUnavailable, "the master was not asked yet"),
+      feed_(
+          setup_.master, setup_.client,
+          {.on_update = [this](const FeedView& update) { on_update(update); }, .on_end = [this](const Error& why) { on_feed_end(why); }}) {}
+
+// ---- the beat
+
+Time Member::beat(Deadline deadline) {
+    const Time now = setup_.clock();
+    limit_ = deadline;
+    // Also where it was us who slept: the master has given us up, so nothing it planned may go on.
+    if (!told_lost_ && !heard_of()) lose_master();
+    const auto reply = ping();
+    return reply ? on_answer(*reply, now) : on_silence(reply.error());
+}
+
+Result<PingReply> Member::ping() {
+    const BootTime sent = setup_.lease_clock();
+    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, within(kPingTimeout)));
+    if (reply.client_ttl > Duration::zero()) client_ttl_.store(reply.client_ttl, std::memory_order_relaxed);
+    answered_at_.store(sent, std::memory_order_relaxed);
+    return reply;
+}
+
+Time Member::on_silence(const Error& why) {
+    const Time now = setup_.clock();
+    {
+        Lock lock(mutex_);
+        if (answering_) MC_LOG_WARNING("the master does not answer: {}", why.to_string());
+        answering_ = false;
+        silence_ = why;
+        changed_.notify_all();
+    }
+    if (told_lost_) return now + setup_.options.retry_interval;
+    const Duration left = lost_at() - setup_.lease_clock();
+    if (left <= Duration::zero()) lose_master();
+    return now + std::clamp(left, Duration::zero(), setup_.options.retry_interval);
+}
+
+Time Member::on_answer(const PingReply& reply, Time asked) {
+    {
+        Lock lock(mutex_);
+        if (!answering_ && joins_ != 0) MC_LOG_INFO("the master answers again");
+        answering_ = true;
+    }
+    if (reply.status == PingStatus::kNeedRemount || reply.epoch != joined_epoch_) {
+        const auto joined = join(reply.epoch);
+        if (!joined) {
+            MC_LOG_WARNING_EVERY(1s, "could not join the pool: {}", joined.error().to_string());
+            Lock lock(mutex_);
+            answering_ = false;
+            silence_ = joined.error();
+            changed_.notify_all();
+            return setup_.clock() + setup_.options.retry_interval;
+        }
+    } else {
+        setup_.listener.master_answered(lost_at());
+        if (told_lost_) {
+            // It was stopped, or cut off from us, and has not given us up: what our segments hold is what it thinks.
+            told_lost_ = false;
+            obeys_.store(true, std::memory_order_release);
+            epoch_.store(joined_epoch_, std::memory_order_release);
+            setup_.listener.master_found(joined_epoch_);
+        }
+    }
+    if (!feed_.open()) {
+        if (const Time next = followed_at_ + setup_.options.retry_interval; setup_.clock() < next) return next;
+        // It lives, so it went on without telling us: only a complete new stream makes the catalogue exact again.
+        setup_.holdings.feed_ended(/*orderly=*/false);
+        follow();
+    }
+    settle_unmounts();
+    // Several may be lost before the master gives us up.
+    const Duration interval = std::min(setup_.options.ping_interval, client_ttl_.load(std::memory_order_relaxed) / 4);
+    return asked + (setup_.holdings.lends() ? std::min(interval, setup_.options.lender_ping_interval) : interval);
+}
+
+void Member::lose_master() {
+    epoch_.store(0, std::memory_order_release);
+    obeys_.store(false, std::memory_order_release);
+    if (std::exchange(told_lost_, true)) return;
+    MC_LOG_WARNING("the master is lost: writes it planned are ended");
+    setup_.listener.master_lost();
+}
+
+Result<> Member::join(uint64_t epoch) {
+    joined_epoch_ = 0;
+    {
+        Lock lock(mutex_);
+        if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
+        stage_ = Stage::kOutside;
+    }
+    lose_master();
+    feed_.drain(kFeedSilence);
+    MC_ASSIGN_OR_RETURN(const std::vector<HeldSegment> segments, report_all(epoch));
+    // Nobody else may have taken over in between: what a predecessor was told is lost with it.
+    MC_RETURN_IF_ERROR(check_master(epoch));
+    obeys_.store(true, std::memory_order_release);
+    follow();
+    MC_RETURN_IF_ERROR(await_feed(epoch));
+    // Only now: before the feed tells of new writes there must be none, or a master that dies right away takes them along.
+    for (const HeldSegment& segment : segments) MC_RETURN_IF_ERROR(send_part(epoch, {&segment, 1}));
+    joined_epoch_ = epoch;
+    told_lost_ = false;
+    epoch_.store(epoch, std::memory_order_release);
+    setup_.listener.master_answered(lost_at());
+    setup_.listener.master_found(epoch);
+    Lock lock(mutex_);
+    if (stage_ != Stage::kLeft) stage_ = Stage::kInside;
+    ++joins_;
+    changed_.notify_all();
+    return {};
+}
+
+Result<> Member::check_master(uint64_t epoch) {
+    MC_ASSIGN_OR_RETURN(const PingReply reply, ping());
+    if (reply.status != PingStatus::kOk || reply.epoch != epoch)
+        return fail(Code::kStale, "the master changed from life {} to {} while we joined", epoch, reply.epoch);
+    return {};
+}
+
+Result<> Member::await_feed(uint64_t epoch) {
+    while (!feed_.wait_until_complete(within(setup_.options.ping_interval).left())) {
+        if (!feed_.open()) return fail(Code::kUnavailable, "the master's feed broke at its start");
+        if (limit_.passed()) return fail(Code::kTimedOut, "the master's feed did not come to its start in time");
+        MC_RETURN_IF_ERROR(check_master(epoch));
+    }
+    return {};
+}
+
+Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
+    {
+        Lock lock(mutex_);
+        reporting_ = true;
+        ++reports_;
+    }
+    Result<> outcome = send_part(epoch, {});  // also where we lend nothing the master must know us
+    size_t objects = 0;
+    std::vector<HeldSegment> segments;
+    if (outcome) {
+        setup_.holdings.report(setup_.options.report_entries_max, setup_.clock(), [&](HeldSegment part) {
+            if (!part.more) segments.push_back({.segment = part.segment, .exact = part.exact});
+            part.more = true;
+            outcome = send_part(epoch, {&part, 1});
+            objects += part.objects.size();
+            return outcome.has_value();
+        });
+    }
+    Lock lock(mutex_);
+    reporting_ = false;
+    if (!outcome) return Unexpected(outcome.error());
+    if (objects != 0) MC_LOG_INFO("told the master of {} values in our memory", objects);
+    return segments;
+}
+
+Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part) {
+    {
+        Lock lock(mutex_);
+        if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
+    }
+    MC_ASSIGN_OR_RETURN(const RemountReply reply,
+                        setup_.master.remount({.client = setup_.client, .epoch = epoch, .segments = part}, within(kReportTimeout)));
+    if (reply.segments.size() != part.size()) return fail(Code::kCorrupt, "{} answers for {} segments", reply.segments.size(), part.size());
+    if (part.empty()) return {};
+    const RemountReply::Segment& answer = reply.segments[0];
+    if (answer.code == StoreCode::kInvalidVersion) return fail(Code::kStale, "the master of life {} is gone", epoch);
+    if (answer.code != StoreCode::kOk)
+        MC_LOG_WARNING("segment {} was not mounted again: {}", part[0].segment.name, store_code_name(answer.code));
+    if (answer.stale + answer.refused != 0)
+        MC_LOG_WARNING("segment {}: of {} values, {} are outdated and {} were refused", part[0].segment.name, part[0].objects.size(),
+                       answer.stale, answer.refused);
+    return {};
+}
+
+void Member::settle_unmounts() {
+    std::set<SegmentId> segments;
+    {
+        Lock lock(mutex_);
+        segments = to_unmount_;
+    }
+    for (const SegmentId& segment : segments) {
+        const auto answer = setup_.master.unmount({.client = setup_.client, .segment = segment}, Deadline::after(kUnmountTimeout));
+        if (!answer) return;
+        Lock lock(mutex_);
+        to_unmount_.erase(segment);
+    }
+}
+
+// ---- the feed
+
+void Member::follow() {
+    followed_at_ = setup_.clock();
+    feed_.follow();
+}
+
+void Member::on_update(const FeedView& update) {
+    setup_.holdings.apply(update, setup_.clock());
+    if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
+    else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
+    // Orders of a master that is lost, or that must have given us up while we slept, are void; its words about memory are not.
+    if (obeys_.load(std::memory_order_acquire) && heard_of())
+        for (const CopyOrder& order : update.orders) setup_.listener.copy_ordered(order);
+    if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
+}
+
+void Member::on_feed_end(const Error& why) {
+    const bool ended = rpc::peer_closed(why);
+    // If we slept ourselves, the end may be old, and the master may have gone on without us.
+    const bool awake = setup_.lease_clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.ping_interval;
+    setup_.holdings.feed_ended(awake && ended);
+    // A dead master changes nothing: what it granted holds for its time. A living one changes values without telling us from here on.
+    if (!ended) setup_.listener.all_keys_changed();
+    setup_.wake();
+}
+
+// ---- mounting
+
+Result<> Member::standing() const {
+    Lock lock(mutex_);
+    if (stage_ == Stage::kInside) return {};
+    if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "left the pool");
+    return Unexpected(Error(silence_).with_context("not a member of the pool"));
+}
+
+bool Member::wait_for_change(Deadline deadline, const std::function<bool()>& changed) MC_NO_THREAD_ANALYSIS {
+    std::unique_lock lock(mutex_);
+    if (!deadline.is_never()) return changed_.wait_until(lock, deadline.at(), changed);
+    changed_.wait(lock, changed);
+    return true;
+}
+
+/// Waits while the master answers and we are just joining; not while it is silent.
+Result<> Member::await_standing(Deadline deadline) {
+    const bool settled = wait_for_change(deadline, [this]() MC_NO_THREAD_ANALYSIS { return !answering_ || stage_ != Stage::kOutside; });
+    if (!settled) return fail(Code::kTimedOut, "did not become a member of the pool in time");
+    {
+        Lock lock(mutex_);
+        if (!answering_ && stage_ != Stage::kLeft) return Unexpected(Error(silence_).with_context("the master does not answer"));
+    }
+    return standing();
+}
+
+Result<> Member::await_next_join(uint64_t joins, Deadline deadline) {
+    setup_.wake();
+    const bool joined = wait_for_change(deadline,
+                                        [this, joins]() MC_NO_THREAD_ANALYSIS { return joins_ != joins || stage_ == Stage::kLeft; });
+    if (!joined) return fail(Code::kTimedOut, "did not become a member of the pool in time");
+    return {};
+}
+
+Result<StoreCode> Member::mount(const SegmentSpec& segment, Deadline deadline) {
+    Result<StoreCode> answer = StoreCode::kClientNotFound;
+    const bool added = setup_.holdings.add_segment(segment);  // before the master can plan anything in it
+    for (int i = 0; i < kMountTries && answer && *answer == StoreCode::kClientNotFound; ++i) {
+        if (const auto ready = await_standing(deadline); !ready) {
+            answer = Unexpected(ready.error());
+            break;
+        }
+        uint64_t joins = 0;
+        {
+            Lock lock(mutex_);
+            joins = joins_;
+            to_unmount_.erase(segment.id);
+        }
+        answer = setup_.master.mount({.client = setup_.client, .segment = segment}, deadline);
+        if (answer && *answer == StoreCode::kClientNotFound)
+            if (const auto joined = await_next_join(joins, deadline); !joined) answer = Unexpected(joined.error());
+    }
+    if (!added || (answer && *answer == StoreCode::kOk)) return answer;
+    // It may have been mounted all the same, by a call whose answer was lost or by a report.
+    setup_.holdings.remove_segment(segment.id);
+    Lock lock(mutex_);
+    to_unmount_.insert(segment.id);
+    return answer;
+}
+
+Result<StoreCode> Member::unmount(const SegmentId& segment, Duration grace, Deadline deadline) {
+    MC_RETURN_IF_ERROR(await_standing(deadline));
+    uint64_t reports = 0;
+    {
+        Lock lock(mutex_);
+        reports = reports_;
+    }
+    MC_ASSIGN_OR_RETURN(const StoreCode code,
+                        setup_.master.unmount({.client = setup_.client, .segment = segment, .grace = grace}, deadline));
+    if (code != StoreCode::kOk && code != StoreCode::kSegmentNotFound) return code;
+    setup_.holdings.remove_segment(segment);
+    Lock lock(mutex_);
+    if (reporting_ || reports_ != reports) to_unmount_.insert(segment);  // a report may have mounted it again
+    return code;
+}
+
+// ---- the end
+
+void Member::begin_leaving() {
+    {
+        Lock lock(mutex_);
+        stage_ = Stage::kLeft;
+        changed_.notify_all();
+    }
+    feed_.give_up();
+}
+
+void Member::say_goodbye(Deadline deadline) {
+    {
+        Lock lock(mutex_);
+        if (joins_ == 0) return;
+    }
+    const auto answer = setup_.master.goodbye(setup_.client, deadline);
+    if (!answer) MC_LOG_WARNING("the master was not told that we leave: {}", answer.error().to_string());
+}
+
+void Member::leave() {
+    feed_.close();
+    epoch_.store(0, std::memory_order_release);
+}
+
+}  // namespace mooncake::store

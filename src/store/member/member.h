@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "base/thread_annotations.h"
+#include "base/time.h"
+#include "store/member/feed_port.h"
+#include "store/member/holdings.h"
+#include "store/member/master_link.h"
+#include "store/member/membership.h"
+
+namespace mooncake::store {
+
+/// Everything a membership does, without its thread: beat() is one turn of it. Thread-safe, but beat() is called by one thread at a time,
+/// and nothing after leave().
+class Member {
+public:
+    struct Setup {
+        MasterApi& master;
+        ClientId client;
+        MembershipListener& listener;
+        Holdings& holdings;
+        MembershipOptions options;
+        std::function<Time()> clock = Clock::now;
+        std::function<BootTime()> lease_clock = BootClock::now;  // by which the master counts our silence
+        std::function<void()> wake = [] {};  // beat() should be called now; from any thread, must not block
+    };
+    explicit Member(Setup setup);
+
+    /// Asks the master whether it knows us and does what follows from the answer. Returns when to do it again.
+    Time beat(Deadline deadline = Deadline::never());
+    /// Why the last beat() did not make us a member.
+    Result<> standing() const;
+
+    Result<StoreCode> mount(const SegmentSpec& segment, Deadline deadline);
+    Result<StoreCode> unmount(const SegmentId& segment, Duration grace, Deadline deadline);
+
+    /// Lets nobody wait any more, and ends the feed.
+    void begin_leaving();
+    /// Tells the master, if it ever knew us. No beat() may be running.
+    void say_goodbye(Deadline deadline);
+    /// Nothing is called back any more.
+    void leave();
+
+    uint64_t epoch() const noexcept { return epoch_.load(std::memory_order_acquire); }
+    bool answering() const {
+        Lock lock(mutex_);
+        return answering_;
+    }
+
+private:
+    enum class Stage : uint8_t { kOutside, kInside, kLeft };
+
+    Time on_silence(const Error& why);
+    Time on_answer(const PingReply& reply, Time asked);
+    Result<PingReply> ping();
+    Result<> join(uint64_t epoch);
+    /// Tells what our segments hold; returns them as they are to be opened for new writes.
+    Result<std::vector<HeldSegment>> report_all(uint64_t epoch);
+    Result<> check_master(uint64_t epoch);
+    Result<> await_feed(uint64_t epoch);
+    Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part);
+    void lose_master();
+    void settle_unmounts();
+    Result<> await_standing(Deadline deadline);
+    Result<> await_next_join(uint64_t joins, Deadline deadline);
+    bool wait_for_change(Deadline deadline, const std::function<bool()>& changed);
+
+    void follow();
+    void on_update(const FeedView& update);
+    void on_feed_end(const Error& why);
+
+    const Setup setup_;
+    std::atomic<uint64_t> epoch_{0};
+    std::atomic<bool> obeys_{false};   // the feed is that of a master we have not lost
+    std::atomic<BootTime> answered_at_{};  // when the last ping that was answered had been sent
+    std::atomic<Duration> client_ttl_{10s};
+
+    /// From then on the master may have given us up for being silent.
+    BootTime lost_at() const { return answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed); }
+    bool heard_of() const { return setup_.lease_clock() < lost_at(); }
+    Deadline within(Duration most) const { return Deadline::after(most).earlier(limit_); }
+
+    // Only beat().
+    Deadline limit_ = Deadline::never();  // of this one
+    uint64_t joined_epoch_ = 0;           // whose feed we follow; 0: none
+    bool told_lost_ = true;               // the listener knows of no master
+    Time followed_at_{};                  // when the last feed was asked for
+
+    mutable Mutex mutex_;
+    std::condition_variable_any changed_;
+    Stage stage_ MC_GUARDED_BY(mutex_) = Stage::kOutside;
+    bool answering_ MC_GUARDED_BY(mutex_) = false;
+    Error silence_ MC_GUARDED_BY(mutex_);  // while it does not answer
+    bool reporting_ MC_GUARDED_BY(mutex_) = false;
+    uint64_t reports_ MC_GUARDED_BY(mutex_) = 0, joins_ MC_GUARDED_BY(mutex_) = 0;
+    std::set<SegmentId> to_unmount_ MC_GUARDED_BY(mutex_);  // the master may have them, we do not
+
+    FeedPort feed_;
+};
+
+}  // namespace mooncake::store

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/member/member.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <thread>
+
+#include "store/member/testing/fake_master.h"
+#include "store/node/catalogue.h"
+
+namespace mooncake::store {
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+using Mood = testing::FakeMaster::Mood;
+using Part = testing::FakeMaster::Part;
+
+constexpr ClientId kClient{5, 5};
+constexpr SegmentId kSegment{1, 1};
+
+SegmentSpec spec(SegmentId id = kSegment) {
+    return {.id = id, .name = "host:1", .base = 0x1000, .size = 1 << 20, .endpoint = "e", .protocol = "tcp"};
+}
+RangePlanned planned(uint64_t generation, uint64_t offset, std::string key) {
+    return {.segment = kSegment, .offset = offset, .length = 100, .generation = generation, .tenant = "default", .key = std::move(key)};
+}
+RangeFilled filled(uint64_t generation) { return {.segment = kSegment, .generation = generation, .checksum = 1}; }
+
+class Listener final : public MembershipListener {
+public:
+    void keys_changed(const std::vector<KeyChanged>& keys) override { note(format_text("changed {}", keys.size())); }
+    void all_keys_changed() override { note("all changed"); }
+    void master_lost() override {
+        note("lost");
+        if (in_lost) in_lost();
+    }
+    void master_found(uint64_t epoch) override { note(format_text("found {}", epoch)); }
+    void copy_ordered(const CopyOrder& order) override { note("copy " + order.key); }
+
+    std::vector<std::string> take() {
+        Lock lock(mutex_);
+        return std::exchange(heard_, {});
+    }
+    /// Of the master's comings and goings alone.
+    std::vector<std::string> take_master() {
+        std::vector<std::string> lines = take();
+        std::erase_if(lines, [](const std::string& line) { return !line.starts_with("lost") && !line.starts_with("found"); });
+        return lines;
+    }
+    std::function<void()> in_lost;
+
+private:
+    void note(std::string line) {
+        Lock lock(mutex_);
+        heard_.push_back(std::move(line));
+    }
+    Mutex mutex_;
+    std::vector<std::string> heard_ MC_GUARDED_BY(mutex_);
+};
+
+/// A member whose time and turns are the test's.
+class MemberTest : public ::testing::Test {
+protected:
+    MemberTest()
+        : member_({.master = master_,
+                   .client = kClient,
+                   .listener = listener_,
+                   .holdings = catalogue_,
+                   .options = options(),
+                   .clock = [this] { return now(); },
+                   .lease_clock = [this] { return BootTime(now().time_since_epoch()); },
+                   .wake = [this] { ++wakes_; }}) {}
+    ~MemberTest() override { member_.leave(); }
+    static MembershipOptions options() { return {.report_entries_max = 2}; }
+
+    Time now() const { return now_.load(); }
+    void advance(Duration duration) { now_ = now() + duration; }
+    /// Goes to the time of the next turn and takes it.
+    void beat() {
+        if (next_ > now()) now_ = next_;
+        next_ = member_.beat();
+        master_.settle();
+    }
+    void join() {
+        beat();
+        ASSERT_TRUE(member_.standing());
+        listener_.take();
+        master_.take_log();
+    }
+    void join_with_values() {
+        join();
+        ASSERT_EQ(*member_.mount(spec(), Deadline::after(20s)), StoreCode::kOk);
+        master_.tell({.planned = {planned(1, 0, "a"), planned(2, 128, "b"), planned(3, 256, "c"), planned(4, 384, "d")},
+                      .filled = {filled(1), filled(2), filled(3)}});
+        listener_.take();
+        master_.take_log();
+    }
+    std::vector<std::string> reported_keys() {
+        std::vector<std::string> keys;
+        for (const Part& part : master_.take_parts()) keys.insert(keys.end(), part.keys.begin(), part.keys.end());
+        return keys;
+    }
+
+    std::atomic<Time> now_{Time(std::chrono::hours(1))};
+    Time next_{};
+    std::atomic<int> wakes_{0};
+    testing::FakeMaster master_;
+    Listener listener_;
+    Catalogue catalogue_;
+    Member member_;
+};
+
+}  // namespace
+
+TEST_F(MemberTest, MakesItselfKnownAndFollows) {
+    beat();
+    EXPECT_TRUE(member_.standing());
+    EXPECT_THAT(master_.take_log(), ElementsAre("ping", "remount", "ping", "follow"));
+    EXPECT_THAT(listener_.take(), ElementsAre("all changed", "found 100"));
+    EXPECT_EQ(member_.epoch(), 100U);
+    EXPECT_EQ(next_ - now(), 1s);
+}
+
+TEST_F(MemberTest, SaysWhyItIsNoMember) {
+    EXPECT_EQ(member_.standing().error().code(), Code::kUnavailable);
+    master_.set_mood(Mood::kGone);
+    beat();
+    EXPECT_EQ(member_.standing().error().code(), Code::kUnavailable);
+    EXPECT_THAT(member_.standing().error().message(), ::testing::HasSubstr("not a member"));
+    EXPECT_EQ(member_.epoch(), 0U);
+    EXPECT_EQ(next_ - now(), 100ms);
+    EXPECT_THAT(listener_.take(), IsEmpty());
+}
+
+TEST_F(MemberTest, PingsAtAFixedRate) {
+    join();
+    const Time began = now();
+    master_.in_ping = [this] { advance(300ms); };
+    for (int i = 1; i <= 5; ++i) beat();
+    EXPECT_EQ(now() - began, 5s + 300ms) << "the time a ping takes is not added to the interval";
+}
+
+TEST_F(MemberTest, PingsMoreOftenWhileItLends) {
+    join();
+    beat();
+    EXPECT_EQ(next_ - now(), 1s);
+    ASSERT_EQ(*member_.mount(spec(), Deadline::after(20s)), StoreCode::kOk);
+    beat();
+    EXPECT_EQ(next_ - now(), 300ms);
+    ASSERT_EQ(*member_.unmount(kSegment, 0s, Deadline::after(20s)), StoreCode::kOk);
+    beat();
+    EXPECT_EQ(next_ - now(), 1s);
+}
+
+TEST_F(MemberTest, HandsOnWhatTheFeedSays) {
+    join_with_values();
+    FeedUpdate update{.sequence = 7, .acknowledge = true, .changed = {{"t", "k"}, {"t", "l"}}};
+    update.orders.push_back({.key = "k"});
+    master_.tell(update);
+    master_.tell({.sequence = 8, .all_changed = true});
+    EXPECT_THAT(listener_.take(), ElementsAre("changed 2", "copy k", "all changed"));
+    EXPECT_THAT(master_.take_log(), ElementsAre("acknowledge 7"));
+    EXPECT_EQ(catalogue_.objects(), 3U);
+}
+
+TEST_F(MemberTest, TellsANewMasterEverythingExactlyWhenTheOldOneEnded) {
+    join_with_values();
+    master_.die();
+    master_.settle();
+    EXPECT_EQ(wakes_, 1) << "the end of the feed is a reason to ask at once";
+    beat();
+    beat();
+    EXPECT_THAT(listener_.take(), IsEmpty()) << "what it granted and planned holds: nobody else can have changed it";
+    EXPECT_EQ(member_.epoch(), 100U);
+    master_.come_back(101);
+    beat();
+    EXPECT_THAT(listener_.take(), ElementsAre("lost", "all changed", "found 101"));
+    const std::vector<Part> parts = master_.take_parts();
+    ASSERT_EQ(parts.size(), 3U);  // of at most two entries, and the one that opens the segment
+    for (const Part& part : parts) EXPECT_TRUE(part.exact);
+    EXPECT_TRUE(parts[0].more && parts[1].more && !parts[2].more);
+    EXPECT_EQ(parts[0].writes + parts[1].writes, 1U);
+    EXPECT_EQ(parts[0].keys.size() + parts[1].keys.size(), 3U);
+    EXPECT_EQ(master_.feeds(), 1U);
+    EXPECT_EQ(member_.epoch(), 101U);
+}
+
+TEST_F(MemberTest, HearsTheLastWordsOfAMasterThatHasBeenReplaced) {
+    join_with_values();
+    std::jthread old_master;
+    listener_.in_lost = [&] {
+        EXPECT_THAT(master_.take_parts(), IsEmpty()) << "nothing is reported while writes go on";
+        old_master = std::jthread([this] {
+            for (uint64_t i = 10; i < 13; ++i) master_.tell({.planned = {planned(i, i * 128, "late")}, .filled = {filled(i)}});
+            FeedUpdate order;
+            order.orders.push_back({.key = "void"});
+            master_.tell(order);
+            master_.end_feeds(Error(Code::kUnavailable, "peer closed the connection"));
+        });
+        old_master.join();
+    };
+    master_.come_back(101);  // answers at the same address while the old stream is still being read
+    beat();
+    EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c", "late", "late", "late"));
+    for (const std::string& line : listener_.take()) EXPECT_NE(line, "copy void") << "orders of a lost master";
+}
+
+TEST_F(MemberTest, AFeedThatNeverEndsIsGivenUpAndThenNothingIsExact) {
+    join_with_values();
+    master_.come_back(101);  // the old connection just stays, as that to a host that was switched off
+    beat();
+    const std::vector<Part> parts = master_.take_parts();
+    ASSERT_EQ(parts.size(), 3U);
+    for (const Part& part : parts) EXPECT_FALSE(part.exact);
+    EXPECT_EQ(master_.feeds(), 1U);
+}
+
+TEST_F(MemberTest, AResetConnectionIsNotAnOrderlyEnd) {
+    join_with_values();
+    master_.end_feeds(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    master_.settle();
+    master_.come_back(101);
+    beat();
+    for (const Part& part : master_.take_parts()) EXPECT_FALSE(part.exact);
+}
+
+TEST_F(MemberTest, AnEndThatWasHeardLateIsNotExact) {
+    join_with_values();
+    advance(40s);  // this process was stopped
+    master_.die();
+    master_.settle();
+    master_.come_back(101);
+    beat();
+    for (const Part& part : master_.take_parts()) EXPECT_FALSE(part.exact);
+}
+
+TEST_F(MemberTest, SilenceForTheClientsTimeEndsWritesAndTheSameMasterMayComeBack) {
+    join_with_values();
+    master_.set_mood(Mood::kGone);
+    const Time silent = now();
+    EXPECT_TRUE(member_.answering());
+    beat();
+    EXPECT_FALSE(member_.answering());
+    while (now() - silent < 9900ms) beat();
+    EXPECT_THAT(listener_.take_master(), IsEmpty());
+    while (now() - silent < 10s) beat();
+    EXPECT_THAT(listener_.take_master(), ElementsAre("lost"));
+    EXPECT_EQ(member_.epoch(), 0U);
+    for (int i = 0; i < 50; ++i) beat();
+    EXPECT_THAT(listener_.take_master(), IsEmpty()) << "said once";
+    master_.set_mood(Mood::kAnswers);  // it was only cut off
+    master_.take_log();
+    beat();
+    EXPECT_THAT(listener_.take_master(), ElementsAre("found 100"));
+    EXPECT_TRUE(member_.answering());
+    EXPECT_EQ(member_.epoch(), 100U);
+    EXPECT_THAT(master_.take_log(), ElementsAre("ping")) << "it still knows us: nothing to report, and the feed goes on";
+}
+
+TEST_F(MemberTest, ALongSleepOfItsOwnCountsAsSilence) {
+    join_with_values();
+    advance(15s);
+    bool asked = false;
+    master_.in_ping = [&] { asked = true; };
+    listener_.in_lost = [&] { EXPECT_FALSE(asked) << "writes end before anything else"; };
+    next_ = now();
+    beat();
+    EXPECT_THAT(listener_.take_master(), ElementsAre("lost", "found 100"));
+}
+
+TEST_F(MemberTest, OrdersHeardAfterALongSleepAreVoid) {
+    join_with_values();
+    listener_.take();
+    advance(15s);  // the feed's thread may wake up before the one that pings
+    FeedUpdate update{.sequence = 7, .changed = {{"t", "k"}}};
+    update.orders.push_back({.key = "where another value may lie by now"});
+    master_.tell(update);
+    EXPECT_THAT(listener_.take(), ElementsAre("changed 1"));
+}
+
+TEST_F(MemberTest, AMasterThatGaveUpThisClientGetsEverythingBack) {
+    join_with_values();
+    master_.give_up(kClient);
+    master_.settle();
+    beat();
+    EXPECT_THAT(listener_.take_master(), ElementsAre("lost", "found 100"));
+    EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c"));
+    EXPECT_THAT(master_.mounted(), ElementsAre(kSegment));
+}
+
+TEST_F(MemberTest, AMasterReplacedDuringTheReportIsToldFromTheBeginning) {
+    join_with_values();
+    master_.die();
+    master_.come_back(101);
+    int calls = 0;
+    master_.in_remount = [&] {
+        if (++calls != 3) return;  // the first one names no segment
+        master_.die();
+        master_.come_back(102);
+    };
+    beat();
+    EXPECT_EQ(member_.epoch(), 0U);
+    EXPECT_EQ(next_ - now(), 100ms);
+    EXPECT_THAT(listener_.take_master(), ElementsAre("lost"));
+    master_.take_parts();
+    beat();
+    EXPECT_THAT(listener_.take_master(), ElementsAre("found 102"));
+    EXPECT_EQ(reported_keys().size(), 3U);
+}
+
+TEST_F(MemberTest, AMasterReplacedRightAfterTheReportIsNoticed) {
+    join_with_values();
+    master_.die();
+    master_.come_back(101);
+    int pings = 0;
+    master_.in_ping = [&] {
+        if (++pings != 2) return;
+        master_.die();
+        master_.come_back(102);
+    };
+    beat();
+    EXPECT_THAT(listener_.take_master(), ElementsAre("lost"));
+    beat();
+    EXPECT_THAT(listener_.take_master(), ElementsAre("found 102"));
+}
+
+TEST_F(MemberTest, SegmentsAreOpenedForWritesOnlyWhenTheFeedTellsOfThem) {
+    join_with_values();
+    master_.die();
+    master_.settle();
+    master_.feeds_complete = false;
+    master_.come_back(101);
+    master_.take_log();
+    std::jthread joining([this] { beat(); });
+    ASSERT_TRUE(master_.wait_for("follow"));
+    for (const Part& part : master_.take_parts()) EXPECT_TRUE(part.more) << "nothing may be written yet";
+    master_.tell({.sequence = 2, .complete = true});
+    joining.join();
+    const std::vector<Part> parts = master_.take_parts();
+    ASSERT_EQ(parts.size(), 1U);
+    EXPECT_FALSE(parts[0].more);
+    EXPECT_EQ(member_.epoch(), 101U);
+}
+
+TEST_F(MemberTest, AFeedThatBreaksAtItsStartMeansJoiningAgain) {
+    join_with_values();
+    master_.die();
+    master_.settle();
+    master_.feeds_complete = false;
+    master_.come_back(101);
+    master_.take_log();
+    std::jthread joining([this] { beat(); });
+    ASSERT_TRUE(master_.wait_for("follow"));
+    master_.end_feeds(Error(Code::kNoSpace, "reads too slowly"));
+    joining.join();
+    EXPECT_EQ(member_.epoch(), 0U);
+    EXPECT_EQ(next_ - now(), 100ms);
+    master_.feeds_complete = true;
+    master_.take_parts();
+    beat();
+    EXPECT_EQ(member_.epoch(), 101U);
+    EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c"));
+}
+
+TEST_F(MemberTest, AFeedThatBreaksAloneIsFollowedAgainAndNotExactUntilComplete) {
+    join_with_values();
+    advance(500ms);
+    master_.end_feeds(Error(Code::kNoSpace, "reads too slowly"));
+    master_.settle();
+    EXPECT_EQ(wakes_, 1);
+    next_ = now();
+    master_.feeds_complete = false;
+    beat();
+    EXPECT_THAT(listener_.take(), ElementsAre("all changed", "all changed")) << "at the end, and at the beginning";
+    EXPECT_EQ(master_.feeds(), 1U);
+    EXPECT_EQ(next_ - now(), 300ms);
+    master_.die();
+    master_.feeds_complete = true;
+    master_.come_back(101);
+    beat();
+    for (const Part& part : master_.take_parts()) EXPECT_FALSE(part.exact);
+    master_.die();
+    master_.settle();
+    master_.come_back(102);
+    beat();
+    for (const Part& part : master_.take_parts()) EXPECT_TRUE(part.exact);
+}
+
+TEST_F(MemberTest, AFeedThatIsRefusedAgainAndAgainCostsOneTryPerInterval) {
+    join();
+    master_.in_ping = [this] {
+        master_.end_feeds(Error(Code::kNoSpace, "no"));
+        master_.settle();
+    };
+    const Time began = next_ = now();
+    while (now() - began < 1s) {
+        beat();
+        next_ = std::min(next_, now() + 10ms);  // woken much more often
+    }
+    EXPECT_LE(master_.count("follow"), 11U);
+    EXPECT_GE(master_.count("follow"), 8U);
+}
+
+TEST_F(MemberTest, MountsAndUnmounts) {
+    join();
+    EXPECT_EQ(*member_.mount(spec(), Deadline::after(20s)), StoreCode::kOk);
+    EXPECT_EQ(*member_.mount(spec(), Deadline::after(20s)), StoreCode::kOk);
+    EXPECT_THAT(master_.mounted(), ElementsAre(kSegment));
+    EXPECT_EQ(*member_.unmount(kSegment, 0s, Deadline::after(20s)), StoreCode::kOk);
+    EXPECT_EQ(*member_.unmount(kSegment, 0s, Deadline::after(20s)), StoreCode::kSegmentNotFound);
+    master_.die();
+    master_.come_back(101);
+    beat();
+    EXPECT_THAT(master_.mounted(), IsEmpty());
+}
+
+TEST_F(MemberTest, MountingWithoutAMasterFailsAtOnceAndIsNotRepeatedBehindTheCallersBack) {
+    join();
+    master_.die();
+    beat();
+    const auto refused = member_.mount(spec(), Deadline::after(20s));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), Code::kUnavailable);
+    EXPECT_THAT(refused.error().message(), ::testing::HasSubstr("does not answer"));
+    EXPECT_EQ(member_.unmount(kSegment, 0s, Deadline::after(20s)).error().code(), Code::kUnavailable);
+    master_.come_back(101);
+    beat();
+    EXPECT_THAT(master_.mounted(), IsEmpty());
+}
+
+TEST_F(MemberTest, AMountWhoseAnswerWasLostIsTakenBack) {
+    join();
+    master_.in_mount = [this] { master_.set_mood(Mood::kGone); };
+    master_.mount_code = [](const MountRequest&) -> Result<StoreCode> { return fail(Code::kUnavailable, "connection lost"); };
+    EXPECT_EQ(member_.mount(spec(), Deadline::after(20s)).error().code(), Code::kUnavailable);
+    master_.set_mood(Mood::kAnswers);
+    master_.take_log();
+    beat();
+    EXPECT_THAT(master_.take_log(), ElementsAre("ping", "unmount"));
+    beat();
+    EXPECT_THAT(master_.take_log(), ElementsAre("ping"));
+}
+
+TEST_F(MemberTest, AMasterThatForgotUsMountsAfterWeJoinedAgain) {
+    join();
+    master_.give_up(kClient);
+    std::jthread mounting([this] { EXPECT_EQ(*member_.mount(spec(), Deadline::after(20s)), StoreCode::kOk); });
+    ASSERT_TRUE(master_.wait_for("mount"));
+    beat();
+    mounting.join();
+    EXPECT_THAT(master_.mounted(), ElementsAre(kSegment));
+}
+
+TEST_F(MemberTest, AnUnmountDuringAChangeOfMasterIsRepeated) {
+    join_with_values();
+    master_.in_unmount = [this, first = true]() mutable {
+        if (!std::exchange(first, false)) return;
+        master_.die();
+        master_.come_back(101);
+        beat();  // reports the segment that is just being unmounted
+    };
+    ASSERT_TRUE(member_.unmount(kSegment, 0s, Deadline::after(20s)));
+    beat();
+    EXPECT_THAT(master_.mounted(), IsEmpty());
+    EXPECT_EQ(catalogue_.objects(), 0U);
+}
+
+TEST_F(MemberTest, NobodyWaitsForAMemberThatLeaves) {
+    join();
+    master_.give_up(kClient);
+    std::jthread mounting(
+        [this] { EXPECT_FALSE(member_.mount(spec(), Deadline::never()).value_or(StoreCode::kInternalError) == StoreCode::kOk); });
+    ASSERT_TRUE(master_.wait_for("mount"));
+    member_.begin_leaving();
+    mounting.join();
+    EXPECT_EQ(member_.mount(spec(), Deadline::never()).error().code(), Code::kCancelled);
+    member_.say_goodbye(Deadline::after(20s));
+    EXPECT_EQ(master_.count("goodbye"), 1U);
+    EXPECT_EQ(master_.feeds(), 0U);
+}
+
+}  // namespace mooncake::store

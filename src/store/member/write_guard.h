@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+#include "store/member/write_fence.h"
+
+namespace mooncake::store {
+
+/// Copies a planned write piece by piece, each only while the right to write holds; what comes later is left out. For bytes that one of our own
+/// threads copies into a segment: nobody at the other side could stop them. Must outlive the transfers of its blocks. Thread-safe.
+class WriteGuard {
+public:
+    static constexpr uint64_t kPieceBytes = 1 << 20;
+
+    explicit WriteGuard(const WriteFence::Pass& right) : right_(right) {}
+    /// Whether something was left out: the write has failed.
+    bool left_out() const noexcept { return left_out_.load(std::memory_order_acquire); }
+
+    /// Lets the blocks be copied under guard, from now on.
+    void watch(std::span<Block> blocks) {
+        auto& copiers = copiers_.emplace_back(std::make_unique<Guarded[]>(blocks.size()));
+        for (size_t i = 0; i < blocks.size(); ++i) {
+            copiers[i].guard = this;
+            copiers[i].by = blocks[i].copier;
+            blocks[i].copier = &copiers[i];
+        }
+    }
+    /// As if through such a block.
+    void copy(std::byte* to, const std::byte* from, uint64_t length, Copier* by) noexcept {
+        while (length > 0) {
+            if (!right_.holds()) {
+                left_out_.store(true, std::memory_order_release);
+                return;
+            }
+            const uint64_t now = std::min(length, kPieceBytes);
+            if (by != nullptr) by->copy(to, from, now);
+            else std::memcpy(to, from, now);
+            to += now;
+            from += now;
+            length -= now;
+        }
+    }
+
+private:
+    struct Guarded final : Copier {
+        void begin() noexcept override {
+            if (by != nullptr) by->begin();
+        }
+        void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override { guard->copy(to, from, length, by); }
+        void passed(const std::byte* local, uint64_t length) noexcept override {
+            if (by != nullptr) by->passed(local, length);
+        }
+        WriteGuard* guard = nullptr;
+        Copier* by = nullptr;  // or null
+    };
+
+    const WriteFence::Pass& right_;
+    std::atomic<bool> left_out_{false};
+    std::vector<std::unique_ptr<Guarded[]>> copiers_;
+};
+
+}  // namespace mooncake::store

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/member/write_moves.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr Duration kPatience = 2s, kPatiencePerByte = 100ns;
+
+}  // namespace
+
+WriteMoves::Target& WriteMoves::target_for(uint64_t epoch, uint32_t number) {
+    const auto same = [&](const Target& target) { return target.to.number == number && target.to.epoch == epoch; };
+    if (!targets_.empty() && same(targets_.back())) return targets_.back();
+    const auto found = std::find_if(targets_.begin(), targets_.end(), same);
+    if (found != targets_.end()) return *found;
+    Target& target = targets_.emplace_back();
+    target.to = segments_.find(epoch, number);
+    return target;
+}
+
+bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& replica, uint64_t offset, const std::byte* from, uint64_t length,
+                     Copier* copier) {
+    Target& target = target_for(epoch, replica.segment);
+    if (!target.to.segment) return false;
+    const SegmentSpec& spec = target.to.segment->spec;
+    const uint64_t at = replica.offset + offset;
+    if (at > spec.size || length > spec.size - at) return false;
+    const uint64_t base = target.to.own ? reinterpret_cast<uint64_t>(target.to.own->base) : spec.base;
+    target.blocks.push_back({.local = const_cast<std::byte*>(from), .remote = base + at, .length = length, .copier = copier});
+    target.item_of_block.push_back(item);
+    return true;
+}
+
+std::vector<WriteMoves::Failure> WriteMoves::run() {
+    std::vector<Move> moves;
+    std::vector<const Target*> targets;  // of each move
+    std::vector<Failure> failures;
+    WriteGuard guard(right_);
+    for (Target& target : targets_) {
+        if (!target.to.segment) continue;
+        if (target.to.own) {
+            copy_own(target, guard, failures);
+            continue;
+        }
+        Move& move = moves.emplace_back();
+        move.segment = target.to.segment;
+        move.blocks = std::move(target.blocks);
+        move.right = &right_;
+        for (const Block& block : move.blocks) move.bytes += block.length;
+        // Less than that is on its way before anything can have changed.
+        if (move.bytes > WriteGuard::kPieceBytes && pool_.mover.near(move.segment->spec)) guard.watch(move.blocks);
+        // One that failed is tried again at little cost to whoever happens to do it; once it answers, as fast as it likes.
+        const std::optional<Duration> trial = pool_.directory.trial(target.to.segment);
+        move.trial = trial.value_or(Duration::zero());
+        move.patience = (trial ? std::min(kPatience, *trial) : kPatience) + kPatiencePerByte * move.bytes;
+        targets.push_back(&target);
+    }
+    if (!moves.empty()) pool_.mover.run(Direction::kWrite, moves);
+    for (size_t i = 0; i < moves.size(); ++i) {
+        if (moves[i].outcome && guard.left_out()) moves[i].outcome = fail(Code::kCancelled, "the right to write has ended");
+        note_outcome(*targets[i], moves[i], failures);
+    }
+    targets_.clear();
+    return failures;
+}
+
+void WriteMoves::copy_own(const Target& target, WriteGuard& guard, std::vector<Failure>& failures) {
+    for (const Block& block : target.blocks) {
+        if (block.copier != nullptr) block.copier->begin();
+        guard.copy(reinterpret_cast<std::byte*>(block.remote), block.local, block.length, block.copier);
+    }
+    if (guard.left_out()) note_failures(target, false, failures);
+}
+
+void WriteMoves::note_failures(const Target& target, bool in_doubt, std::vector<Failure>& failures) const {
+    uint32_t last = std::numeric_limits<uint32_t>::max();
+    for (const uint32_t item : target.item_of_block)
+        if (std::exchange(last, item) != item)
+            failures.push_back(
+                {.item = item,
+                 .segment = target.to.segment->number,
+                 .in_doubt = in_doubt ? target.to.segment : nullptr,
+                 .right_ended = !right_.holds()});
+}
+
+void WriteMoves::note_outcome(const Target& target, const Move& move, std::vector<Failure>& failures) {
+    const SegmentHandle& segment = target.to.segment;
+    if (move.outcome) {
+        if (!pool_.directory.all_reachable()) pool_.directory.worked(segment);
+        return;
+    }
+    pool_.segment_failed(segment, move.outcome.error());
+    note_failures(target, may_still_land(move), failures);
+}
+
+bool WriteMoves::may_still_land(const Move& move) {
+    if (!move.begun) return false;
+    const Error& error = move.outcome.error();
+    const bool broke_off = error.code() == Code::kUnavailable || error.code() == Code::kTimedOut || error.code() == Code::kCancelled;
+    // Nobody listens: the process that could have taken late bytes is gone.
+    if (!broke_off || error.system_errno() == ECONNREFUSED || pool_.closing.load(std::memory_order_acquire)) return false;
+    return !pool_.fence_peer(move.segment->spec.endpoint);
+}
+
+}  // namespace mooncake::store

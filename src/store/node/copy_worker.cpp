@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/node/copy_worker.h"
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "store/member/write_moves.h"
+#include "store/protocol/stored_form.h"
+
+namespace mooncake::store {
+
+CopyWorker::CopyWorker(PoolAccess& pool, bool checksum)
+    : pool_(pool), checksum_(checksum), thread_(start_thread("mc-store-copy", [this](const std::stop_token& stop) { run(stop); })) {}
+
+void CopyWorker::add(CopyOrder order) {
+    const WriteFence::Mark asked = pool_.fence.mark();
+    {
+        Lock lock(mutex_);
+        if (queue_.size() >= kQueueMax) {
+            MC_LOG_WARNING_EVERY(1s, "{} copies are waiting; another is left to time out", queue_.size());
+            return;
+        }
+        const auto [seen, fresh] = seen_.try_emplace(order.task);
+        if (!fresh && !seen->second) return;  // it is at it
+        if (fresh) seen_order_.push_back(order.task);
+        if (seen_order_.size() > kRememberedMax) {
+            seen_.erase(seen_order_.front());
+            seen_order_.pop_front();
+        }
+        queue_.push_back({.order = std::move(order), .asked = asked, .again = !fresh});
+    }
+    changed_.notify_one();
+}
+
+void CopyWorker::stop() {
+    if (!thread_.joinable()) return;
+    thread_.request_stop();
+    thread_.join();
+}
+
+void CopyWorker::run(const std::stop_token& stop) {
+    mutex_.lock();
+    while (changed_.wait(mutex_, stop, [this]() MC_REQUIRES(mutex_) { return !queue_.empty(); }) && !stop.stop_requested()) {
+        const Job job = std::move(queue_.front());
+        queue_.pop_front();
+        mutex_.unlock();
+        carry_out(job);
+        mutex_.lock();
+    }
+    mutex_.unlock();
+}
+
+void CopyWorker::carry_out(const Job& job) {
+    std::optional<Outcome> outcome;
+    if (job.again) {
+        Lock lock(mutex_);
+        const auto seen = seen_.find(job.order.task);
+        if (seen == seen_.end() || !seen->second) return;
+        outcome = seen->second;
+    } else {
+        outcome.emplace();
+        outcome->code = copy(job, outcome->message);
+        Lock lock(mutex_);
+        if (const auto seen = seen_.find(job.order.task); seen != seen_.end()) seen->second = outcome;
+    }
+    report(job.order.task, *outcome);
+}
+
+void CopyWorker::report(const TaskId& task, const Outcome& outcome) {
+    const TaskEnd end{.client = pool_.id, .task = task, .code = outcome.code, .message = outcome.message};
+    const auto told = pool_.ask_twice(MasterCall::kEndTask, [&] { return pool_.master->end_task(end, pool_.rpc_deadline()); });
+    if (!told) MC_LOG_WARNING_EVERY(1s, "the master does not hear of a finished copy: {}", told.error().to_string());
+}
+
+StoreCode CopyWorker::copy(const Job& job, std::string& message) {
+    const CopyOrder& order = job.order;
+    const auto pass = pool_.fence.enter(job.asked);
+    const uint64_t epoch = pass.epoch();
+    if (!pass) {
+        message = "the master was lost";
+        return StoreCode::kUnavailableInCurrentStatus;
+    }
+    SegmentLookup segments(pool_);
+    const SegmentLookup::Found from = segments.find(epoch, order.source.segment);
+    const uint64_t length = stored_bytes(order.length);
+    if (!from.own || order.source.offset > from.own->size || length > from.own->size - order.source.offset) {
+        message = "the source is not in this process";
+        return StoreCode::kReplicaNotInLocalMemory;
+    }
+    const std::byte* const bytes = from.own->base + order.source.offset;
+    if (checksum_ && order.checksum != 0) {
+        std::vector<uint64_t> table;
+        const std::span<const std::byte> value(bytes, order.length);
+        if (hash_value({&value, 1}, table) != order.checksum) {
+            message = "the source does not hold the value";
+            return StoreCode::kChecksumMismatch;
+        }
+    }
+    WriteMoves moves(pool_, pass);
+    for (const ReplicaLocation& target : order.targets) {
+        if (moves.add(0, epoch, target, 0, bytes, length)) continue;
+        message = "a target is not known";
+        return StoreCode::kSegmentNotFound;
+    }
+    if (moves.run().empty()) return StoreCode::kOk;
+    message = "a target could not be written";
+    return StoreCode::kTransferFail;
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/process/store_process.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/border.h"
+#include "base/incarnation.h"
+#include "base/log.h"
+#include "net/address.h"
+
+namespace mooncake::store {
+
+namespace {
+
+constexpr uint64_t kSizeLeast = 1024, kBufferMost = uint64_t{1} << 40;
+
+using Made = tl::expected<std::unique_ptr<StoreClient>, StoreCode>;
+
+bool size_makes_sense(uint64_t bytes) { return bytes == 0 || bytes >= kSizeLeast; }
+
+bool makes_sense(const StoreConfig& config) {
+    const auto host = net::HostPort::parse(config.local_hostname);
+    if (!host || host->host.empty()) {
+        MC_LOG_ERROR("'{}' is not the name of a host", config.local_hostname);
+        return false;
+    }
+    if (!size_makes_sense(config.segment_bytes) || !size_makes_sense(config.buffer_bytes) || config.buffer_bytes > kBufferMost) {
+        MC_LOG_ERROR("a segment of {} bytes and a buffer of {}: each must be 0 or at least {}", config.segment_bytes, config.buffer_bytes,
+                     kSizeLeast);
+        return false;
+    }
+    if (const auto master = net::HostPort::parse(config.master); !master || master->port == 0) {
+        MC_LOG_ERROR("'{}' is not the host:port of a master", config.master);
+        return false;
+    }
+    return !config.http_server || config.http_port != 0;
+}
+
+Result<std::unique_ptr<Engine>> engine_on(const StoreConfig& config, const std::string& name) {
+    EngineConfig engine{.local_name = name,
+                        .metadata = config.metadata_server,
+                        .protocol = config.protocol,
+                        .devices = config.devices,
+                        .options = config.options.engine};
+    // The port in our name is the one the engine listens on, so that whoever knows a segment's name can open it, with or without a
+    // directory, and a port that is taken is noticed.
+    engine.options.legacy_port_binding = true;
+    return Engine::create(std::move(engine));
+}
+
+/// An engine that listens on the port of our name. Tries others as long as the host was given without one.
+tl::expected<std::unique_ptr<Engine>, StoreCode> make_engine(const StoreConfig& config) {
+    const net::HostPort host = *net::HostPort::parse(config.local_hostname);
+    if (host.port != 0) {
+        auto engine = engine_on(config, config.local_hostname);
+        if (engine) return std::move(*engine);
+        MC_LOG_ERROR("cannot be {}: {}", config.local_hostname, engine.error().to_string());
+        return tl::unexpected(StoreCode::kInvalidParams);
+    }
+    const uint64_t ports = config.options.port_max - config.options.port_min + 1u;
+    const uint64_t first = random_u64() % ports;
+    for (int tries = 0; tries < config.options.setup_tries; ++tries) {
+        const auto port = static_cast<uint16_t>(config.options.port_min + (first + static_cast<uint64_t>(tries)) % ports);
+        auto engine = engine_on(config, net::join_host_port(host.host, port));
+        if (engine) return std::move(*engine);
+        if (engine.error().code() != Code::kAlreadyExists && engine.error().code() != Code::kNoSpace) {
+            MC_LOG_ERROR("no engine for {}: {}", config.local_hostname, engine.error().to_string());
+            return tl::unexpected(engine.error().code() == Code::kInvalidArgument ? StoreCode::kInvalidParams : StoreCode::kInternalError);
+        }
+    }
+    MC_LOG_ERROR("no free port from {} to {} in {} tries", config.options.port_min, config.options.port_max, config.options.setup_tries);
+    return tl::unexpected(StoreCode::kInternalError);
+}
+
+/// What our segments are called. With an engine of the caller's this is its name, unless another was asked for.
+std::string segment_name(const StoreConfig& config, const Engine& engine) {
+    const net::HostPort host = *net::HostPort::parse(config.local_hostname);
+    return config.engine && host.port != 0 ? host.to_string() : engine.segment_name();
+}
+
+NodeConfig node_config(const StoreConfig& config) {
+    return {.pages = {.huge = config.options.huge_pages, .early = config.options.early_pages}, .checksum = config.options.checksum};
+}
+
+ClientConfig client_config(const StoreConfig& config) {
+    return {.tenant = config.tenant,
+            .buffer_bytes = config.buffer_bytes,
+            .checksum = config.options.checksum,
+            .http_server = config.http_server,
+            .http_port = config.http_port,
+            .metrics_interval = config.options.metrics ? config.options.metrics_interval : 0s};
+}
+
+}  // namespace
+
+Made StoreClient::create(StoreConfig config) try { return StoreProcess::create(std::move(config), nullptr); }
+MC_BORDER(tl::unexpected(StoreCode::kInternalError))  // no thread or no memory was to be had
+
+Made StoreProcess::create(StoreConfig config, std::unique_ptr<MasterApi> master, MembershipOptions membership) {
+    if (!makes_sense(config)) return tl::unexpected(StoreCode::kInvalidParams);
+    const bool own_engine = config.engine == nullptr;
+    std::shared_ptr<Engine> engine = config.engine;
+    if (own_engine) {
+        auto made = make_engine(config);
+        if (!made) return tl::unexpected(made.error());
+        engine = std::move(*made);
+    }
+    const Deadline deadline = Deadline::after(config.options.rpc_connect_timeout);
+    if (!master)
+        master = connect_master({.address = config.master,
+                                 .incarnation = engine->incarnation(),
+                                 .connect_timeout = std::min<Duration>(config.options.rpc_connect_timeout, 5s)});
+    PoolAccess::Setup setup{.engine = std::move(engine),
+                            .master = std::move(master),
+                            .name = {},
+                            .rpc_timeout = config.options.rpc_timeout,
+                            .cluster_id = config.options.cluster_id};
+    setup.name = segment_name(config, *setup.engine);
+    auto process = std::make_unique<StoreProcess>(std::move(config), std::move(setup), own_engine);
+    if (const StoreCode code = process->start(membership, deadline); code != StoreCode::kOk) return tl::unexpected(code);
+    return process;
+}
+
+StoreProcess::StoreProcess(StoreConfig config, PoolAccess::Setup setup, bool own_engine)
+    : config_(std::move(config)), own_engine_(own_engine), pool_(std::make_unique<PoolAccess>(std::move(setup))),
+      node_(std::make_unique<Node>(*pool_, node_config(config_))), client_(std::make_unique<PoolClient>(*pool_, client_config(config_))) {}
+
+StoreProcess::~StoreProcess() {
+    if (forked()) {  // the threads of these are not there to be joined
+        (void)client_.release();
+        (void)node_.release();
+        (void)pool_.release();
+        return;
+    }
+    close();
+}
+
+StoreCode StoreProcess::start(MembershipOptions membership, Deadline deadline) {
+    if (auto joined = pool_->join({client_.get(), node_.get()}, node_->catalogue(), membership, deadline); !joined) {
+        MC_LOG_ERROR("cannot join the pool of {}: {}", config_.master, joined.error().to_string());
+        return joined.error().code() == Code::kTimedOut ? StoreCode::kRpcTimeout : StoreCode::kRpcFail;
+    }
+    if (const StoreCode code = client_->start(); code != StoreCode::kOk) return code;
+    if (config_.segment_bytes > 0) {
+        const MountedSegments mounted = node_->mount_memory(config_.segment_bytes, config_.protocol, "");
+        if (mounted.code != StoreCode::kOk) return mounted.code;
+    }
+    MC_LOG_INFO("{} is a client of the pool of {}, and lends {} bytes", pool_->name, config_.master, config_.segment_bytes);
+    return StoreCode::kOk;
+}
+
+void StoreProcess::close() {
+    if (forked()) return;
+    Lock lock(close_mutex_);
+    if (closed_) return;
+    closed_ = true;
+    pool_->begin_closing();
+    client_->close();
+    node_->stop();
+    pool_->leave();  // says goodbye: our segments leave the pool
+    if (own_engine_) pool_->engine->close();
+}
+
+}  // namespace mooncake::store
