@@ -116,7 +116,7 @@ TEST_F(RegionTableTest, HasNothingForAnybodyOnceClosed) {
 }
 
 TEST_F(RegionTableTest, TakesAHundredThousandRegionsInNoTime) {
-    const Time begin = Clock::now();
+    const Deadline hang = Deadline::after(60s);
     std::vector<uint32_t> entries;
     for (uint64_t i = 0; i < 100'000; ++i) entries.push_back(table->publish({.address = 4096 * (i + 1), .length = 2048}).value());
     const RegionView seen = view();
@@ -127,7 +127,7 @@ TEST_F(RegionTableTest, TakesAHundredThousandRegionsInNoTime) {
         table->release(entry);
     }
     EXPECT_TRUE(view().regions().empty());
-    EXPECT_LT(Clock::now() - begin, 20s);
+    EXPECT_FALSE(hang.passed());
 }
 
 TEST_F(RegionTableTest, RefusesMoreRegionsThanItHasRoomFor) {

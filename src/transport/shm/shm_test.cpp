@@ -356,10 +356,10 @@ TEST_F(ShmTransport, RegistersAHundredThousandRegionsQuickly) {
     const TestMemory many(100'000 * 64);
     const auto peer = pair.connect();
     std::vector<std::unique_ptr<Registration>> registrations;
-    const Time begin = Clock::now();
+    const Deadline hang = patience();
     for (uint64_t i = 0; i < 100'000; ++i)
         registrations.push_back(pair.target().transport().register_memory(many.region(i * 64, 64)).value());
-    EXPECT_LT(Clock::now() - begin, 10s);
+    EXPECT_FALSE(hang.passed());
     const auto written = transfer(*peer, Direction::kWrite,
                                   {.local = local.data(), .remote = many.address(), .length = 1 << 20, .region = region});
     EXPECT_TRUE(written) << written.error().to_string();

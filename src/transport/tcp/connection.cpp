@@ -141,6 +141,7 @@ bool Connection::receive_hello(std::optional<Hello>& hello) {
 
 bool Connection::welcome(const HelloReply& answer) {
     checked_ = (answer.features & kFeatureChecksum) != 0;
+    knows_kinds_ = (answer.features & kFeatureKinds) != 0;
     new_reply(0).out.head() = encode(answer);
     phase_ = answer.status == Status::kOk ? Phase::kOpen : Phase::kParting;
     return phase_ == Phase::kParting || handle_inbox();
@@ -177,6 +178,17 @@ bool Connection::handle_head(bool& complete) {
     return true;
 }
 
+Status Connection::refusal_status(AddressRange range, Access access) const {
+    const bool device = server_.access().refusal_code(range, access) == Code::kNotSupported;
+    return device && knows_kinds_ ? Status::kNotSupported : Status::kNotRegistered;
+}
+
+void Connection::refuse_write(AddressRange range) {
+    refusal_ = refusal_status(range, Access::kWrite);
+    refusal_text_ = server_.access().refusal(range, Access::kWrite);
+    incoming_.discard();
+}
+
 void Connection::begin_write(const Header& header) {
     writing_ = true;
     write_id_ = header.id;
@@ -184,12 +196,7 @@ void Connection::begin_write(const Header& header) {
     incoming_.start(header.payload_bytes, checked_);
     checked_version_ = server_.access().version();
     const size_t bad = server_.access().first_not_covered(ranges_, Access::kWrite);
-    if (bad != ranges_.size()) {
-        refusal_ = Status::kNotRegistered;
-        refusal_text_ = server_.access().refusal(ranges_[bad], Access::kWrite);
-        incoming_.discard();
-        return;
-    }
+    if (bad != ranges_.size()) return refuse_write(ranges_[bad]);
     for (const AddressRange& range : moved_ranges(header))
         incoming_.into().append(reinterpret_cast<std::byte*>(range.address), range.length);
 }
@@ -200,11 +207,7 @@ void Connection::recheck_write() {
     if (version == checked_version_ || incoming_.discarding()) return;
     for (const iovec& piece : incoming_.into().rest()) {
         const AddressRange range{.address = reinterpret_cast<uint64_t>(piece.iov_base), .length = piece.iov_len};
-        if (server_.access().covers(range, Access::kWrite)) continue;
-        refusal_ = Status::kNotRegistered;
-        refusal_text_ = server_.access().refusal(range, Access::kWrite);
-        incoming_.discard();
-        return;
+        if (!server_.access().covers(range, Access::kWrite)) return refuse_write(range);
     }
     checked_version_ = version;
 }
@@ -233,7 +236,7 @@ void Connection::begin_read(const Header& header) {
     const uint64_t version = server_.access().version();
     const size_t bad = server_.access().first_not_covered(ranges_, Access::kRead);
     if (bad != ranges_.size())
-        return answer_error(header.id, Status::kNotRegistered, server_.access().refusal(ranges_[bad], Access::kRead));
+        return answer_error(header.id, refusal_status(ranges_[bad], Access::kRead), server_.access().refusal(ranges_[bad], Access::kRead));
     Reply& answer = new_reply(header.id);
     answer.out.start(checked_);
     answer.checked_version = version;
@@ -287,9 +290,11 @@ bool Connection::recheck_reads() {
             reply_descriptors_ -= answer.out.payload().rest().size();
             answer.out.start(false);
             const std::string text = server_.access().refusal(range, Access::kRead);
-            append_head(
-                {.kind = Kind::kError, .status = Status::kNotRegistered, .payload_bytes = static_cast<uint32_t>(text.size()), .id = id}, {},
-                checked_, answer.out.head());
+            append_head({.kind = Kind::kError,
+                         .status = refusal_status(range, Access::kRead),
+                         .payload_bytes = static_cast<uint32_t>(text.size()),
+                         .id = id},
+                        {}, checked_, answer.out.head());
             const auto bytes = std::as_bytes(std::span(text));
             answer.out.head().insert(answer.out.head().end(), bytes.begin(), bytes.end());
             break;

@@ -64,6 +64,8 @@ private:
     bool flush(size_t& moved) MC_REQUIRES(mutex_);
     bool recheck_reads() MC_REQUIRES(mutex_);
     bool may_receive() const MC_REQUIRES(mutex_);
+    Status refusal_status(AddressRange range, Access access) const MC_REQUIRES(mutex_);
+    void refuse_write(AddressRange range) MC_REQUIRES(mutex_);
 
     Reply& new_reply(uint64_t id) MC_REQUIRES(mutex_);
     std::vector<std::byte>& head_for_answer(uint64_t id) MC_REQUIRES(mutex_);
@@ -82,6 +84,7 @@ private:
     net::Socket socket_ MC_GUARDED_BY(mutex_);
     Phase phase_ MC_GUARDED_BY(mutex_) = Phase::kHello;
     bool checked_ MC_GUARDED_BY(mutex_) = false;   // checksums were agreed
+    bool knows_kinds_ MC_GUARDED_BY(mutex_) = false;  // it understands that memory of a device is not supported
     uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;  // epoll events
     bool ticking_ MC_GUARDED_BY(mutex_) = false;
     Time accepted_at_ MC_GUARDED_BY(mutex_);

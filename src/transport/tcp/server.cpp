@@ -131,7 +131,7 @@ HelloReply Server::greet(Connection& connection, const Hello& hello) {
     if (hello.version != kVersion && hello.version != kNumberedSessions)
         return {.status = Status::kRefused,
                 .text = format_text("you speak version {} of the tcp transport, we speak {}", hello.version, kVersion)};
-    HelloReply answer{.version = hello.version, .features = hello.features & kFeatureChecksum};
+    HelloReply answer{.version = hello.version, .features = hello.features & kFeaturesKnown};
     if (hello.target != context_.incarnation) {
         answer.status = Status::kStale;
         answer.text = format_text("this is engine {}, not {}", context_.incarnation.to_string(), hello.target.to_string());
@@ -170,7 +170,7 @@ HelloReply Server::greet_numbered(Connection& connection, const Hello& hello) {
     }
     connection.numbered = true;
     session.connections.push_back(&connection);
-    return {.version = hello.version, .features = hello.features & kFeatureChecksum};
+    return {.version = hello.version, .features = hello.features & kFeaturesKnown};
 }
 
 }  // namespace mooncake::tcp

@@ -202,6 +202,31 @@ TEST(TcpServer, RefusedWriteIsDrainedAndTheConnectionGoesOn) {
     EXPECT_EQ(target.memory[(1 << 20) - 100], std::byte{0});
 }
 
+TEST(TcpServer, MemoryOfADeviceIsRefusedByANameThatTheInitiatorKnows) {
+    Side target(4096);
+    const uint64_t device = 0x7000'0000'0000;  // never touched
+    target.access.allow({.range = {.address = device, .length = 1 << 20}, .kind = MemoryKind::kCuda});
+    for (const uint32_t features : {uint32_t{0}, kFeatureKinds}) {
+        const Status expected = features == 0 ? Status::kNotRegistered : Status::kNotSupported;
+        Raw raw = greeted(target, kStranger, 1, features);
+        ASSERT_TRUE(raw.send(write_head(1, device, 100)));
+        ASSERT_TRUE(raw.send(std::vector<std::byte>(100)));
+        ASSERT_TRUE(raw.send(read_head(2, device, 100)));
+        for (uint64_t id = 1; id <= 2; ++id) {
+            const auto refused = raw.receive_header();
+            ASSERT_TRUE(refused);
+            EXPECT_EQ(refused->id, id);
+            EXPECT_EQ(refused->status, expected);
+            EXPECT_NE(raw.receive_text(*refused).find("of a device"), std::string::npos);
+        }
+        ASSERT_TRUE(raw.send(write_head(3, target.address(), 100)));
+        ASSERT_TRUE(raw.send(std::vector<std::byte>(100)));
+        const auto written = raw.receive_header();
+        ASSERT_TRUE(written) << "the connection goes on";
+        EXPECT_EQ(written->kind, Kind::kWritten);
+    }
+}
+
 TEST(TcpServer, MessagesInTinyPortionsAreUnderstood) {
     Side target(4096);
     Raw raw = Raw::to(target.port());

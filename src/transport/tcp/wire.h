@@ -19,6 +19,8 @@ inline constexpr uint64_t kMagic = 0x31504354434b434d;  // "MCKCTCP1"
 inline constexpr uint16_t kVersion = 2;
 inline constexpr uint16_t kNumberedSessions = 1;  // the version before: as this one, except for sessions
 inline constexpr uint32_t kFeatureChecksum = 1;
+inline constexpr uint32_t kFeatureKinds = 2;  // the initiator knows Status::kNotSupported
+inline constexpr uint32_t kFeaturesKnown = kFeatureChecksum | kFeatureKinds;
 
 // Limits. Who exceeds them speaks another protocol.
 inline constexpr size_t kDescriptorsMax = 1000;
@@ -26,7 +28,7 @@ inline constexpr uint32_t kPayloadBytesMax = 4 << 20;
 inline constexpr size_t kTextBytesMax = 1000;
 inline constexpr size_t kEndedMax = 64;
 
-enum class Status : uint8_t { kOk = 0, kStale = 1, kRefused = 2, kNotRegistered = 3, kCorrupt = 4, kNoSpace = 5 };
+enum class Status : uint8_t { kOk = 0, kStale = 1, kRefused = 2, kNotRegistered = 3, kCorrupt = 4, kNoSpace = 5, kNotSupported = 6 };
 Code code_of(Status status) noexcept;
 
 /// Names a session. Random, so that who names one knows of it from its initiator, and nobody ends those of others.

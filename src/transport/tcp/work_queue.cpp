@@ -7,6 +7,12 @@
 
 namespace mooncake::tcp {
 
+namespace {
+
+bool of_host(const Slice& slice) noexcept { return slice.region == nullptr || slice.region->kind == MemoryKind::kHost; }
+
+}  // namespace
+
 void FinishedList::succeed(Completion* completion, uint32_t operations, uint64_t bytes) {
     if (!items_.empty() && items_.back().completion == completion && !items_.back().failed) {
         items_.back().operations += operations;
@@ -71,7 +77,7 @@ void WorkQueue::take_whole_slices(Entry& entry, Flight& flight) {
     size_t taken = 0;
     for (; taken < entry.slices.size() && taken < kDescriptorsMax; ++taken) {
         const Slice& slice = entry.slices[taken];
-        if (slice.completion != flight.completion || slice.length > kMessageBytes - flight.bytes) break;
+        if (slice.completion != flight.completion || slice.length > kMessageBytes - flight.bytes || !of_host(slice)) break;
         flight.append(slice, 0, slice.length);
         flight.bytes += static_cast<uint32_t>(slice.length);
     }
@@ -103,13 +109,17 @@ void WorkQueue::take_part(Entry& entry, Flight& flight) {
     }
 }
 
-/// Ends what is left of the first slice if a part of it was cut and its completion has failed since: the whole was judged with the part, so
-/// there may be no end of refusals. True when it did.
-bool WorkQueue::drop_failed(FinishedList& finished) {
+/// Ends what is left of the first slice if it cannot be moved: memory of a device is not ours to touch; and if a part of it was cut and its
+/// completion has failed since, there may be no end of refusals, since the whole was judged with the part. True when it did.
+bool WorkQueue::drop_first(FinishedList& finished) {
     Entry& entry = entries_.front();
-    Completion* const completion = entry.slices.front().completion;
-    if (entry.offset == 0 || !completion->failed()) return false;
-    finished.fail(completion, 1, error(Code::kCancelled, "tcp: a part of it failed"));  // never seen: the first error stands
+    const Slice& slice = entry.slices.front();
+    if (!of_host(slice))
+        finished.fail(slice.completion, 1,
+                      error(Code::kNotSupported, "tcp: local memory at {} is a device's", static_cast<void*>(slice.local)));
+    else if (entry.offset > 0 && slice.completion->failed())
+        finished.fail(slice.completion, 1, error(Code::kCancelled, "tcp: a part of it failed"));  // never seen: the first error stands
+    else return false;
     entry.slices = entry.slices.subspan(1);
     entry.offset = 0;
     if (entry.slices.empty()) entries_.pop_front();
@@ -120,7 +130,7 @@ bool WorkQueue::drop_failed(FinishedList& finished) {
 bool WorkQueue::pull(Flight& flight, bool checked, FinishedList& finished) {
     if (empty()) return false;
     Lock lock(mutex_);
-    while (!entries_.empty() && drop_failed(finished)) continue;
+    while (!entries_.empty() && drop_first(finished)) continue;
     if (entries_.empty()) return false;
     Entry& entry = entries_.front();
     flight.direction = entry.direction;

@@ -81,7 +81,8 @@ public:
     /// False once closed.
     bool push(Direction direction, std::span<const Slice> slices);
     /// Cuts the next message: flight's direction, completion, operations, bytes, local memory (in out.payload() or local) and
-    /// remote. False when there is nothing. What is left of a slice of which a part has failed already is not cut, but ends here.
+    /// remote. False when there is nothing. What is left of a slice of which a part has failed already is not cut, but ends here; so do slices
+    /// of memory that no CPU may touch.
     bool pull(Flight& flight, bool checked, FinishedList& finished);
     /// Takes back all slices of one completion and returns how many operations they were.
     uint32_t remove(const Completion& completion);
@@ -100,7 +101,7 @@ private:
 
     static void take_whole_slices(Entry& entry, Flight& flight);
     static void take_part(Entry& entry, Flight& flight);
-    bool drop_failed(FinishedList& finished) MC_REQUIRES(mutex_);
+    bool drop_first(FinishedList& finished) MC_REQUIRES(mutex_);
 
     mutable Mutex mutex_;
     std::deque<Entry> entries_ MC_GUARDED_BY(mutex_);
