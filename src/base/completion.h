@@ -45,6 +45,12 @@ public:
     bool failed() const noexcept { return failure_.load(std::memory_order_acquire) != Failure::kNone; }
     uint32_t pending() const noexcept { return state_.load(std::memory_order_acquire) / kOne; }
     uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+    /// Whether it is `whole`, or a part of it at any depth.
+    bool is_part_of(const Completion& whole) const noexcept {
+        const Completion* here = this;
+        while (here != nullptr && here != &whole) here = here->parent_;
+        return here != nullptr;
+    }
 
     /// Spins for at most `spin`, then sleeps. True when done; false at the deadline. Cancels nothing.
     bool wait(Deadline deadline, Duration spin = kDefaultSpin) noexcept;

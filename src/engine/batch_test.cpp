@@ -155,6 +155,22 @@ TEST_F(BatchTest, CancelStopsWhatRunsAndOnlyThat) {
     batch->cancel();
 }
 
+TEST_F(BatchTest, ManyTasksAreStoppedInOnePassWhereThePeerCan) {
+    ASSERT_TRUE(submit({request(0)}));  // connects
+    batch->wait();
+    world.script.hold = true;
+    world.script.withdraws = true;
+    ASSERT_TRUE(submit(std::vector<Request>(6, request(0))));
+    {
+        Lock lock(world.script.mutex);
+        ASSERT_EQ(world.script.held.size(), 6u);
+    }
+    batch->cancel();
+    EXPECT_FALSE(batch->busy());
+    for (size_t i = 1; i <= 6; ++i) EXPECT_EQ(state(i), TransferState::kCancelled);
+    EXPECT_EQ(world.script.cancels, 1) << "for what the attempt may have left at the peer";
+}
+
 TEST_F(BatchTest, CancelRacesWithCompletionWithoutHarm) {
     for (int i = 0; i < 200; ++i) {
         batch = std::make_shared<Batch>(world.core, 8);

@@ -271,7 +271,8 @@ const MemoryRegion* MemoryRegistry::find(const std::byte* address, uint64_t leng
 
 size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices) const {
     const size_t before = slices.size();
-    slices.reserve(before + blocks.size());
+    // At least twice as much: a batch of many tasks comes here once for each of them.
+    if (const size_t need = before + blocks.size(); need > slices.capacity()) slices.reserve(std::max(need, 2 * slices.capacity()));
     const MemoryRegion* region = nullptr;  // of the previous block: batches mostly stay in one region
     const std::byte* region_end = nullptr;
     ReadLock lock(lookup_mutex_);

@@ -366,5 +366,18 @@ TEST_F(MemoryRegistryTest, ThreadsMayRegisterAndLookUpAtOnce) {
     EXPECT_EQ(registry_.size(), 0u);
 }
 
+TEST_F(MemoryRegistryTest, ManyTasksOfABatchCostNoMoreThanTheirNumber) {
+    std::vector<std::byte> memory(64);
+    const Block block{.local = memory.data(), .remote = 1, .length = 1};
+    std::vector<Slice> slices;
+    size_t moved = 0;
+    for (int i = 0; i < 10'000; ++i) {
+        const size_t room = slices.capacity(), before = slices.size();
+        registry_.resolve({&block, 1}, nullptr, slices);
+        if (slices.capacity() != room) moved += before;
+    }
+    EXPECT_LT(moved, 2u * 10'000);
+}
+
 }  // namespace
 }  // namespace mooncake

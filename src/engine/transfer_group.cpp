@@ -336,6 +336,7 @@ void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
         Part* part;
         std::shared_ptr<Link> link;
         std::vector<Completion*> running;
+        bool asked = false;  // the peer, to stop something
     };
     std::vector<Stopping> parts;  // of the attempt under way, or of the last one
     bool tried = false;
@@ -357,15 +358,21 @@ void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
     const auto cancel = [&](Link& link, Completion& completion) {
         if (link.peer->cancel(completion, reason, fence) == Stopped::kRemoteInDoubt) stopped = Stopped::kRemoteInDoubt;
     };
-    for (const Stopping& one : parts)
-        for (Completion* const completion : one.running) cancel(*one.link, *completion);
+    for (Stopping& one : parts) {
+        if (one.running.size() > 1) one.link->peer->withdraw(attempt_, reason);
+        for (Completion* const completion : one.running) {
+            if (completion->done()) continue;  // it had not begun
+            one.asked = true;
+            cancel(*one.link, *completion);
+        }
+    }
     std::vector<std::shared_ptr<Link>> broken;  // where a part had failed before we came: it may have left bytes at the peer, too
     {
         Lock lock(mutex_);
         while (state_ == State::kRunning) changed_.wait(mutex_);
         if (state_ == State::kFinal) return;  // it was just about to be when we came
         for (const Stopping& one : parts)
-            if (one.running.empty() && has_failed(*one.part)) broken.push_back(one.link);
+            if (!one.asked && has_failed(*one.part)) broken.push_back(one.link);
     }
     if (tried && !attempt_.failed()) return finish(nullptr);  // it was done before we could stop it
     if (direction_ == Direction::kWrite)

@@ -93,9 +93,10 @@ void Socket::reset_hard() noexcept {
     reset();
 }
 
-void Socket::replace_hard(Socket other) noexcept {
+Result<> Socket::replace_hard(Socket other) noexcept {
     forget_unsent();
-    MC_CHECK(::dup3(other.fd(), fd(), O_CLOEXEC) == fd());
+    if (::dup3(other.fd(), fd(), O_CLOEXEC) == fd()) return {};
+    return fail_errno(Code::kUnavailable, errno, "cannot give a connection the number {}", fd());
 }
 
 Result<Listener> listen_on(uint16_t port, int backlog) {

@@ -39,8 +39,8 @@ public:
     /// Closes with RST: neither side's kernel delivers what was still under way.
     void reset_hard() noexcept;
     /// Closes with RST and stands for the other one from then on, under its own number: who waits for events of that number need not be
-    /// told. Both must be open.
-    void replace_hard(Socket other) noexcept;
+    /// told. Both must be open. Fails where that number is not allowed any more (a limit was lowered); this one is as it was then.
+    Result<> replace_hard(Socket other) noexcept;
 
 private:
     void forget_unsent() noexcept;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -166,6 +167,23 @@ TEST(Socket, ResetHardIsSeenAsAResetNotAsAnEnd) {
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().system_errno(), ECONNRESET);
     pair.server.reset_hard();  // an empty one: nothing happens
+}
+
+TEST(Socket, ANumberThatIsNotAllowedAnyMoreCannotBeReplaced) {
+    Pair pair = connected_pair(), other = connected_pair();
+    constexpr int kHigh = 200;
+    Socket high(::fcntl(pair.client.fd(), F_DUPFD_CLOEXEC, kHigh));
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit low{.rlim_cur = kHigh, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+    const auto refused = high.replace_hard(std::move(other.client));
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().system_errno(), EBADF);
+    EXPECT_TRUE(is_open(high.fd()));
+    Pair third = connected_pair();
+    EXPECT_TRUE(high.replace_hard(std::move(third.client)));
 }
 
 TEST(Socket, MovesWithoutClosing) {

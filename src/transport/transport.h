@@ -103,6 +103,10 @@ public:
     /// waiting for it. Never blocks.
     virtual void poke() {}
 
+    /// Ends what has not begun of all parts of `whole`, in one pass, for one who is about to cancel() them one by one. May leave any of
+    /// it to those.
+    virtual void withdraw(const Completion& /*whole*/, const Error& /*reason*/) {}
+
     /// Stops everything outstanding of one completion. When it returns, the completion is done and no byte of it is read from or
     /// written to local memory any more. Waits for the peer's word no longer than the deadline.
     virtual Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) = 0;

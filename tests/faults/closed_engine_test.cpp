@@ -131,8 +131,8 @@ protected:
             writers.emplace_back([&, t] {
                 // Small ones, which a target reads ahead, and large ones, which are under way for a while.
                 const uint64_t length = t < 2 ? 512 : kLength / 2;
-                const Block block{.local = local.data() + t % 2 * (kLength / 2),
-                                  .remote = (t % 2 == 0 ? lender.registered() : lender.allocated()) + t % 2 * (kLength / 2),
+                const Block block{.local = local.data(),
+                                  .remote = (t % 2 == 0 ? lender.registered() : lender.allocated()) + t / 2 * (kLength / 2),
                                   .length = length};
                 while (!over.load()) {
                     const auto done = engine->transfer(lender.name(), Direction::kWrite, {&block, 1}, Deadline::after(5s));
@@ -181,8 +181,8 @@ TEST(ClosedEngineItself, CopiesNothingWithinItsOwnMemoryAnyMore) {
     for (uint64_t t = 0; t < 4; ++t) {
         writers.emplace_back([&, t] {
             const Block block{.local = memory.data() + kLength,
-                              .remote = reinterpret_cast<uint64_t>(memory.data()),
-                              .length = t < 2 ? 512 : kLength};
+                              .remote = reinterpret_cast<uint64_t>(memory.data()) + t * (kLength / 4),
+                              .length = t < 2 ? 512 : kLength / 4};
             while (engine->transfer(engine->segment_name(), Direction::kWrite, {&block, 1}, Deadline::after(60s))) ++moved;
         });
     }

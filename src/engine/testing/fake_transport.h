@@ -24,6 +24,7 @@ struct FakeScript {
     std::function<Result<>(const Slice&)> on_slice;
     bool hold = false;  // slices wait for release()
     bool work_when_poked = false;
+    bool withdraws = false;  // knows which slices are parts of a whole
     std::vector<Slice> held;
     Direction held_direction = Direction::kRead;
     Stopped on_cancel = Stopped::kEverywhere;
@@ -81,6 +82,9 @@ public:
     void poke() override {
         if (script_.work_when_poked) script_.release();
     }
+    void withdraw(const Completion& whole, const Error& reason) override {
+        if (script_.withdraws) fail_held(reason, &whole);
+    }
     Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override {
         ++script_.cancels;
         {
@@ -103,7 +107,8 @@ private:
         {
             Lock lock(script_.mutex);
             std::vector<Slice> kept;
-            for (const Slice& slice : script_.held) (only == nullptr || slice.completion == only ? failed : kept).push_back(slice);
+            for (const Slice& slice : script_.held)
+                (only == nullptr || slice.completion->is_part_of(*only) ? failed : kept).push_back(slice);
             script_.held.swap(kept);
         }
         for (const Slice& slice : failed) slice.completion->fail(reason);

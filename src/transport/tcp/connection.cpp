@@ -119,6 +119,7 @@ bool Connection::receive(IoResult& result) {
     result = writing_ ? receive_payload() : inbox_.receive(socket_.fd(), kAheadBytes);
     if (result.error != 0) return false;
     if (result.bytes > 0) received_at_ = Clock::now();
+    note_asked();
     if (phase_ == Phase::kParting) {
         inbox_.drop(inbox_.bytes().size());
         return true;
@@ -310,6 +311,7 @@ bool Connection::flush(size_t& moved) {
     IovList list;
     for (size_t i = 0; i < reply_count_ && list.bytes() < kSendBytes; ++i)
         if (!reply(i).out.gather(list)) break;
+    note_answering();
     const IoResult result = list.send(socket_.fd());
     if (result.error == EFAULT) return server_.complain(*this, "registered memory is not readable (unmapped?)");
     if (result.error != 0) return false;

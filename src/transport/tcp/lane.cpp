@@ -228,8 +228,8 @@ void Lane::suspend(const Completion& completion, const Error& reason, FinishedLi
     });
 }
 
-void Lane::resume(net::Socket socket, bool checked) {
-    socket_.replace_hard(std::move(socket));
+Result<> Lane::resume(net::Socket socket, bool checked) {
+    MC_RETURN_IF_ERROR(socket_.replace_hard(std::move(socket)));
     checked_ = checked;
     suspended_ = false;
     answering_ = false;
@@ -241,6 +241,7 @@ void Lane::resume(net::Socket socket, bool checked) {
         flight(i).build(checked_);
         ask(flight(i));
     }
+    return {};
 }
 
 }  // namespace mooncake::tcp

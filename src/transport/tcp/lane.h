@@ -40,8 +40,9 @@ public:
     /// Leaves the connection as it is and keeps what is outstanding, except what is for `completion`.
     void suspend(const Completion& completion, const Error& reason, FinishedList& finished);
     bool suspended() const noexcept { return suspended_; }
-    /// Takes another connection instead, in which everything outstanding is asked anew. The descriptor keeps its number.
-    void resume(net::Socket socket, bool checked);
+    /// Takes another connection instead, in which everything outstanding is asked anew. The descriptor keeps its number. After an
+    /// error it is still suspended.
+    Result<> resume(net::Socket socket, bool checked);
 
 private:
     Flight& flight(size_t index) noexcept { return flights_[(first_ + index) % kFlightsMax]; }

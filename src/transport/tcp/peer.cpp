@@ -171,12 +171,11 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
             failed = true;
             const Error error = std::move(result).error().with_context(target_.to_string());
             // A stream that makes no sense is as lost as one that broke: others may be retried on a new connection.
-            verdict = {.error = Error(Code::kUnavailable, error.message(), error.system_errno()),
-                       .special = slot.lane.culprit(),
-                       .reason = error};
+            verdict = {
+                .error = Error(Code::kUnavailable, error.message(), error.system_errno()), .special = slot.lane.culprit(), .reason = error};
             if (verdict.special != nullptr)
-                verdict.error = Error(Code::kUnavailable, format_text("{}: another transfer named local memory that is not there",
-                                                                      target_.to_string()));
+                verdict.error = Error(Code::kUnavailable,
+                                      format_text("{}: another transfer named local memory that is not there", target_.to_string()));
         }
     }
     slot.mutex.unlock();
@@ -436,7 +435,7 @@ bool TcpPeer::fence(Deadline deadline) {
 
 void TcpPeer::take_back(Completion& completion, const Error& reason) {
     FinishedList finished;
-    if (const uint32_t removed = queue_.remove(completion); removed > 0) finished.fail(&completion, removed, reason);
+    queue_.remove(completion, reason, finished);
     for (const auto& slot : slots_) {
         Lock lock(slot->mutex);
         if (slot->lane.fd() >= 0) slot->lane.take_back(completion, reason, finished);
@@ -469,17 +468,18 @@ bool TcpPeer::resume_lanes(const SessionId& session, std::vector<Greeted> lanes)
         session_ = session;
         in_doubt_.store(false, std::memory_order_release);
     }
+    bool all = true;
     for (size_t i = 0; i < slots_.size(); ++i) {
         Slot& slot = *slots_[i];
         slot.mutex.lock();
         if (slot.lane.fd() >= 0) {
-            slot.lane.resume(std::move(lanes[i].socket), (lanes[i].features & kFeatureChecksum) != 0);
+            all &= slot.lane.resume(std::move(lanes[i].socket), (lanes[i].features & kFeatureChecksum) != 0).has_value();
             slot.armed = 0;
         }
         step(slot, kLeaveBytes, Attention::kSomebody);
     }
     bell_->ring();
-    return true;
+    return all;
 }
 
 void TcpPeer::replace_lanes(Completion& completion, const Error& reason, Deadline deadline) {
@@ -499,10 +499,16 @@ void TcpPeer::replace_lanes(Completion& completion, const Error& reason, Deadlin
     auto lanes = open_lanes(session, deadline);
     unanswered_ = !lanes;
     if (!lanes || !resume_lanes(session, std::move(*lanes)))
-        break_off({.error = Error(Code::kUnavailable, format_text("{}: the peer did not answer when it was to stop another transfer",
-                                                                  target_.to_string())),
+        break_off({.error = Error(Code::kUnavailable,
+                                  format_text("{}: the peer did not answer when it was to stop another transfer", target_.to_string())),
                    .special = &completion,
                    .reason = reason});
+    finished.deliver();
+}
+
+void TcpPeer::withdraw(const Completion& whole, const Error& reason) {
+    FinishedList finished;
+    queue_.remove(whole, reason, finished);
     finished.deliver();
 }
 

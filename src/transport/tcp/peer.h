@@ -24,8 +24,8 @@ struct Initiator {
     Incarnation incarnation;
     const EngineOptions& options;
     std::vector<std::unique_ptr<IoThread>>& io_threads;
-    int lanes = 1;        // of one peer
-    int drivers_max = 1;  // waiting threads that work on one peer at the same time
+    int lanes = 1;                         // of one peer
+    int drivers_max = 1;                   // waiting threads that work on one peer at the same time
     std::atomic<uint64_t> next_number{1};  // of sessions, for targets that want them numbered
     std::atomic<uint32_t> next_io_thread{0};
     Fences fences;
@@ -50,6 +50,7 @@ public:
     /// What is not yet sent is taken back, and what is read goes nowhere from now on. Writes that are under way are given a moment to end by
     /// themselves, which on a healthy connection they do. Otherwise the lanes are replaced: the target ends the old ones, and whatever
     /// others had under way goes on over the new ones. A target that does not even answer that costs everybody the connection.
+    void withdraw(const Completion& whole, const Error& reason) override;
     Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override;
     void close(const Error& reason) override;
     bool usable() const noexcept override {
@@ -126,7 +127,7 @@ private:
     std::atomic<bool> in_doubt_{false};  // broke while writes were under way: the target may still apply them
     Fences::Member member_;
 
-    Mutex fence_mutex_;  // one at a time asks the target to end something; taken first
+    Mutex fence_mutex_;                                    // one at a time asks the target to end something; taken first
     bool unanswered_ MC_GUARDED_BY(fence_mutex_) = false;  // it did not do so when it was asked: once is enough
 
     mutable Mutex failure_mutex_;

@@ -394,21 +394,21 @@ TEST(TcpServer, TouchesNoMemoryAndServesNobodyOnceItStopped) {
     constexpr size_t kBytes = 4 << 20;
     Side target(kBytes), here(kBytes);
     std::vector<std::unique_ptr<Peer>> peers;
-    for (int i = 0; i < 3; ++i) peers.push_back(here.connect(target));
+    for (int i = 0; i < 4; ++i) peers.push_back(here.connect(target));
+    fill(here.memory, 6);
     std::atomic<int> done{0};
     std::vector<std::jthread> writers;
-    for (const auto& peer : peers) {
-        writers.emplace_back([&] {
+    for (size_t i = 0; i < peers.size(); ++i) {
+        writers.emplace_back([&, i] {
             for (bool good = true; good; ++done) {
                 Completion completion;
-                const Slice slice = here.slice(0, target.address(), kBytes, completion);
-                good = run(*peer, Direction::kWrite, {&slice, 1}, completion).has_value();
+                const Slice slice = here.slice(0, target.address() + i * (kBytes / 4), kBytes / 4, completion);
+                good = run(*peers[i], Direction::kWrite, {&slice, 1}, completion).has_value();
             }
         });
     }
     while (done.load() < 10) std::this_thread::yield();
     Raw silent = Raw::to(target.port());  // has not even greeted
-    fill(here.memory, 6);
     ASSERT_TRUE(target.transport->stop_serving(Deadline::after(20s)));
     std::memset(target.memory.data(), 0, kBytes);
     ASSERT_TRUE(target.transport->stop_serving(Deadline::after(20s)));

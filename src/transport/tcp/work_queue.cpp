@@ -151,18 +151,18 @@ bool WorkQueue::pull(Flight& flight, bool checked, FinishedList& finished) {
     return true;
 }
 
-uint32_t WorkQueue::remove(const Completion& completion) {
+void WorkQueue::remove(const Completion& completion, const Error& reason, FinishedList& finished) {
+    const auto is_mine = [&](const Slice& slice) { return slice.completion->is_part_of(completion); };
     Lock lock(mutex_);
-    uint32_t removed = 0;
     std::deque<Entry> kept;
     for (const Entry& entry : entries_) {
         // Most submissions belong to one completion as a whole; the others fall apart into runs.
         for (size_t begin = 0; begin < entry.slices.size();) {
-            const bool mine = entry.slices[begin].completion == &completion;
+            const bool mine = is_mine(entry.slices[begin]);
             size_t end = begin;
-            while (end < entry.slices.size() && (entry.slices[end].completion == &completion) == mine) ++end;
-            if (mine) removed += static_cast<uint32_t>(end - begin);
-            else
+            for (; end < entry.slices.size() && is_mine(entry.slices[end]) == mine; ++end)
+                if (mine) finished.fail(entry.slices[end].completion, 1, reason);
+            if (!mine)
                 kept.push_back({.direction = entry.direction,
                                 .slices = entry.slices.subspan(begin, end - begin),
                                 .offset = begin == 0 ? entry.offset : 0});
@@ -171,7 +171,6 @@ uint32_t WorkQueue::remove(const Completion& completion) {
     }
     entries_ = std::move(kept);
     count_.store(entries_.size(), std::memory_order_seq_cst);
-    return removed;
 }
 
 void WorkQueue::close(const Verdict& verdict, FinishedList& finished) {

@@ -84,8 +84,8 @@ public:
     /// remote. False when there is nothing. What is left of a slice of which a part has failed already is not cut, but ends here; so do slices
     /// of memory that no CPU may touch.
     bool pull(Flight& flight, bool checked, FinishedList& finished);
-    /// Takes back all slices of one completion and returns how many operations they were.
-    uint32_t remove(const Completion& completion);
+    /// Takes back, and fails, all slices of a completion and of its parts.
+    void remove(const Completion& completion, const Error& reason, FinishedList& finished);
     /// Refuses further work and fails what is here.
     void close(const Verdict& verdict, FinishedList& finished);
 

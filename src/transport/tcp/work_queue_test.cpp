@@ -106,7 +106,9 @@ TEST_F(TcpWorkQueue, RemovesOneCompletionFromTheMiddleOfASubmission) {
     const Slice slices[] = {slice(0, 0, 2 * kMessageBytes, a_), slice(0, 100, 10, b_), slice(0, 200, 10, a_), slice(0, 300, 10, b_)};
     ASSERT_TRUE(queue_.push(Direction::kRead, slices));
     ASSERT_TRUE(queue_.pull(flight_, false, finished_));  // half of the first
-    EXPECT_EQ(queue_.remove(a_), 2u);          // its rest, and the third
+    queue_.remove(a_, Error(Code::kCancelled, "cancelled"), finished_);
+    finished_.deliver();
+    EXPECT_EQ(a_.pending(), 1u) << "all but the half that was cut";
     std::vector<uint64_t> left;
     while (queue_.pull(flight_, false, finished_)) {
         EXPECT_EQ(flight_.completion, &b_);
@@ -121,10 +123,26 @@ TEST_F(TcpWorkQueue, RemovingAnotherCompletionKeepsAHalfCutSliceWhereItWas) {
     ASSERT_TRUE(queue_.push(Direction::kRead, slices));
     ASSERT_TRUE(queue_.pull(flight_, false, finished_));
     const uint64_t cut = flight_.bytes;
-    EXPECT_EQ(queue_.remove(b_), 1u);
+    queue_.remove(b_, Error(Code::kCancelled, "cancelled"), finished_);
+    finished_.deliver();
+    EXPECT_TRUE(b_.done());
     ASSERT_TRUE(queue_.pull(flight_, false, finished_));
     EXPECT_EQ(flight_.remote[1].address, cut);
     EXPECT_FALSE(queue_.pull(flight_, false, finished_));
+}
+
+TEST_F(TcpWorkQueue, RemovesAllPartsOfACompletion) {
+    Completion whole;
+    Completion one(&whole), two(&whole);
+    whole.add(2);
+    const Slice slices[] = {slice(0, 0, 10, one), slice(0, 100, 10, b_), slice(0, 200, 10, two), slice(0, 300, 10, two)};
+    ASSERT_TRUE(queue_.push(Direction::kRead, slices));
+    queue_.remove(whole, Error(Code::kCancelled, "cancelled"), finished_);
+    finished_.deliver();
+    EXPECT_TRUE(one.failed() && two.failed() && whole.done());
+    ASSERT_TRUE(queue_.pull(flight_, false, finished_));
+    EXPECT_EQ(flight_.completion, &b_);
+    EXPECT_TRUE(queue_.empty());
 }
 
 TEST_F(TcpWorkQueue, CloseFailsWhatIsThereAndRefusesTheRest) {
