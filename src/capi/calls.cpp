@@ -75,15 +75,11 @@ Result<> notify(Engine& engine, SegmentId segment, const Notification& notificat
 }
 
 const char* transport_for(std::string_view protocol) {
-    static constexpr std::array kOwn = {"tcp", "shm", "self"};
-    // Protocols between hosts: the fabric's, where this machine has it; the engine says so if it has to take tcp instead.
-    static constexpr std::array kReplaced = {"rdma", "efa", "cxi", "barex", "ub"};
-    for (const char* name : kOwn)
+    // Protocols that others have between hosts; the engine says so when something else carries the bytes.
+    static constexpr std::array kReplaced = {"barex", "ub"};
+    if (const char* const own = find_protocol(protocol)) return own;
+    for (const char* name : kReplaced)
         if (protocol == name) return name;
-    for (const char* name : kReplaced) {
-        if (protocol != name) continue;
-        return name;
-    }
     return nullptr;
 }
 

@@ -26,7 +26,7 @@ void refresh_segments(Engine& engine, std::string_view name);
 
 Result<> notify(Engine& engine, SegmentId segment, const Notification& notification);
 
-/// The name of a transport that the engine has, or that tcp stands in for (then logs that once); null for an unknown protocol.
+/// The name of a protocol that the engine has a transport for, or that another stands in for; null for an unknown one.
 /// The text lives as long as the process.
 const char* transport_for(std::string_view protocol);
 

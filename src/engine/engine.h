@@ -166,6 +166,9 @@ public:
     virtual std::vector<Notification> take_notifications() = 0;
 };
 
+/// The text of a protocol by which a transport of this build is asked for, or its name; null if there is none. Lives as long as the process.
+MC_EXPORT const char* find_protocol(std::string_view protocol) noexcept;
+
 /// Whether protocol `efa` can work here: there is such a device, and libfabric can be loaded. Loads it only if there is.
 MC_EXPORT bool efa_usable();
 

@@ -6,9 +6,9 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "transport/fabric/api.h"
+#include "transport/fabric/choice.h"
 #include "transport/fabric/fabric.h"
 #include "transport/fabric/nics.h"
-#include "transport/fabric/profile.h"
 #include "transport/self/self.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
@@ -17,17 +17,17 @@ namespace mooncake {
 
 namespace {
 
-struct Maker {
-    std::string_view name;
-    Result<std::unique_ptr<Transport>> (*make)(const TransportContext&);
-};
-
-/// Every transport of this build; adding one is one line here and one folder.
-constexpr Maker kMakers[] = {
-    {"self", make_self_transport},
-    {"shm", make_shm_transport},
-    {"fabric", fabric::make_fabric_transport},
-    {"tcp", tcp::make_tcp_transport},
+/// Adding a transport is one line here and one folder.
+constexpr TransportMaker kMakers[] = {
+    {.name = "self", .make = make_self_transport, .reach = Reach::kSameProcess},
+    {.name = "shm", .make = make_shm_transport, .reach = Reach::kSameHost},
+    {.name = "fabric",
+     .make = fabric::make_fabric_transport,
+     .protocols = fabric::kProtocols,
+     .asked_for = fabric::asked_for,
+     .alone = fabric::alone,
+     .check = fabric::check_choice},
+    {.name = "tcp", .make = tcp::make_tcp_transport},
 };
 
 bool allowed(const EngineOptions& options, std::string_view name) {
@@ -35,57 +35,66 @@ bool allowed(const EngineOptions& options, std::string_view name) {
     return list.empty() || std::find(list.begin(), list.end(), name) != list.end();
 }
 
-Result<> check_names(const EngineOptions& options) {
+bool wanted(const EngineOptions& options, const TransportMaker& maker) {
+    return allowed(options, maker.name) && (maker.asked_for == nullptr || maker.asked_for(options));
+}
+
+Result<> check_names(const EngineOptions& options, std::span<const TransportMaker> makers) {
     for (const std::string& name : options.transports) {
-        const auto known = [&](const Maker& maker) { return maker.name == name; };
-        if (!std::any_of(std::begin(kMakers), std::end(kMakers), known))
+        const auto known = [&](const TransportMaker& maker) { return maker.name == name; };
+        if (!std::any_of(makers.begin(), makers.end(), known))
             return fail(Code::kInvalidArgument, "MC_TRANSPORTS names '{}', which this build does not have", name);
     }
     return {};
 }
 
-/// Says, once, that something else than the protocol carries the bytes; or why there is nothing that may.
-Result<> check_fabric(const EngineOptions& options, bool has_fabric, const Error& absent) {
-    const auto profile = fabric::choose_profile(options);
-    const bool has_device = has_fabric && profile && (*profile)->has_devices;
-    if (options.require_network_device && !has_device)
-        return fail(Code::kNotSupported, "MC_FORCE_HCA is set, but no RDMA device can be used here: {}", absent.message());
-    const std::string_view protocol = options.protocol;
-    if (has_fabric || protocol.empty() || protocol == "tcp" || protocol == "shm") return {};
-    if (fabric::is_fabric_protocol(protocol) && !options.fabric.fallback)
-        return fail(Code::kNotSupported, "protocol {}: {}; MC_FABRIC_FALLBACK does not allow another", protocol, absent.message());
-    MC_LOG_WARNING("protocol {}: {}; tcp carries what leaves this host", protocol, absent.message());
-    return {};
+/// Says that something else than the protocol carries the bytes.
+void tell_replaced(const EngineOptions& options, std::span<const TransportMaker> makers, const Error& absent) {
+    const auto plain = [&](const TransportMaker& maker) { return maker.asked_for == nullptr && maker.name == options.protocol; };
+    if (options.protocol.empty() || std::any_of(makers.begin(), makers.end(), plain)) return;
+    MC_LOG_WARNING("protocol {}: {}; another transport carries what leaves this host", options.protocol, absent.message());
 }
 
 }  // namespace
 
+std::span<const TransportMaker> transport_makers() noexcept { return kMakers; }
+
+const char* find_protocol(std::string_view protocol) noexcept {
+    for (const TransportMaker& maker : kMakers) {
+        if (maker.name == protocol) return maker.name.data();  // literals, all of them
+        for (const std::string_view other : maker.protocols)
+            if (other == protocol) return other.data();
+    }
+    return nullptr;
+}
+
 bool efa_usable() { return fabric::has_efa_device("/") && fabric::load_library(load_options().fabric.library).has_value(); }
 
-Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportContext& context) {
+Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportContext& context, std::span<const TransportMaker> makers) {
     const EngineOptions& options = context.options;
-    MC_RETURN_IF_ERROR(check_names(options));
-    const bool wants_fabric = allowed(options, "fabric") && (fabric::is_fabric_protocol(options.protocol) || !options.transports.empty());
+    MC_RETURN_IF_ERROR(check_names(options, makers));
+    const auto alone = std::find_if(makers.begin(), makers.end(), [&](const TransportMaker& maker) {
+        return maker.alone != nullptr && wanted(options, maker) && maker.alone(options);
+    });
     std::vector<std::unique_ptr<Transport>> transports;
     Error absent(Code::kNotSupported, "no such device can be used here");
-    bool has_fabric = false;
-    for (const Maker& maker : kMakers) {
-        const bool is_fabric = maker.name == "fabric";
-        if (!allowed(options, maker.name) || (is_fabric && !wants_fabric)) continue;
-        // Where the fabric must not fail silently, the network has no other way.
-        if (maker.name == "tcp" && wants_fabric && !options.fabric.fallback) continue;
-        auto transport = maker.make(context);
-        if (transport) {
-            has_fabric = has_fabric || is_fabric;
-            transports.push_back(std::move(*transport));
-        } else if (!is_fabric) {
-            MC_LOG_WARNING("transport {} is not available: {}", maker.name, transport.error().to_string());
-        } else {
-            if (transport.error().code() == Code::kInvalidArgument) return Unexpected(std::move(transport).error());
-            absent = std::move(transport).error();
+    bool has_asked_for = false;
+    for (const TransportMaker& maker : makers) {
+        const bool barred = alone != makers.end() && &*alone != &maker && maker.reach == Reach::kNetwork;
+        bool made = false;
+        if (wanted(options, maker) && !barred) {
+            auto transport = maker.make(context);
+            made = transport.has_value();
+            if (made) transports.push_back(std::move(*transport));
+            else if (maker.asked_for == nullptr)
+                MC_LOG_WARNING("transport {} is not available: {}", maker.name, transport.error().to_string());
+            else if (transport.error().code() == Code::kInvalidArgument) return Unexpected(std::move(transport).error());
+            else absent = std::move(transport).error();
         }
+        if (maker.check != nullptr) MC_RETURN_IF_ERROR(maker.check(options, made, absent));
+        has_asked_for = has_asked_for || (made && maker.asked_for != nullptr);
     }
-    MC_RETURN_IF_ERROR(check_fabric(options, has_fabric, absent));
+    if (!has_asked_for) tell_replaced(options, makers, absent);
     return transports;
 }
 
