@@ -86,9 +86,11 @@ void MemoryRegistry::insert(Entry entry) {
         listing_.fetch_add(1, std::memory_order_release);
     }
     const std::byte* const address = entry.region->address;
-    if (entry.region->kind != MemoryKind::kHost) devices_.emplace(address, entry.region);
+    const bool device = entry.region->kind != MemoryKind::kHost;
+    if (device) devices_.emplace(address, entry.region);
     device_regions_.store(devices_.size(), std::memory_order_relaxed);
     entries_.emplace(address, std::move(entry));
+    if (device) version_.fetch_add(1, std::memory_order_release);
 }
 
 void MemoryRegistry::take_out(Entries::iterator found) {

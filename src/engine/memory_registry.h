@@ -52,7 +52,8 @@ public:
     /// returns how many. Blocks of no bytes vanish.
     size_t resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices) const;
 
-    /// Moves whenever a range goes: what resolve() gave before may name memory that is no longer registered.
+    /// Moves whenever a range goes: what resolve() gave before may name memory that is no longer registered. Also when memory of a device
+    /// comes, which resolve() took for unregistered memory of the host before.
     uint64_t version() const noexcept { return version_.load(std::memory_order_acquire); }
     /// Moves whenever buffers() changes.
     uint64_t listing() const noexcept { return listing_.load(std::memory_order_acquire); }

@@ -43,7 +43,7 @@ private:
         life_.compare_exchange_strong(none, life.value, std::memory_order_relaxed);
     }
 
-    /// Once, and again only when some registration has gone since.
+    /// Once, and again only when some registration has gone since, or memory of a device has come.
     void resolve() MC_REQUIRES(mutex_) {
         const uint64_t version = parts_.registry->version();
         if (version == resolved_) return;
