@@ -2,8 +2,10 @@
 #include "base/shared_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -49,7 +51,11 @@ Result<Mapping> MemoryFile::map(bool writable, uint64_t length_min) const {
     const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return fail(Code::kRefused, "shared memory that may shrink is not mapped");
     struct stat status {};
-    if (::fstat(fd_.get(), &status) != 0) return fail_errno(Code::kInternal, errno, "cannot examine shared memory");
+    struct statfs system {};
+    if (::fstat(fd_.get(), &status) != 0 || ::fstatfs(fd_.get(), &system) != 0)
+        return fail_errno(Code::kInternal, errno, "cannot examine shared memory");
+    // Where somebody punches a hole a new page is made, but of huge pages there may be none left.
+    if (system.f_type == HUGETLBFS_MAGIC) return fail(Code::kRefused, "shared memory of reserved huge pages is not mapped");
     const auto length = static_cast<uint64_t>(status.st_size);
     if (length == 0 || length < length_min)
         return fail(Code::kRefused, "shared memory of {} bytes where {} are needed", length, length_min);

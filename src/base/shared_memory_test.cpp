@@ -50,6 +50,22 @@ TEST(MemoryFile, DoesNotMapWhatMayShrinkOrIsTooSmall) {
     EXPECT_EQ(not_memory.map(true, 1).error().code(), Code::kRefused);
 }
 
+TEST(MemoryFile, DoesNotMapReservedHugePages) {
+    const MemoryFile huge(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+    if (!huge || ::ftruncate(huge.fd(), 2 << 20) != 0) GTEST_SKIP() << "no huge pages in this system";
+    ASSERT_EQ(::fcntl(huge.fd(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    EXPECT_EQ(huge.map(true, 1).error().code(), Code::kRefused);
+}
+
+TEST(MemoryFile, SurvivesAHoleThatSomebodyPunches) {
+    const SharedMemory memory = allocate_shared_memory(8192).value();
+    const MemoryFile same(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0));
+    const Mapping mapping = same.map(true, 8192).value();
+    std::memcpy(mapping.address(), "x", 1);
+    ASSERT_EQ(::fallocate(memory.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8192), 0);
+    EXPECT_EQ(mapping.address()[0], std::byte{0});
+}
+
 TEST(MemoryFile, LetsNobodyElseWriteOnceForbidden) {
     MemoryFile file = MemoryFile::create("test", 4096).value();
     const Mapping writer = file.map(true, 4096).value();
