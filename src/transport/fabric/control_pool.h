@@ -33,7 +33,8 @@ public:
     /// Each user has at most one task here, so the queue is bounded by their number.
     void post(std::function<void()> task) override { (void)threads_.post(std::move(task)); }
 
-    static constexpr size_t kThreadsMax = 8;
+    /// So many targets may be silent at once without delaying what others are asked. There are threads only while tasks block.
+    static constexpr size_t kThreadsMax = 64;
 
 private:
     void schedule();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/time.h"
 #include "transport/fabric/doubts.h"
 #include "transport/fabric/remote_keys.h"
 
@@ -21,7 +22,8 @@ struct Wishes {
 };
 
 /// Gathers wishes while one task at a time sees to those before. As long as there are wishes, somebody sees to them: who adds some calls
-/// begin() and, if told so, starts the task, which calls take() until that is empty. Not thread-safe: belongs to the peer.
+/// begin() and, if told so, starts the task, which calls take() until that is empty. Knows since when there is a question that the target has
+/// not answered. Not thread-safe: belongs to the peer.
 class ControlWishes {
 public:
     void look() noexcept { wishes_.look = true; }
@@ -33,14 +35,17 @@ public:
     void drop_keys() { wishes_.ranges.clear(); }
 
     /// True: a task has to be started for them.
-    bool begin() noexcept {
+    bool begin(Time now) noexcept {
         if (asking_ || wishes_.empty()) return false;
         asking_ = true;
+        unanswered_since_ = now;
         return true;
     }
     /// What to ask now. Empty: nothing; the task is over.
-    Wishes take() {
+    Wishes take(Time now) {
         asking_ = !wishes_.empty();
+        if (!asking_) unanswered_since_ = Time{};
+        else if (unanswered_since_ == Time{}) unanswered_since_ = now;
         return std::exchange(wishes_, {});
     }
     /// They got no answer.
@@ -50,13 +55,21 @@ public:
         wishes_.ranges.insert(wishes_.ranges.end(), wishes.ranges.begin(), wishes.ranges.end());
         fence(wishes.fences);
     }
+    /// The target has answered something.
+    void answered() noexcept { unanswered_since_ = Time{}; }
+    /// It has not, although it was asked so long ago.
+    bool is_silent(Time now, Duration limit) const noexcept { return unanswered_since_ != Time{} && now - unanswered_since_ >= limit; }
     /// The task is over, whatever is wished.
-    void stop() noexcept { asking_ = false; }
+    void stop() noexcept {
+        asking_ = false;
+        unanswered_since_ = Time{};
+    }
     bool asking() const noexcept { return asking_; }
 
 private:
     Wishes wishes_;
     bool asking_ = false;
+    Time unanswered_since_{};
 };
 
 }  // namespace mooncake::fabric

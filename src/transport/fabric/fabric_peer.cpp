@@ -296,10 +296,12 @@ Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline
     std::unique_lock lock(mutex_);
     if (shared_.profile.fence == Fence::kNeeded) wishes_.fence(held_.doubts());
     ask();
+    // Who is silent is not waited for once more by everybody who comes.
+    const Duration patience = deadline.left();
     for (;;) {
         held_.forget_closed();
         if (!held_.in_doubt()) return Stopped::kEverywhere;
-        const bool no_answer = shared_.profile.fence == Fence::kNeeded && !wishes_.asking();
+        const bool no_answer = shared_.profile.fence == Fence::kNeeded && (!wishes_.asking() || wishes_.is_silent(Clock::now(), patience));
         if (no_answer || deadline.passed()) return Stopped::kRemoteInDoubt;
         changed_.wait_until(lock, deadline.earlier(Deadline::after(kDoubtTick)).at());
     }

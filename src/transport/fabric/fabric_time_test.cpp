@@ -3,6 +3,7 @@
 // every step taken by hand.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -33,14 +34,18 @@ private:
 class HandTasks final : public Tasks {
 public:
     void post(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
+    /// The next one. False: there is none.
+    bool run_one() {
+        if (tasks_.empty()) return false;
+        const auto task = std::move(tasks_.front());
+        tasks_.pop_front();
+        task();
+        return true;
+    }
     /// How many there were.
     size_t run() {
         size_t count = 0;
-        for (; !tasks_.empty(); ++count) {
-            auto task = std::move(tasks_.front());
-            tasks_.pop_front();
-            task();
-        }
+        while (run_one()) ++count;
         return count;
     }
 
@@ -221,6 +226,57 @@ TEST_F(FabricTime, AMovedWriteIsNotCompleteBeforeItsFenceIsAnswered) {
     pass(profile.stall_timeout + 100ms);
     EXPECT_GT(control.fences, 5);
     EXPECT_TRUE(good());
+}
+
+TEST_F(FabricTime, ATargetThatDoesNotAnswerTakesAThreadForOneQuestionAtATime) {
+    open(2);
+    network.cut("a1", "b1");
+    control.before_fence = [&] { return control.fences > 3; };
+    submit();
+    time.pass(profile.stall_timeout + 100ms);
+    for (int i = 0; i < 10 && control.fences == 0; ++i) {
+        a->step();
+        b->step();
+        tasks.run_one();
+    }
+    EXPECT_EQ(control.fences, 1) << "between two questions come the tasks of others";
+    settle();
+    EXPECT_GT(control.fences, 3) << "but it is asked again";
+}
+
+TEST_F(FabricTime, WritesToASilentTargetWaitForItsWordTogether) {
+    open(1);
+    network.stop("b0");
+    std::array<Completion, 5> completions;
+    std::vector<Slice> writes;
+    for (size_t i = 0; i < completions.size(); ++i) {
+        completions[i].add(1);
+        writes.push_back({.local = local.data() + i * 1000,
+                          .remote = remote.address() + i * 1000,
+                          .length = 1000,
+                          .completion = &completions[i],
+                          .region = &region});
+    }
+    // Nobody runs the tasks, so nobody answers.
+    constexpr Duration kPatience = 2s;
+    const Time began = Clock::now();
+    for (size_t i = 0; i < completions.size(); ++i) {
+        peer->submit(Direction::kWrite, {&writes[i], 1}, Submit::kLeave);
+        EXPECT_EQ(peer->cancel(completions[i], Error(Code::kTimedOut, "late"), Deadline::after(kPatience)), Stopped::kRemoteInDoubt);
+    }
+    EXPECT_LT(Clock::now() - began, (completions.size() - 1) * kPatience);
+    // Once it has answered the next one waits for it again.
+    network.go_on("b0");
+    settle();
+    network.stop("b0");
+    completions[0].reset();
+    completions[0].add(1);
+    peer->submit(Direction::kWrite, {writes.data(), 1}, Submit::kLeave);
+    settle();
+    const Deadline deadline = Deadline::after(kPatience);
+    EXPECT_EQ(peer->cancel(completions[0], Error(Code::kTimedOut, "late"), deadline), Stopped::kRemoteInDoubt);
+    EXPECT_TRUE(deadline.passed());
+    network.go_on("b0");
 }
 
 TEST_F(FabricTime, WithAGraceItIsCompleteAfterThat) {

@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "transport/fabric/control_wishes.h"
 
 namespace mooncake::fabric {
 namespace {
@@ -137,42 +136,6 @@ TEST_F(HeldOperationsTest, JudgingEndsWithThePeer) {
         return false;
     });
     EXPECT_EQ(count, 1);
-}
-
-TEST(ControlWishes, AreSeenToByOneTaskAtATime) {
-    ControlWishes wishes;
-    EXPECT_FALSE(wishes.begin()) << "there are none";
-    wishes.look();
-    EXPECT_TRUE(wishes.begin());
-    wishes.keys({.address = 1, .length = 2});
-    EXPECT_FALSE(wishes.begin()) << "somebody is at it";
-    EXPECT_TRUE(wishes.asking());
-    const Wishes first = wishes.take();
-    EXPECT_TRUE(first.look);
-    EXPECT_EQ(first.ranges.size(), 1u);
-    wishes.announce();
-    wishes.fence(3, 4);
-    EXPECT_FALSE(wishes.begin());
-    const Wishes second = wishes.take();
-    EXPECT_TRUE(second.announce && !second.look);
-    EXPECT_EQ(second.fences, (Doubts{{3, 4}}));
-    EXPECT_TRUE(wishes.take().empty());
-    EXPECT_FALSE(wishes.asking());
-    wishes.look();
-    EXPECT_TRUE(wishes.begin()) << "the next task";
-}
-
-TEST(ControlWishes, ComeAgainWithoutAnAnswer) {
-    ControlWishes wishes;
-    wishes.look();
-    wishes.keys({.address = 1, .length = 2});
-    ASSERT_TRUE(wishes.begin());
-    const Wishes unanswered = wishes.take();
-    wishes.keys({.address = 5, .length = 6});
-    wishes.again(unanswered);
-    const Wishes all = wishes.take();
-    EXPECT_TRUE(all.look);
-    EXPECT_EQ(all.ranges.size(), 2u);
 }
 
 }  // namespace

@@ -97,24 +97,25 @@ Result<> FabricPeer::announce(size_t rails, Deadline deadline) {
 // ---- asking
 
 void FabricPeer::ask() {
-    if (!left_ && wishes_.begin()) shared_.pool.post([self = shared_from_this()] { self->fulfil_wishes(); });
+    if (!left_ && wishes_.begin(Clock::now())) shared_.pool.post([self = shared_from_this()] { self->fulfil_wishes(); });
 }
 
 void FabricPeer::fulfil_wishes() {
-    for (;;) {
+    for (bool answered = true; answered;) {
         Wishes wishes;
         {
             Lock lock(mutex_);
             if (broken_.load(std::memory_order_relaxed)) wishes_.drop_keys();
             if (left_) wishes_.stop();
-            else wishes = wishes_.take();
+            else wishes = wishes_.take(Clock::now());
             if (wishes.empty()) return changed_.notify_all();
         }
         {
             Endings endings;
             auto done = fulfil(wishes, endings);
             Lock lock(mutex_);
-            if (!done && done.error().code() == Code::kTimedOut) {
+            answered = done || done.error().code() != Code::kTimedOut;
+            if (!answered) {
                 // Nothing is known, so nothing can be done but to ask again; whoever waits has a deadline.
                 wishes_.again(wishes);
             } else if (!done) {
@@ -124,6 +125,8 @@ void FabricPeer::fulfil_wishes() {
         }
         wake_rails();
     }
+    // After the tasks of others: however many targets are silent, nobody waits for a thread for long.
+    shared_.pool.post([self = shared_from_this()] { self->fulfil_wishes(); });
 }
 
 Result<> FabricPeer::fulfil(const Wishes& wishes, Endings& endings) {
@@ -184,6 +187,7 @@ Result<> FabricPeer::resolve(const WantedKeys& range, size_t rails, Endings& end
 
 bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& endings) {
     heard_ = shared_.time.now();
+    wishes_.answered();
     bool changed = false;
     for (const RailState& state : states) {
         if (!remotes_.renew(state)) continue;
