@@ -294,7 +294,7 @@ void FabricTransport::sweep() {
 }
 
 void FabricTransport::report_paths(std::span<const std::shared_ptr<FabricPeer>> peers) {
-    FabricPeer::PathCounts counts(parts_->rails.size());
+    PathCounts counts(parts_->rails.size());
     for (const auto& peer : peers) peer->count_paths(counts);
     for (size_t rail = 0; rail < counts.size(); ++rail)
         for (size_t state = 0; state < counts[rail].size(); ++state) parts_->rails[rail]->metrics()->paths[state]->set(counts[rail][state]);

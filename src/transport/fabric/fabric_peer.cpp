@@ -30,21 +30,10 @@ FabricPeer::FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const
       flights_on_(shared.rails.size()),
       bytes_on_(shared.rails.size()),
       remotes_(blob.rails, shared.profile, shared.time),
-      held_(remotes_, shared.time, shared.doubts, descriptor_.incarnation) {
+      held_(remotes_, shared.time, shared.doubts, descriptor_.incarnation),
+      paths_(shared.rails, remotes_, shared.profile, shared.time) {
     Lock lock(mutex_);
-    old_routes_.resize(shared_.rails.size());
-    forget_at_.resize(shared_.rails.size());
     announced_.resize(shared_.rails.size());
-    paths_.resize(shared_.rails.size());
-    for (const Rail* const rail : shared_.rails) {
-        std::vector<Path>& ways = paths_[rail->index()];
-        ways.resize(remotes_.count());
-        for (uint32_t r = 0; r < remotes_.count(); ++r) {
-            const RailRecord& there = remotes_[r];
-            ways[r].compatible = there.provider == rail->offer().provider && there.protocol == rail->offer().protocol &&
-                                 there.address_format == rail->offer().address_format;
-        }
-    }
     heard_ = shared_.time.now();
 }
 
@@ -63,9 +52,7 @@ void FabricPeer::leave() {
         {
             Lock lock(rail->mutex());
             Lock inner(mutex_);
-            for (Path& path : paths_[rail->index()])
-                if (path.route) old_routes_[rail->index()].push_back(std::move(path.route));
-            close_routes(*rail);
+            paths_.close_all(*rail);
         }
         rail->detach(*this);
     }
@@ -99,21 +86,9 @@ void FabricPeer::drop_waiting(const Completion* completion, Endings& endings) {
     held_.give_up(completion, [&](const Piece& piece) MC_REQUIRES(mutex_) { queue_.finish(piece, endings); });
 }
 
-void FabricPeer::distrust(const Rail& rail, Time now) {
-    // Not where nothing else is left.
-    bool others = false;
-    for (size_t i = 0; i < paths_.size(); ++i)
-        for (const Path& path : paths_[i]) others |= i != rail.index() && path.compatible && path.health.usable();
-    if (!others) return;
-    for (Path& path : paths_[rail.index()])
-        if (path.compatible) path.health.distrust(now);
-}
-
 void FabricPeer::path_lost(uint32_t rail, Endings& endings) {
     if (RailMetrics* const metrics = shared_.rails[rail]->metrics()) metrics->paths_lost->add();
-    for (const auto& ways : paths_)
-        for (const Path& path : ways)
-            if (path.compatible && path.health.usable()) return;
+    if (paths_.any_usable()) return;
     shared_.doubts.add_lost(descriptor_.incarnation);
     break_off(error(Code::kUnavailable, "no path to {} is left", descriptor_.name), endings);
 }
@@ -310,9 +285,7 @@ Stopped FabricPeer::cancel(Completion& completion, const Error& reason, Deadline
 void FabricPeer::count_paths(PathCounts& counts) {
     Lock lock(mutex_);
     if (left_ || broken_.load(std::memory_order_relaxed)) return;
-    for (size_t rail = 0; rail < paths_.size(); ++rail)
-        for (const Path& path : paths_[rail])
-            if (path.route || !path.health.usable()) ++counts[rail][static_cast<size_t>(path.health.state())];
+    paths_.count(counts);
 }
 
 void FabricPeer::sweep(Time now) {

@@ -22,7 +22,7 @@
 #include "transport/fabric/fabric_memory.h"
 #include "transport/fabric/held_operations.h"
 #include "transport/fabric/nics.h"
-#include "transport/fabric/path.h"
+#include "transport/fabric/peer_paths.h"
 #include "transport/fabric/queue.h"
 #include "transport/fabric/rail.h"
 #include "transport/fabric/remote_keys.h"
@@ -45,25 +45,6 @@ struct FabricShared {
     DoubtTable& doubts;
     Tasks& pool;
     const TimeSource& time = TimeSource::real();
-};
-
-/// The way from one of our rails to one endpoint of a peer's rail. Guarded by the peer's lock; made and ended under the rail's.
-struct Route {
-    uint32_t rail = 0;    // ours
-    uint32_t remote = 0;  // the peer's
-    uint64_t epoch = 0;   // of the endpoint
-    AddressHandle address = 0;
-    uint32_t in_flight = 0;
-    Time progress{};          // when something was last heard, or the first of what is in flight was posted
-    Time connecting_since{};  // "again" since then although nothing is in flight
-    Time look_at{};           // when to ask over the control plane whether the endpoint still is that
-    Time retry_at{};
-    Duration backoff{};
-
-    /// Nothing is under way, and nothing was for that long.
-    bool is_idle(Time now, Duration limit) const noexcept {
-        return in_flight == 0 && connecting_since == Time{} && now - progress >= limit;
-    }
 };
 
 /// The connection to one incarnation of one remote segment: a queue of slices that our rails pull from, what we know of the target's rails
@@ -94,17 +75,10 @@ public:
     void leave();
     /// Now and then, from the transport: asks an idle target whether it is still there.
     void sweep(Time now);
-    /// Adds its paths to `counts`, by our rail and PathState.
-    using PathCounts = std::vector<std::array<int64_t, 4>>;
+    /// Adds its paths to `counts`.
     void count_paths(PathCounts& counts);
 
 private:
-    struct Path {
-        PathHealth health;
-        std::unique_ptr<Route> route;  // null until used
-        Time suspended{};              // something failed then: not used until the control plane has answered
-        bool compatible = false;       // constant
-    };
     /// A piece that goes (again) before anything else.
     struct Waiting {
         Piece piece;
@@ -134,7 +108,6 @@ private:
         MC_REQUIRES(mutex_, rail.mutex());
     Choice choose(Rail& rail, uint64_t address, Direction direction, Choosing& choosing) MC_REQUIRES(mutex_, rail.mutex());
     bool is_announced(const Rail& rail) MC_REQUIRES(mutex_);
-    bool open_route(Rail& rail, uint32_t remote, Path& path) MC_REQUIRES(mutex_, rail.mutex());
     void fill(Rail& rail, Flight& flight, Operation& operation, const Choosing& choosing, void* descriptor)
         MC_REQUIRES(mutex_, rail.mutex());
     Result<bool> take_off(Rail& rail, Flight& flight, Operation& operation) MC_REQUIRES(rail.mutex());
@@ -143,8 +116,6 @@ private:
     void failed(const Flight& flight, const Finished& finished, bool posted, Endings& endings) MC_REQUIRES(mutex_);
     bool refuse(Rail& rail, uint64_t& refused) MC_REQUIRES(mutex_, rail.mutex());
     uint64_t all_rails() const noexcept;
-    void close_routes(Rail& rail) MC_REQUIRES(mutex_, rail.mutex());
-    void forget_idle(Rail& rail, Time now) MC_REQUIRES(mutex_, rail.mutex());
     /// Goes when nothing else is under way: where one bad operation takes all others of its connection with it, it must not do so again.
     bool goes_alone(const Piece& piece) const noexcept { return piece.attempts > 0 && piece.attempts + 1 >= shared_.options.attempts; }
     void call_rails() MC_REQUIRES(mutex_);
@@ -173,8 +144,6 @@ private:
 
     // ---- the end (fabric_peer.cpp)
     void break_off(const Error& reason, Endings& endings) MC_REQUIRES(mutex_);
-    /// A path from this rail of ours stalled: it may be the rail.
-    void distrust(const Rail& rail, Time now) MC_REQUIRES(mutex_);
     /// A path from this rail of ours went down.
     void path_lost(uint32_t rail, Endings& endings) MC_REQUIRES(mutex_);
     void drop_waiting(const Completion* completion, Endings& endings) MC_REQUIRES(mutex_);
@@ -202,10 +171,8 @@ private:
     std::deque<Waiting> waiting_ MC_GUARDED_BY(mutex_);
     RemoteRails remotes_ MC_GUARDED_BY(mutex_);
     HeldOperations held_ MC_GUARDED_BY(mutex_);
-    std::vector<std::vector<Path>> paths_ MC_GUARDED_BY(mutex_);                         // by our rail, then by the peer's
-    std::vector<std::vector<std::unique_ptr<Route>>> old_routes_ MC_GUARDED_BY(mutex_);  // by our rail
+    PeerPaths paths_ MC_GUARDED_BY(mutex_);
     RemoteKeys keys_ MC_GUARDED_BY(mutex_);
-    std::vector<Time> forget_at_ MC_GUARDED_BY(mutex_);      // by our rail: when to look for idle paths
     std::vector<uint64_t> announced_ MC_GUARDED_BY(mutex_);  // by our rail: epoch of the initiating endpoint that the target knows; 0: none
     Time announced_at_ MC_GUARDED_BY(mutex_){};
     bool alone_ MC_GUARDED_BY(mutex_) = false;    // what is under way wants nothing beside it

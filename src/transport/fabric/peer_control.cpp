@@ -53,8 +53,7 @@ Result<> FabricPeer::greet(const EndpointBlob& blob, Deadline deadline) {
     bool compatible = false;
     {
         Lock lock(mutex_);
-        for (const auto& ways : paths_)
-            for (const Path& path : ways) compatible |= path.compatible;
+        compatible = paths_.any_compatible();
     }
     if (!compatible) return fail(Code::kNotSupported, "no rail of {} speaks to one of ours", descriptor_.name);
     const Doubts doubts = shared_.doubts.take(descriptor_.incarnation);
@@ -192,13 +191,11 @@ bool FabricPeer::apply(std::span<const RailState> states, Time asked, Endings& e
     for (const RailState& state : states) {
         if (!remotes_.renew(state)) continue;
         changed = true;
-        for (auto& ways : paths_) ways[state.rail].health.renew();
+        paths_.renew(state.rail);
     }
     // Unregistering memory reopens the endpoints of those who know its keys: keys are as good as the endpoint they came with.
     if (changed) keys_.clear();
-    for (auto& ways : paths_)
-        for (Path& path : ways)
-            if (path.suspended <= asked) path.suspended = Time{};
+    paths_.answered(asked);
     for (Waiting& waiting : waiting_) waiting.refused = 0;
     for (WorkQueue::Batch& batch : queue_.batches()) batch.refused = 0;
     settle_held(asked, endings);
@@ -215,7 +212,7 @@ void FabricPeer::settle_held(Time asked, Endings& endings) {
         // It was the way to the endpoint, or the operation itself; which, we know once it went alone.
         const bool was_alone = goes_alone(held.piece);
         if (held.posted) ++held.piece.attempts;
-        Path& path = paths_[held.rail][held.remote];
+        Path& path = paths_.at(held.rail, held.remote);
         if (!was_alone && blamed.emplace(held.rail, held.remote).second && path.health.failed(held.generation, now))
             path_lost(held.rail, endings);
         if (broken_.load(std::memory_order_relaxed)) return false;  // then nothing is held any more

@@ -13,14 +13,8 @@ namespace mooncake::fabric {
 
 namespace {
 
-constexpr Duration kBackoffMin = 50us;  // between posts while a connection is being made
-constexpr Duration kBackoffMax = 5ms;
-constexpr Duration kLookAfter = 10ms;  // a connection takes longer than that: is the endpoint still there?
-constexpr Duration kLookMax = 1s;
 constexpr uint64_t kProbeBytes = 8;
-constexpr Duration kCrowdedIdle = 1s;  // of a path, where a rail has little room for further ones
 constexpr Duration kFullRetry = 10ms;
-constexpr Duration kForgetMax = 10s;  // between looks for idle paths
 
 /// Between memory of ours that nobody registered, and perhaps nobody mapped, and a rail's own.
 Result<> copy_unregistered(Direction direction, const Piece& piece, std::byte* bounce) {
@@ -47,29 +41,17 @@ Rail::Share FabricPeer::share_of(const Rail& rail) const noexcept {
             .bytes = bytes_on_[rail.index()].load(std::memory_order_relaxed)};
 }
 
-bool FabricPeer::open_route(Rail& rail, uint32_t remote, Path& path) {
-    const RailRecord& there = remotes_[remote];
-    if (path.route && path.route->epoch == there.epoch) return true;
-    if (path.route) old_routes_[rail.index()].push_back(std::move(path.route));
-    if (there.name.empty()) return false;
-    const auto address = rail.insert_address(there.name);
-    if (!address) return false;
-    path.route = std::make_unique<Route>(
-        Route{.rail = rail.index(), .remote = remote, .epoch = there.epoch, .address = *address, .progress = shared_.time.now()});
-    return true;
-}
-
 FabricPeer::Choice FabricPeer::choose(Rail& rail, uint64_t address, Direction direction, Choosing& choosing) {
     choosing.chunk = keys_.find(address, direction);
     if (choosing.chunk == nullptr) return Choice::kUnknown;
     const uint32_t count = remotes_.count();
     for (uint32_t k = 0; k < count; ++k) {
         const uint32_t remote = (rail.index() + k) % count;
-        Path& path = paths_[rail.index()][remote];
+        Path& path = paths_.at(rail.index(), remote);
         if (!path.compatible || !choosing.chunk->key(remote)) continue;
         if (path.suspended != Time{} || !is_announced(rail)) return Choice::kLater;
         if (!path.health.usable()) continue;
-        if (!open_route(rail, remote, path)) {
+        if (!paths_.open(rail, remote)) {
             if (!rail.is_full()) continue;
             rail.wake_by(shared_.time.now() + kFullRetry);
             return Choice::kLater;
@@ -116,7 +98,7 @@ void FabricPeer::fill(Rail& rail, Flight& flight, Operation& operation, const Ch
     flight.route = &route;
     flight.generation = choosing.path->health.generation();
     flight.began = shared_.time.now();
-    if (route.in_flight++ == 0) route.progress = flight.began;
+    route.begin(flight.began);
     ++in_flight_;
     flights_on_[rail.index()].fetch_add(1, std::memory_order_relaxed);
     bytes_on_[rail.index()].fetch_add(piece.length, std::memory_order_relaxed);
@@ -260,10 +242,10 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
 FabricPeer::Next FabricPeer::prepare_probe(Rail& rail, Flight& flight, Operation& operation) {
     const Time now = shared_.time.now();
     for (uint32_t remote = 0; remote < remotes_.count(); ++remote) {
-        Path& path = paths_[rail.index()][remote];
+        Path& path = paths_.at(rail.index(), remote);
         if (path.health.usable() || !path.compatible || path.suspended != Time{} || !is_announced(rail)) continue;
         const ChunkRecord* const chunk = keys_.any(remote);
-        if (chunk == nullptr || !path.health.begin_probe(now) || !open_route(rail, remote, path)) continue;
+        if (chunk == nullptr || !path.health.begin_probe(now) || !paths_.open(rail, remote)) continue;
         if (begin_probe(rail, path, *chunk, flight, operation)) return Next::kReady;
     }
     return Next::kNothing;
@@ -331,7 +313,7 @@ bool FabricPeer::pull(Rail& rail, Endings& endings) {
 
 /// Undoes fill().
 void FabricPeer::land(Rail& rail, Flight& flight) {
-    --flight.route->in_flight;
+    flight.route->end();
     --in_flight_;
     flights_on_[rail.index()].fetch_sub(1, std::memory_order_relaxed);
     bytes_on_[rail.index()].fetch_sub(flight.piece.length, std::memory_order_relaxed);
@@ -351,10 +333,10 @@ void FabricPeer::call_rails() {
 bool FabricPeer::again(Rail& rail, Flight& flight, Endings& endings) {
     Route& route = *flight.route;
     const Time now = shared_.time.now();
-    Path& path = paths_[rail.index()][route.remote];
+    Path& path = paths_.at(rail.index(), route.remote);
     if (flight.piece.run == nullptr) {
         if (path.health.usable()) to_warm_ |= uint64_t{1} << rail.index();
-        else path.health.postpone_probe(now + kBackoffMax);
+        else path.health.postpone_probe(now + Route::kBackoffMax);
     } else if (flight.piece.given_up()) {
         endings.hold(endings_);
         queue_.finish(flight.piece, endings);
@@ -363,15 +345,9 @@ bool FabricPeer::again(Rail& rail, Flight& flight, Endings& endings) {
     }
     if (rail.metrics() != nullptr) rail.metrics()->again[route.in_flight > 0 ? 0 : 1]->add();
     if (route.in_flight > 0) return true;  // no room: the next completion makes some
-    if (route.connecting_since == Time{}) {
-        route.connecting_since = now;
-        route.look_at = now + kLookAfter;
-    }
-    route.backoff = std::clamp(route.backoff * 2, kBackoffMin, kBackoffMax);
-    route.retry_at = now + route.backoff;
+    const bool look = route.postpone(now);
     rail.wake_by(route.retry_at);
-    if (now >= route.look_at) {
-        route.look_at = now + std::min<Duration>(now - route.connecting_since, kLookMax);
+    if (look) {
         wishes_.look();
         ask();
     }
@@ -399,9 +375,8 @@ void FabricPeer::on_finished(Rail& rail, Flight& flight, const Finished& finishe
         endings.hold(endings_);
         if (finished.error == 0) {
             heard_ = now;
-            route.connecting_since = Time{};
-            route.backoff = {};
-            paths_[route.rail][route.remote].health.succeeded(flight.generation);
+            route.connected();
+            paths_.at(route.rail, route.remote).health.succeeded(flight.generation);
             if (flight.piece.run == nullptr) changed_.notify_all();
             if (flight.piece.run != nullptr) {
                 if (copied) queue_.finish(flight.piece, endings);
@@ -410,7 +385,7 @@ void FabricPeer::on_finished(Rail& rail, Flight& flight, const Finished& finishe
         } else {
             failed(flight, finished, true, endings);
         }
-        if (!old_routes_[rail.index()].empty()) close_routes(rail);
+        paths_.close_replaced(rail);
         if (in_flight_ == 0) changed_.notify_all();
         if (in_flight_ == 0 && (was_alone || !waiting_.empty())) call_rails();
     }
@@ -420,7 +395,7 @@ void FabricPeer::on_finished(Rail& rail, Flight& flight, const Finished& finishe
 void FabricPeer::failed(const Flight& flight, const Finished& finished, bool posted, Endings& endings) {
     const Route& route = *flight.route;
     const Piece& piece = flight.piece;
-    Path& path = paths_[route.rail][route.remote];
+    Path& path = paths_.at(route.rail, route.remote);
     const Time now = shared_.time.now();
     if (piece.run == nullptr) {
         path.health.failed(flight.generation, now);
@@ -457,33 +432,10 @@ void FabricPeer::failed(const Flight& flight, const Finished& finished, bool pos
     ask();
 }
 
-void FabricPeer::close_routes(Rail& rail) {
-    std::erase_if(old_routes_[rail.index()], [&](const std::unique_ptr<Route>& route) MC_REQUIRES(rail.mutex()) {
-        if (route->in_flight > 0) return false;
-        rail.remove_address(route->address);
-        return true;
-    });
-}
-
-/// Addresses and state of paths that nobody has used for long; the next use makes them anew.
-void FabricPeer::forget_idle(Rail& rail, Time now) {
-    const bool crowded = rail.is_crowded();
-    if (!crowded && now < forget_at_[rail.index()]) return;
-    const Duration limit = crowded ? std::min<Duration>(kCrowdedIdle, shared_.profile.idle_timeout) : shared_.profile.idle_timeout;
-    forget_at_[rail.index()] = now + std::min<Duration>(limit / 4, kForgetMax);
-    for (Path& path : paths_[rail.index()]) {
-        if (!path.route || !path.route->is_idle(now, limit)) continue;
-        if (rail.metrics() != nullptr) rail.metrics()->forgotten->add();
-        rail.remove_address(path.route->address);
-        path.route.reset();
-        if (path.health.usable()) path.health.renew();
-    }
-}
-
 bool FabricPeer::on_tick(Rail& rail, Time now, Endings& endings) {
     Lock lock(mutex_);
-    close_routes(rail);
-    forget_idle(rail, now);
+    paths_.close_replaced(rail);
+    paths_.forget_idle(rail, now);
     if (flights_on_[rail.index()].load(std::memory_order_relaxed) == 0) return false;
     const bool all = broken_.load(std::memory_order_relaxed) && now >= reclaim_at_;
     bool hopeless = false, down = false;
@@ -492,10 +444,10 @@ bool FabricPeer::on_tick(Rail& rail, Time now, Endings& endings) {
         flight.hopeless = all || now - flight.route->progress > shared_.profile.stall_timeout;
         if (!flight.hopeless) return;
         hopeless = true;
-        Path& path = paths_[flight.route->rail][flight.route->remote];
+        Path& path = paths_.at(flight.route->rail, flight.route->remote);
         down |= !all && path.health.stalled(flight.generation, now);
     });
-    if (down) distrust(rail, now);
+    if (down) paths_.distrust(rail.index(), now);
     if (down) path_lost(rail.index(), endings);
     return hopeless;
 }

@@ -10,11 +10,11 @@ constexpr Duration kTick = 20ms;  // should a change go unnoticed
 
 }  // namespace
 
-FabricPeer::Path* FabricPeer::first_path(const Rail& rail, uint32_t& remote) {
+Path* FabricPeer::first_path(const Rail& rail, uint32_t& remote) {
     const uint32_t count = remotes_.count();
     for (uint32_t k = 0; k < count; ++k) {
         remote = (rail.index() + k) % count;
-        Path& path = paths_[rail.index()][remote];
+        Path& path = paths_.at(rail.index(), remote);
         if (path.compatible && path.health.usable() && keys_.any(remote) != nullptr) return &path;
     }
     return nullptr;
@@ -40,7 +40,7 @@ FabricPeer::Next FabricPeer::prepare_warm_up(Rail& rail, Flight& flight, Operati
         to_warm_ &= ~bit;
         return Next::kNothing;
     }
-    if (path->suspended != Time{} || !is_announced(rail) || !open_route(rail, remote, *path)) return Next::kLater;
+    if (path->suspended != Time{} || !is_announced(rail) || !paths_.open(rail, remote)) return Next::kLater;
     if (path->route->retry_at > shared_.time.now()) {
         rail.wake_by(path->route->retry_at);
         return Next::kLater;
@@ -76,13 +76,9 @@ Result<> FabricPeer::warm_up(Deadline deadline) MC_NO_THREAD_ANALYSIS {
 
 Result<> FabricPeer::reach(Deadline deadline) MC_NO_THREAD_ANALYSIS {
     const auto reached = [this]() MC_REQUIRES(mutex_) {
+        if (paths_.any_ready()) return true;
         bool known = false;
-        for (const std::vector<Path>& ways : paths_) {
-            for (uint32_t remote = 0; remote < remotes_.count(); ++remote) {
-                known |= keys_.any(remote) != nullptr;
-                if (ways[remote].health.state() == PathState::kReady) return true;
-            }
-        }
+        for (uint32_t remote = 0; remote < remotes_.count(); ++remote) known |= keys_.any(remote) != nullptr;
         return !known;  // without any memory there is nothing that could be read
     };
     {
