@@ -359,6 +359,17 @@ TEST_F(FabricTime, AConnectionThatIsNotMadeIsGivenUpAfterItsTimeAndNotBefore) {
     network.again("a0", 0);
 }
 
+TEST_F(FabricTime, WhileAConnectionIsMadeTheRailWantsToBeDrivenWithinMilliseconds) {
+    open(1);
+    local.fill_random(5);
+    network.again("a0", 5);
+    submit();
+    EXPECT_FALSE(completion->done());
+    EXPECT_LE(a->rails[0]->wake_at(), time.now() + Route::kBackoffMax);
+    pass(50ms);
+    EXPECT_TRUE(good());
+}
+
 TEST_F(FabricTime, AFullQueueIsNotTakenForAMissingConnection) {
     open(1);
     local.fill_random(4);
