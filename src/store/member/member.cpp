@@ -18,6 +18,10 @@ constexpr Duration kUnmountTimeout = 1s;
 // its host is lost does a stream not end by itself.
 constexpr Duration kFeedSilence = 1s;
 constexpr int kMountTries = 3;
+// A master cuts off who has not read its feed for 2 s (FeedHubOptions::unsent_timeout). We take ourselves for one who slept somewhat sooner, but not
+// for a ping that nobody answers.
+constexpr Duration kSleep = kPingTimeout + 500ms;
+constexpr Duration kWaking = 5s;  // for our threads to find out what happened meanwhile
 
 }  // namespace
 
@@ -25,17 +29,33 @@ Member::Member(Setup setup)
     : setup_(std::move(setup)), silence_(Code::kUnavailable, "the master was not asked yet"),
       feed_(
           setup_.master, setup_.client,
-          {.on_update = [this](const FeedView& update) { on_update(update); }, .on_end = [this](const Error& why) { on_feed_end(why); }}) {}
+          {.on_update = [this](const FeedView& update) { on_update(update); }, .on_end = [this](const Error& why) { on_feed_end(why); }}) {
+    awake_at_ = setup_.lease_clock();
+}
 
 // ---- the beat
 
 Time Member::beat(Deadline deadline) {
     const Time now = setup_.clock();
     limit_ = deadline;
+    note_awake();
     // Also where it was us who slept: the master has given us up, so nothing it planned may go on.
     if (!told_lost_ && !heard_of()) lose_master();
     const auto reply = ping();
-    return reply ? on_answer(*reply, now) : on_silence(reply.error());
+    note_awake();
+    const Time next = reply ? on_answer(*reply, now) : on_silence(reply.error());
+    awake_at_ = setup_.lease_clock();  // joining may take any time
+    return next;
+}
+
+void Member::note_awake() {
+    const BootTime now = setup_.lease_clock();
+    if (now - awake_at_.exchange(now) > kSleep) woke_until_ = now + kWaking;
+}
+
+bool Member::slept() const {
+    const BootTime now = setup_.lease_clock();
+    return now - awake_at_.load() > kSleep || now < woke_until_.load();
 }
 
 Result<PingReply> Member::ping() {
@@ -120,6 +140,7 @@ Result<> Member::join(uint64_t epoch) {
     // Nobody else may have taken over in between: what a predecessor was told is lost with it.
     MC_RETURN_IF_ERROR(check_master(epoch));
     obeys_.store(true, std::memory_order_release);
+    followed_epoch_ = epoch;
     follow();
     MC_RETURN_IF_ERROR(await_feed(epoch));
     // Only now: before the feed tells of new writes there must be none, or a master that dies right away takes them along.
@@ -161,8 +182,14 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
     Result<> outcome = send_part(epoch, {});  // also where we lend nothing the master must know us
     size_t objects = 0;
     std::vector<HeldSegment> segments;
+    // What the former master answered to writers after it had cut us off, nobody knows now: a value that is lost is a miss, one that comes
+    // back is a lie. The same master knows.
+    const bool doubtful = missed_words_.load(std::memory_order_acquire) && epoch != followed_epoch_;
+    if (doubtful) MC_LOG_WARNING("this process was stopped while a master that is gone now went on: what its memory holds is given up");
     if (outcome) {
         setup_.holdings.report(setup_.options.report_entries_max, setup_.clock(), [&](HeldSegment part) {
+            if (doubtful && part.more) return true;
+            if (doubtful) part = {.segment = part.segment};
             if (!part.more) segments.push_back({.segment = part.segment, .exact = part.exact});
             part.more = true;
             outcome = send_part(epoch, {&part, 1});
@@ -219,6 +246,7 @@ void Member::follow() {
 
 void Member::on_update(const FeedView& update) {
     setup_.holdings.apply(update, setup_.clock());
+    if (update.complete) missed_words_.store(false, std::memory_order_release);
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
     // Orders of a master that is lost, or that must have given us up while we slept, are void; its words about memory are not.
@@ -232,6 +260,7 @@ void Member::on_feed_end(const Error& why) {
     // If we slept ourselves, the end may be old, and the master may have gone on without us.
     const bool awake = setup_.lease_clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.ping_interval;
     setup_.holdings.feed_ended(awake && ended);
+    if (!ended && slept()) missed_words_.store(true, std::memory_order_release);
     // A dead master changes nothing: what it granted holds for its time. A living one changes values without telling us from here on.
     if (!ended) setup_.listener.all_keys_changed();
     setup_.wake();

@@ -32,7 +32,7 @@ public:
         MembershipOptions options;
         std::function<Time()> clock = Clock::now;
         std::function<BootTime()> lease_clock = BootClock::now;  // by which the master counts our silence
-        std::function<void()> wake = [] {};  // beat() should be called now; from any thread, must not block
+        std::function<void()> wake = [] {};                      // beat() should be called now; from any thread, must not block
     };
     explicit Member(Setup setup);
 
@@ -78,12 +78,18 @@ private:
     void follow();
     void on_update(const FeedView& update);
     void on_feed_end(const Error& why);
+    /// This thread runs; if it should have run long ago, nothing here did meanwhile.
+    void note_awake();
+    bool slept() const;
 
     const Setup setup_;
     std::atomic<uint64_t> epoch_{0};
-    std::atomic<bool> obeys_{false};   // the feed is that of a master we have not lost
+    std::atomic<bool> obeys_{false};       // the feed is that of a master we have not lost
     std::atomic<BootTime> answered_at_{};  // when the last ping that was answered had been sent
     std::atomic<Duration> client_ttl_{10s};
+    std::atomic<BootTime> awake_at_;         // when beat() was last seen at work
+    std::atomic<BootTime> woke_until_{};     // what a feed says before that may be the end of it while we slept
+    std::atomic<bool> missed_words_{false};  // the feed was cut off, and no complete one has come since
 
     /// From then on the master may have given us up for being silent.
     BootTime lost_at() const { return answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed); }
@@ -93,6 +99,7 @@ private:
     // Only beat().
     Deadline limit_ = Deadline::never();  // of this one
     uint64_t joined_epoch_ = 0;           // whose feed we follow; 0: none
+    uint64_t followed_epoch_ = 0;         // whose feed we followed last
     bool told_lost_ = true;               // the listener knows of no master
     Time followed_at_{};                  // when the last feed was asked for
 

@@ -102,6 +102,17 @@ protected:
         listener_.take();
         master_.take_log();
     }
+    /// To another master, once this one is dead.
+    void expect_nothing_is_reported() {
+        master_.settle();
+        master_.die();
+        master_.come_back(101);
+        beat();
+        const std::vector<Part> parts = master_.take_parts();
+        ASSERT_EQ(parts.size(), 2U);
+        for (const Part& part : parts) EXPECT_TRUE(part.keys.empty() && part.writes == 0 && !part.exact);
+        EXPECT_EQ(catalogue_.objects(), 0U);
+    }
     std::vector<std::string> reported_keys() {
         std::vector<std::string> keys;
         for (const Part& part : master_.take_parts()) keys.insert(keys.end(), part.keys.begin(), part.keys.end());
@@ -228,7 +239,40 @@ TEST_F(MemberTest, AResetConnectionIsNotAnOrderlyEnd) {
     master_.settle();
     master_.come_back(101);
     beat();
-    for (const Part& part : master_.take_parts()) EXPECT_FALSE(part.exact);
+    const std::vector<Part> parts = master_.take_parts();
+    for (const Part& part : parts) EXPECT_FALSE(part.exact);
+    EXPECT_EQ(parts[0].keys.size() + parts[1].keys.size(), 3U) << "we were awake, so nothing was kept from us for long";
+}
+
+TEST_F(MemberTest, WhatAMasterChangedAfterItCutUsOffDoesNotComeBackUnderAnother) {
+    join_with_values();
+    advance(2s);  // this process was stopped; the master told others that values have changed
+    master_.end_feeds(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    expect_nothing_is_reported();
+}
+
+TEST_F(MemberTest, NorDoesItWhenTheEndIsHeardAMomentAfterWeWoke) {
+    join_with_values();
+    advance(2s);
+    master_.set_mood(Mood::kGone);
+    beat();
+    advance(100ms);
+    master_.end_feeds(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    expect_nothing_is_reported();
+}
+
+TEST_F(MemberTest, TheMasterThatCutUsOffTellsUsAllAgain) {
+    join_with_values();
+    advance(2s);
+    master_.end_feeds(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    master_.settle();
+    beat();
+    EXPECT_EQ(master_.feeds(), 1U);
+    master_.die();
+    master_.settle();
+    master_.come_back(101);
+    beat();
+    EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c"));
 }
 
 TEST_F(MemberTest, AnEndThatWasHeardLateIsNotExact) {
