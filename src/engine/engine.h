@@ -117,6 +117,11 @@ public:
     /// Takes back whatever is registered of it, and gives it to the system. kOverlap: it is registered together with memory beside it.
     virtual Result<> free_memory(void* address) = 0;
     virtual std::vector<BufferRecord> buffers() const = 0;
+    /// What lies there, as registered: of a device if its first or its last byte is; the host's where nobody knows better. Costs a look at a
+    /// flag as long as only host memory has been registered.
+    virtual MemoryKind memory_kind(const void* address, uint64_t length) const noexcept = 0;
+    /// The kinds of memory there are, and who copies between them.
+    virtual const Devices& devices() const noexcept = 0;
 
     // ---- segments. Opening is lazy and single-flight per name; a dead peer never delays the others.
     virtual Result<SegmentId> open_segment(const std::string& name, Deadline deadline) = 0;

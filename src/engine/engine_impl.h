@@ -33,6 +33,10 @@ public:
     Result<void*> allocate_memory(uint64_t length, std::string_view location) override;
     Result<> free_memory(void* address) override;
     std::vector<BufferRecord> buffers() const override;
+    MemoryKind memory_kind(const void* address, uint64_t length) const noexcept override {
+        return parts_->registry->kind_of(static_cast<const std::byte*>(address), length);
+    }
+    const Devices& devices() const noexcept override { return *parts_->config.memory; }
 
     Result<SegmentId> open_segment(const std::string& name, Deadline deadline) override;
     Result<> warm_up(const std::string& name, Deadline deadline) override;

@@ -271,6 +271,15 @@ const MemoryRegion* MemoryRegistry::find(const std::byte* address, uint64_t leng
     }
 }
 
+MemoryKind MemoryRegistry::find_kind(const std::byte* address, uint64_t length) const noexcept {
+    ReadLock lock(lookup_mutex_);
+    for (const std::byte* const at : {address, address + (length == 0 ? 0 : length - 1)}) {
+        const auto found = around(at);
+        if (found != entries_.end() && found->second.region->kind != MemoryKind::kHost) return found->second.region->kind;
+    }
+    return MemoryKind::kHost;
+}
+
 size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices) const {
     const size_t before = slices.size();
     // At least twice as much: a batch of many tasks comes here once for each of them.

@@ -48,6 +48,10 @@ public:
     /// The registered region around [address, address + length); null if some byte of it is not registered. A range that spans
     /// neighbours gives the first of them.
     const MemoryRegion* find(const std::byte* address, uint64_t length) const;
+    /// The kind of registered memory there: a device's if the first or the last byte is; the host's where neither is registered.
+    MemoryKind kind_of(const std::byte* address, uint64_t length) const noexcept {
+        return has_device_memory() ? find_kind(address, length) : MemoryKind::kHost;
+    }
     /// Appends one slice per block (neighbours that continue each other on both sides become one), all for one completion, and
     /// returns how many. Blocks of no bytes vanish.
     size_t resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices) const;
@@ -94,6 +98,7 @@ private:
     void cut_at_borders(Block& block, Completion* completion, std::vector<Slice>& slices) const
         MC_THREAD_ATTRIBUTE(requires_shared_capability(lookup_mutex_));
     Entries::const_iterator around(const std::byte* address) const MC_THREAD_ATTRIBUTE(requires_shared_capability(lookup_mutex_));
+    MemoryKind find_kind(const std::byte* address, uint64_t length) const noexcept;
     MemoryRegion* take_region() MC_REQUIRES(change_mutex_);
 
     AccessTable& access_;

@@ -342,8 +342,15 @@ void Fetch::copy_own(const Group& group) {
     for (const uint32_t i : group.items) {
         blocks.clear();
         add_blocks(i, stored_at(items_[i], group.from), blocks);
-        for (const Block& block : blocks) copy_here(block.local, reinterpret_cast<const std::byte*>(block.remote), block);
-        arrived(i);
+        Result<> copied;
+        for (size_t b = 0; b < blocks.size() && copied; ++b)
+            copied = copy_here(*core_.pool.engine, blocks[b].local, reinterpret_cast<const std::byte*>(blocks[b].remote), blocks[b]);
+        if (copied) {
+            arrived(i);
+        } else {
+            MC_LOG_WARNING_EVERY(1s, "key {}: {}", keys_[i], copied.error().to_string());
+            items_[i].chosen_failed(StoreCode::kTransferFail);
+        }
     }
 }
 
@@ -364,7 +371,9 @@ void Fetch::judge(Group& group, std::span<const uint32_t> items, const Result<>&
 void Fetch::arrived(uint32_t i) {
     FetchItem& item = items_[i];
     if (verified(item.place())) {
-        if (verify(i)) return item.finish(StoreCode::kOk);
+        const StoreCode code = verify(i);
+        if (code == StoreCode::kOk) return item.finish(code);
+        if (code != StoreCode::kChecksumMismatch) return item.chosen_failed(code);
         core_.metrics.checksum_failures.add();
         core_.leases.forget(keys_[i]);
         MC_LOG_WARNING_EVERY(1s, "key {}: a replica does not hold the value's bytes", keys_[i]);

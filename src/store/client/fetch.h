@@ -43,8 +43,8 @@ protected:
     virtual uint64_t bytes(size_t item) const = 0;
     /// The pieces to move; `stored_at` is the address of the value's first byte where it lies.
     virtual void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) = 0;
-    /// Whether what arrived is the value's.
-    virtual bool verify(size_t item) = 0;
+    /// Whether what arrived is the value's: kOk, kChecksumMismatch; kTransferFail: it cannot be looked at.
+    virtual StoreCode verify(size_t item) = 0;
 
     size_t size() const noexcept { return items_.size(); }
     /// Whether the bytes of this place can be, and are to be, verified.

@@ -8,6 +8,7 @@
 #include "base/thread.h"
 #include "net/http_server.h"
 #include "store/client/http_status.h"
+#include "store/member/any_memory.h"
 
 namespace mooncake::store {
 
@@ -143,7 +144,8 @@ std::optional<Piece> PoolClient::registered_range(const void* address) const {
         auto* const staging = static_cast<std::byte*>(staging_memory_);
         if (at >= staging && at < staging + core_->config.buffer_bytes) return Piece{staging, core_->config.buffer_bytes};
     }
-    const auto range = buffers_.find_mapped(at, Clock::now());
+    // Whether memory of a device is there only the device knows, and says so when it copies.
+    const auto range = is_host(*pool_.engine, at, 1) ? buffers_.find_mapped(at, Clock::now()) : buffers_.find(at);
     if (!range) return std::nullopt;
     return Piece{range->first, range->second};
 }

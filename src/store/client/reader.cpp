@@ -2,12 +2,13 @@
 #include "store/client/reader.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <unordered_map>
 
+#include "base/log.h"
 #include "base/memory_probe.h"
 #include "store/client/value_hash.h"
+#include "store/member/any_memory.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -25,6 +26,11 @@ std::optional<uint64_t> room_in(std::span<const Piece> pieces) {
         total += piece.length;
     }
     return total;
+}
+
+StoreCode cannot_look(const Error& error) {
+    MC_LOG_WARNING_EVERY(1s, "what was read cannot be verified: {}", error.to_string());
+    return StoreCode::kTransferFail;
 }
 
 class ValuesFetch final : public Fetch {
@@ -58,17 +64,21 @@ private:
         uint64_t left = place(item).length;
         const std::span<const Piece> pieces = values_[item].pieces;
         const bool hashed = verified(place(item));
-        if (hashed) hashes_[item].start(pieces, left, Direction::kRead);
+        if (hashed) hashes_[item].start(pieces, left, Direction::kRead, core().pool.engine.get());
         for (size_t i = 0; i < pieces.size(); ++i) {
             const uint64_t length = std::min(pieces[i].length, left);
             if (length == 0) continue;
-            Copier* const copier = hashed ? &hashes_[item].copier(i) : nullptr;
+            Copier* const copier = hashed ? hashes_[item].copier(i) : nullptr;
             blocks.push_back({.local = pieces[i].data, .remote = stored_at, .length = length, .copier = copier});
             stored_at += length;
             left -= length;
         }
     }
-    bool verify(size_t item) override { return hashes_[item].checksum() == place(item).checksum; }
+    StoreCode verify(size_t item) override {
+        const auto checksum = hashes_[item].checksum();
+        if (!checksum) return cannot_look(checksum.error());
+        return *checksum == place(item).checksum ? StoreCode::kOk : StoreCode::kChecksumMismatch;
+    }
 
     const std::span<const ValueToRead> values_;
     std::vector<ValueHash> hashes_;
@@ -102,7 +112,8 @@ PartsFetch::Keys PartsFetch::group(std::span<const PartToRead> parts) {
 }
 
 PartsFetch::PartsFetch(ClientCore& core, std::span<const PartToRead> parts, Keys keys)
-    : Fetch(core, std::move(keys.keys)), parts_(parts), item_of_part_(std::move(keys.of_part)), plans_(size()), beyond_(parts.size()) {
+    : Fetch(core, std::move(keys.keys)), parts_(parts), item_of_part_(std::move(keys.of_part)), plans_(size()), beyond_(parts.size()),
+      view_(*core.pool.engine) {
     for (uint32_t i = 0; i < parts_.size(); ++i) plans_[item_of_part_[i]].parts.push_back(i);
 }
 
@@ -136,12 +147,13 @@ StoreCode PartsFetch::plan(size_t item, const Place& place) {
 
 void PartsFetch::plan_verified(Plan& plan, const PartToRead& part, const Place& place) {
     const uint64_t end = part.offset + part.to.length;
+    const bool host = is_host(*core().pool.engine, part.to.data, part.to.length);
     const uint64_t whole = table_bytes(place.length) == 0 ? std::max<uint64_t>(place.length, 1) : kChunkBytes;
     for (uint64_t number = part.offset / whole; number * whole < end; ++number) {
         const uint64_t from = number * whole, to = std::min(from + whole, place.length);
         if (part.offset <= from && end >= to) {
             std::byte* const at = part.to.data + (from - part.offset);
-            plan.chunks.push_back({.number = number, .at = at, .length = to - from});
+            plan.chunks.push_back({.number = number, .at = at, .length = to - from, .host = host});
             plan.blocks.push_back({.local = at, .remote = from, .length = to - from});
             continue;
         }
@@ -169,16 +181,26 @@ void PartsFetch::add_blocks(size_t item, uint64_t stored_at, std::vector<Block>&
         blocks.push_back({.local = block.local, .remote = stored_at + block.remote, .length = block.length});
 }
 
-bool PartsFetch::verify(size_t item) {
+StoreCode PartsFetch::verify(size_t item) {
     const Plan& plan = plans_[item];
     const bool one = plan.table.empty();
-    if (!one && hash_table(plan.table) != place(item).checksum) return false;
+    if (!one && hash_table(plan.table) != place(item).checksum) return StoreCode::kChecksumMismatch;
     for (const Chunk& chunk : plan.chunks) {
         const uint64_t expected = one ? place(item).checksum : plan.table[chunk.number];
-        if (hash_bytes({chunk.at, chunk.length}) != expected) return false;
+        const auto hash = hash_of(chunk);
+        if (!hash) return cannot_look(hash.error());
+        if (*hash != expected) return StoreCode::kChecksumMismatch;
     }
-    for (const Copy& copy : plan.copies) std::memcpy(copy.to, copy.from, copy.length);
-    return true;
+    for (const Copy& copy : plan.copies)
+        if (auto copied = copy_any(*core().pool.engine, copy.to, copy.from, copy.length); !copied) return cannot_look(copied.error());
+    return StoreCode::kOk;
+}
+
+Result<uint64_t> PartsFetch::hash_of(const Chunk& chunk) {
+    if (chunk.host) return hash_bytes({chunk.at, chunk.length});
+    const Piece piece{chunk.at, chunk.length};
+    MC_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, view_.look({&piece, 1}, 0, chunk.length));
+    return hash_bytes(bytes);
 }
 
 std::vector<int64_t> PartsFetch::results() const {

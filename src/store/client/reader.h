@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "store/client/fetch.h"
+#include "store/client/host_view.h"
 #include "store/client/values.h"
 
 /// Reads of whole values and of parts. As StoreClient::read() and read_parts(); thread-safe.
@@ -37,6 +38,7 @@ private:
         std::byte* at = nullptr;
         uint64_t length = 0;
         bool scratch = false;
+        bool host = true;
     };
     struct Copy {
         std::byte* to = nullptr;
@@ -57,7 +59,8 @@ private:
     StoreCode plan(size_t item, const Place& place) override;
     uint64_t bytes(size_t item) const override { return plans_[item].bytes; }
     void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) override;
-    bool verify(size_t item) override;
+    StoreCode verify(size_t item) override;
+    Result<uint64_t> hash_of(const Chunk& chunk);
 
     void plan_verified(Plan& plan, const PartToRead& part, const Place& place);
     std::byte* scratch_chunk(Plan& plan, uint64_t number, uint64_t length);
@@ -66,6 +69,7 @@ private:
     const std::vector<uint32_t> item_of_part_;
     std::vector<Plan> plans_;
     std::vector<bool> beyond_;  // parts that do not lie in their value
+    HostView view_;
 };
 
 std::vector<int64_t> read_value_parts(ClientCore& core, std::span<const PartToRead> parts);

@@ -4,14 +4,17 @@
 #include <algorithm>
 #include <cstring>
 
+#include "store/client/host_view.h"
+#include "store/member/any_memory.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
 
-void ValueHash::start(std::span<const Piece> pieces, uint64_t length, Direction direction) {
+void ValueHash::start(std::span<const Piece> pieces, uint64_t length, Direction direction, const Engine* engine) {
     pieces_ = pieces;
     length_ = length;
     direction_ = direction;
+    devices_ = nullptr;
     only_ = 0;
     table_.assign(length > kChunkBytes ? chunk_count(length) : 0, 0);
     more_.clear();
@@ -19,8 +22,10 @@ void ValueHash::start(std::span<const Piece> pieces, uint64_t length, Direction 
     uint64_t offset = 0;
     for (size_t i = 0; i < pieces.size(); ++i) {
         const uint64_t part = std::min(pieces[i].length, length - offset);
-        if (i == 0) first_ = Part(this, pieces[i].data, offset, part);
-        else more_.emplace_back(this, pieces[i].data, offset, part);
+        const bool host = engine == nullptr || store::is_host(*engine, pieces[i].data, part);
+        if (!host) devices_ = engine;
+        if (i == 0) first_ = Part(this, pieces[i].data, offset, part, host);
+        else more_.emplace_back(this, pieces[i].data, offset, part, host);
         offset += part;
     }
 }
@@ -78,7 +83,24 @@ uint64_t ValueHash::hash_chunk(uint64_t chunk) const {
     return hash_value(pieces, none);
 }
 
-uint64_t ValueHash::checksum() {
+Result<> ValueHash::hash_from_devices() {
+    constexpr uint64_t kChunksAtOnce = HostView::kBytesMax / kChunkBytes;
+    HostView view(*devices_);
+    const uint64_t chunks = chunk_count(length_);
+    for (uint64_t first = 0; first < chunks; first += kChunksAtOnce) {
+        const uint64_t last = std::min(first + kChunksAtOnce, chunks) - 1, begin = first * kChunkBytes;
+        bool known = true;
+        for (uint64_t chunk = first; chunk <= last; ++chunk) known &= entry(chunk) != 0;
+        if (known) continue;
+        MC_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, view.look(pieces_, begin, chunk_end(last)));
+        for (uint64_t chunk = first; chunk <= last; ++chunk)
+            entry(chunk) = hash_bytes(bytes.subspan(chunk * kChunkBytes - begin, chunk_end(chunk) - chunk * kChunkBytes));
+    }
+    return {};
+}
+
+Result<uint64_t> ValueHash::checksum() {
+    if (devices_ != nullptr) MC_RETURN_IF_ERROR(hash_from_devices());
     if (table_.empty()) return only_ != 0 ? only_ : only_ = hash_chunk(0);
     for (uint64_t chunk = 0; chunk < table_.size(); ++chunk)
         if (table_[chunk] == 0) table_[chunk] = hash_chunk(chunk);

@@ -113,7 +113,7 @@ private:
         if (core_.config.checksum) {
             hashes_ = std::vector<ValueHash>(items_.size());
             for (size_t i = 0; i < items_.size(); ++i)
-                hashes_[i].start(values_[items_[i].value].pieces, items_[i].length, Direction::kWrite);
+                hashes_[i].start(values_[items_[i].value].pieces, items_[i].length, Direction::kWrite, core_.pool.engine.get());
         }
         return !items_.empty();
     }
@@ -144,8 +144,10 @@ private:
         if (hashes_.empty()) return;
         for (uint32_t i = 0; i < items_.size(); ++i) {
             if (ends_[i].code != StoreCode::kOk) continue;
-            ends_[i].checksum = hashes_[i].checksum();
-            if (!add_table(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
+            const auto checksum = hashes_[i].checksum();
+            if (!checksum) MC_LOG_WARNING_EVERY(1s, "key {} cannot be hashed: {}", put_items_[i].key, checksum.error().to_string());
+            ends_[i].checksum = checksum.value_or(0);
+            if (!checksum || !add_table(moves, i, reply)) ends_[i].code = StoreCode::kTransferFail;
         }
         run(moves);
     }
@@ -176,7 +178,7 @@ private:
             for (size_t piece = 0; piece < pieces.size(); ++piece) {
                 const auto& [data, length] = pieces[piece];
                 if (length == 0) continue;
-                Copier* const copier = look ? &hashes_[i].copier(piece) : nullptr;
+                Copier* const copier = look ? hashes_[i].copier(piece) : nullptr;
                 if (!moves.add(i, reply.epoch, replica, offset, data, length, copier)) return false;
                 offset += length;
             }

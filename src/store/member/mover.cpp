@@ -12,6 +12,14 @@ namespace {
 // The engine's own threads take over from here on, so that a write of this size can be stopped at any time and the copying is shared.
 constexpr uint64_t kHandOverBytes = 4 << 20;
 
+/// What no transport between the two carries because it is a device's is no fault of the other side.
+void explain(const Engine& engine, Move& move) {
+    if (move.outcome.error().code() != Code::kNotSupported) return;
+    const auto of_device = [&](const Block& block) { return !is_host(engine, block.local, block.length); };
+    if (std::any_of(move.blocks.begin(), move.blocks.end(), of_device))
+        move.outcome = fail(Code::kInvalidArgument, "memory of a device cannot be moved there: {}", move.outcome.error().to_string());
+}
+
 Unexpected stopped_error() { return fail(Code::kCancelled, "the client stops"); }
 
 }  // namespace
@@ -40,6 +48,7 @@ void Mover::run(Direction direction, std::span<Move> moves, const std::function<
     };
     if (moves.size() == 1 && moves[0].bytes < kHandOverBytes) {
         run_here(direction, moves[0]);
+        if (!moves[0].outcome) explain(engine_, moves[0]);
         return over(moves[0]);
     }
     // Those over a network first; while they are under way, the near ones are copied here.
@@ -51,10 +60,12 @@ void Mover::run(Direction direction, std::span<Move> moves, const std::function<
     for (Move& move : moves) {
         if (!stays_here(direction, move)) continue;
         run_here(direction, move);
+        if (!move.outcome) explain(engine_, move);
         over(move);
     }
     for (const Running& one : running) {
         finish(one, direction);
+        if (!one.move->outcome) explain(engine_, *one.move);
         over(*one.move);
     }
     for (const Move& move : moves) note(move);

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <optional>
 #include <set>
@@ -15,6 +14,7 @@
 #include "base/thread_annotations.h"
 #include "base/time.h"
 #include "engine/engine.h"
+#include "store/member/any_memory.h"
 #include "store/member/segment_directory.h"
 #include "store/member/write_fence.h"
 
@@ -32,14 +32,12 @@ struct Move {
     bool begun = false;  // bytes of it may have left
 };
 
-/// Copies a block whose other side is in this process, too.
-inline void copy_here(std::byte* to, const std::byte* from, const Block& block) {
-    if (block.copier == nullptr) {
-        std::memcpy(to, from, block.length);
-        return;
-    }
+/// Copies a block whose other side is in this process, too. One with a copier lies in host memory.
+inline Result<> copy_here(const Engine& engine, std::byte* to, const std::byte* from, const Block& block) {
+    if (block.copier == nullptr) return copy_any(engine, to, from, block.length);
     block.copier->begin();
     block.copier->copy(to, from, block.length);
+    return {};
 }
 
 /// Runs the moves of one call side by side, over the engine. When run() returns none of them touches any memory any more, as far as the

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "store/member/any_memory.h"
 #include "store/member/write_fence.h"
 
 namespace mooncake::store {
@@ -33,23 +34,32 @@ public:
             blocks[i].copier = &copiers[i];
         }
     }
-    /// As if through such a block.
+    /// As if through such a block; host memory.
     void copy(std::byte* to, const std::byte* from, uint64_t length, Copier* by) noexcept {
-        while (length > 0) {
-            if (!right_.holds()) {
-                left_out_.store(true, std::memory_order_release);
-                return;
-            }
-            const uint64_t now = std::min(length, kPieceBytes);
-            if (by != nullptr) by->copy(to, from, now);
-            else std::memcpy(to, from, now);
-            to += now;
-            from += now;
-            length -= now;
-        }
+        (void)in_pieces(length, [&](uint64_t at, uint64_t now) noexcept -> Result<> {
+            if (by != nullptr) by->copy(to + at, from + at, now);
+            else std::memcpy(to + at, from + at, now);
+            return {};
+        });
+    }
+    /// The same of a device's memory.
+    Result<> copy_from_device(const Engine& engine, std::byte* to, const std::byte* from, uint64_t length) {
+        return in_pieces(length, [&](uint64_t at, uint64_t now) { return copy_any(engine, to + at, from + at, now); });
     }
 
 private:
+    template <typename CopyPiece>
+    Result<> in_pieces(uint64_t length, CopyPiece&& copy_piece) {
+        for (uint64_t at = 0; at < length; at += kPieceBytes) {
+            if (!right_.holds()) {
+                left_out_.store(true, std::memory_order_release);
+                return {};
+            }
+            MC_RETURN_IF_ERROR(copy_piece(at, std::min(length - at, kPieceBytes)));
+        }
+        return {};
+    }
+
     struct Guarded final : Copier {
         void begin() noexcept override {
             if (by != nullptr) by->begin();

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/log.h"
+
 namespace mooncake::store {
 
 namespace {
@@ -49,18 +51,19 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
             copy_own(target, guard, failures);
             continue;
         }
-        Move& move = moves.emplace_back();
-        move.segment = target.to.segment;
-        move.blocks = std::move(target.blocks);
-        move.right = &right_;
-        for (const Block& block : move.blocks) move.bytes += block.length;
         // Less than that is on its way before anything can have changed.
-        if (move.bytes > WriteGuard::kPieceBytes && pool_.mover.near(move.segment->spec)) guard.watch(move.blocks);
-        // One that failed is tried again at little cost to whoever happens to do it; once it answers, as fast as it likes.
-        const std::optional<Duration> trial = pool_.directory.trial(target.to.segment);
-        move.trial = trial.value_or(Duration::zero());
-        move.patience = (trial ? std::min(kPatience, *trial) : kPatience) + kPatiencePerByte * move.bytes;
-        targets.push_back(&target);
+        const bool guarded = target.bytes() > WriteGuard::kPieceBytes && pool_.mover.near(target.to.segment->spec);
+        std::vector<Block> of_devices;  // nobody looks on while a device copies: these go piece by piece, each with a look at the right
+        if (guarded) of_devices = take_device_blocks(target.blocks);
+        if (guarded) guard.watch(target.blocks);
+        if (!target.blocks.empty()) {
+            moves.push_back(move_to(target, std::move(target.blocks)));
+            targets.push_back(&target);
+        }
+        for (const Block& block : of_devices) {
+            moves.push_back(move_to(target, {block}));
+            targets.push_back(&target);
+        }
     }
     if (!moves.empty()) pool_.mover.run(Direction::kWrite, moves);
     for (size_t i = 0; i < moves.size(); ++i) {
@@ -71,12 +74,40 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
     return failures;
 }
 
+Move WriteMoves::move_to(const Target& target, std::vector<Block> blocks) {
+    Move move{.segment = target.to.segment, .blocks = std::move(blocks), .right = &right_, .outcome = {}};
+    for (const Block& block : move.blocks) move.bytes += block.length;
+    // One that failed is tried again at little cost to whoever happens to do it; once it answers, as fast as it likes.
+    const std::optional<Duration> trial = pool_.directory.trial(target.to.segment);
+    move.trial = trial.value_or(Duration::zero());
+    move.patience = (trial ? std::min(kPatience, *trial) : kPatience) + kPatiencePerByte * move.bytes;
+    return move;
+}
+
+std::vector<Block> WriteMoves::take_device_blocks(std::vector<Block>& blocks) const {
+    std::vector<Block> taken;
+    std::erase_if(blocks, [&](const Block& block) {
+        if (is_host(*pool_.engine, block.local, block.length)) return false;
+        for (uint64_t at = 0; at < block.length; at += WriteGuard::kPieceBytes)
+            taken.push_back({.local = block.local + at,
+                             .remote = block.remote + at,
+                             .length = std::min(WriteGuard::kPieceBytes, block.length - at)});
+        return true;
+    });
+    return taken;
+}
+
 void WriteMoves::copy_own(const Target& target, WriteGuard& guard, std::vector<Failure>& failures) {
+    Result<> copied;
     for (const Block& block : target.blocks) {
+        auto* const to = reinterpret_cast<std::byte*>(block.remote);
         if (block.copier != nullptr) block.copier->begin();
-        guard.copy(reinterpret_cast<std::byte*>(block.remote), block.local, block.length, block.copier);
+        if (block.copier != nullptr || is_host(*pool_.engine, block.local, block.length))
+            guard.copy(to, block.local, block.length, block.copier);
+        else if (copied) copied = guard.copy_from_device(*pool_.engine, to, block.local, block.length);
     }
-    if (guard.left_out()) note_failures(target, false, failures);
+    if (!copied) MC_LOG_WARNING_EVERY(1s, "memory of a device cannot be copied: {}", copied.error().to_string());
+    if (!copied || guard.left_out()) note_failures(target, false, failures);
 }
 
 void WriteMoves::note_failures(const Target& target, bool in_doubt, std::vector<Failure>& failures) const {
