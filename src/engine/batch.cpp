@@ -33,7 +33,7 @@ Result<> Batch::submit(std::span<const Request> requests, const Notification* no
             const auto way = std::pair(request.segment, request.direction);
             TransferGroup*& group = groups[way];
             if (group == nullptr) {
-                group = &groups_.emplace_back(core_, ways[way], Incarnation{}, request.direction, deadline(bytes));
+                group = &groups_.emplace_back(core_, shared_from_this(), ways[way], Incarnation{}, request.direction, deadline(bytes));
                 started.push_back(group);
             }
             const Block block{.local = request.local, .remote = request.remote, .length = request.length};
@@ -44,7 +44,7 @@ Result<> Batch::submit(std::span<const Request> requests, const Notification* no
         active_ += started.size();
         running_.add(static_cast<uint32_t>(started.size()));
     }
-    start(started);
+    for (TransferGroup* const group : started) group->start();
     return {};
 }
 
@@ -55,19 +55,14 @@ Result<> Batch::submit(const std::shared_ptr<Session>& session, Incarnation life
     {
         Lock lock(mutex_);
         if (places_.size() + 1 > capacity_) return fail(Code::kNoSpace, "the batch is full");
-        group = &groups_.emplace_back(core_, session, life, direction, deadline);
+        group = &groups_.emplace_back(core_, shared_from_this(), session, life, direction, deadline);
         places_.push_back({.group = group, .index = group->add_task(blocks)});
         if (notification != nullptr) notifications_.push_back({.session = session, .notification = *notification});
         ++active_;
         running_.add(1);
     }
-    start({group});
+    group->start();
     return {};
-}
-
-void Batch::start(const std::vector<TransferGroup*>& groups) {
-    const auto self = shared_from_this();
-    for (TransferGroup* const group : groups) group->start(self);
 }
 
 void Batch::group_finished() {

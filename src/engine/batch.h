@@ -29,17 +29,19 @@ struct BatchTask {
 
 /// The tasks of one submit() that go the same way to the same segment: submitted, retried, stopped and finished together. An attempt has
 /// a part for each pair of memory kinds, over a link that carries it; all parts are under way at once, to the same life of the peer.
-/// Owned by its Batch. Thread-safe after start().
+/// Owned by its Batch, which it keeps alive until it is final. Thread-safe.
 class TransferGroup final : public CompletionHook {
 public:
     /// `life` as for Session::link_to().
-    TransferGroup(EngineCore& core, std::shared_ptr<Session> session, Incarnation life, Direction direction, Deadline deadline)
-        : core_(core), session_(std::move(session)), direction_(direction), deadline_(deadline), life_(life), attempt_(nullptr, this) {}
+    TransferGroup(EngineCore& core, std::shared_ptr<Batch> batch, std::shared_ptr<Session> session, Incarnation life, Direction direction,
+                  Deadline deadline)
+        : core_(core), session_(std::move(session)), direction_(direction), deadline_(deadline), life_(life), attempt_(nullptr, this),
+          batch_(std::move(batch)) {}
 
     /// Only before start(). Returns the task's index.
     size_t add_task(std::span<const Block> blocks);
-    /// Submits; where there is no link yet, the service's threads connect first. `batch` is kept alive until the group is final.
-    void start(const std::shared_ptr<Batch>& batch);
+    /// Submits; where there is no link yet, the service's threads connect first. Nothing if it was stopped before.
+    void start();
     /// Ends the group as cancelled or timed out; when it returns the group is final and nothing of it moves. Waits until `fence` for the
     /// peer to confirm that, however many tasks there are.
     void stop(Code code, std::string_view why, Deadline fence);
@@ -175,7 +177,6 @@ private:
         Notification notification;
     };
 
-    void start(const std::vector<TransferGroup*>& groups);
     /// By a group that just became final; the last one delivers notifications and callbacks.
     void group_finished();
 

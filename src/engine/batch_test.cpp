@@ -171,6 +171,27 @@ TEST_F(BatchTest, ManyTasksAreStoppedInOnePassWhereThePeerCan) {
     EXPECT_EQ(world.script.cancels, 1) << "for what the attempt may have left at the peer";
 }
 
+TEST_F(BatchTest, CancelRacesWithSubmitWithoutHarm) {
+    for (int i = 0; i < 2000; ++i) {
+        batch = std::make_shared<Batch>(world.core, 8);
+        std::atomic<bool> ready{false};
+        std::jthread canceller([&] {
+            ready = true;
+            while (!batch->busy()) std::this_thread::yield();
+            batch->cancel();
+        });
+        while (!ready) std::this_thread::yield();
+        world.script.hold = true;
+        ASSERT_TRUE(submit({request(0), request(1000)}));
+        canceller.join();
+        batch->wait();
+        for (const size_t task : {0, 1}) EXPECT_EQ(state(task), TransferState::kCancelled);
+        const std::weak_ptr<Batch> weak = batch;
+        batch.reset();
+        while (!weak.expired()) std::this_thread::yield();  // by whoever had it last
+    }
+}
+
 TEST_F(BatchTest, CancelRacesWithCompletionWithoutHarm) {
     for (int i = 0; i < 200; ++i) {
         batch = std::make_shared<Batch>(world.core, 8);

@@ -15,10 +15,12 @@ size_t TransferGroup::add_task(std::span<const Block> blocks) {
     return tasks_.size() - 1;
 }
 
-void TransferGroup::start(const std::shared_ptr<Batch>& batch) {
+void TransferGroup::start() {
+    std::shared_ptr<Batch> batch;
     {
         Lock lock(mutex_);
-        batch_ = batch;
+        if (state_ == State::kFinal || stopping_) return;
+        batch = batch_;
         if (!slices_.empty() && !deadline_.is_never()) {
             timer_ = core_.service->at(deadline_.at(), [this, weak = std::weak_ptr<Batch>(batch)] {
                 const auto alive = weak.lock();

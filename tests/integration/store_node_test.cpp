@@ -183,7 +183,11 @@ TEST(StoreNode, AMasterThatWasKilledIsTheSameAgainByItsNodes) {
     ASSERT_EQ(before.size(), kKeys);
     ASSERT_TRUE(ledger.remove("k/17"));
     ledger.start_write("unfinished");
-    EXPECT_EQ(one.catalogue.objects() + two.catalogue.objects(), kKeys - 1) << "known when the writer is told";
+    // What the writer was told is with the kernel, and soon with the nodes.
+    for (const Deadline patience = Deadline::after(20s); one.catalogue.objects() + two.catalogue.objects() != kKeys - 1;) {
+        ASSERT_FALSE(patience.passed());
+        std::this_thread::yield();
+    }
 
     master.kill();
     master.start();
