@@ -73,6 +73,42 @@ def test_stopped_peer_costs_one_deadline_and_works_again_after_it(spawn, path, o
     assert sleeper.ask("values", addr=remote, size=64 * MIB)["values"] == [9]
 
 
+def test_transfers_to_a_stopped_peer_end_together(spawn, path):
+    if path == "shm":
+        pytest.skip("same-host copies are done by us, not by the stopped peer")
+    ours, sleeper = spawn(), spawn()
+    name, remote = sleeper.engine(MIB)
+    _, local = ours.engine(MIB, value=7)
+    assert ours.ask("transfer", op="write", peer=name, local=local, remote=remote, size=MIB)["rc"] == 0
+    sleeper.signal(signal.SIGSTOP)
+    batches = [ours.ask("submit", op="write", peer=name, local=local, remote=remote, size=65536)["batch"] for _ in range(40)]
+    waits = [ours.start("wait", batch=batch) for batch in batches]
+    results = [wait.get() for wait in waits]
+    assert max(result["seconds"] for result in results) < DEADLINE + GRACE
+    assert results[-1]["rc"] == -1
+    sleeper.signal(signal.SIGCONT)
+    assert retry(ours, op="write", peer=name, local=local, remote=remote, size=MIB)["rc"] == 0
+
+
+def test_stopped_peers_keep_nobody_from_reaching_another(spawn, path):
+    if path == "shm":
+        pytest.skip("same-host copies are done by us, not by the stopped peer")
+    ours, other, *sleepers = (spawn() for _ in range(2 + 9))
+    _, local = ours.engine(MIB, value=7)
+    other_name, other_remote = other.engine(MIB)
+    targets = [sleeper.engine(MIB) for sleeper in sleepers]
+    for name, remote in [*targets, (other_name, other_remote)]:
+        assert ours.ask("transfer", op="write", peer=name, local=local, remote=remote, size=MIB)["rc"] == 0
+    for sleeper in sleepers:
+        sleeper.signal(signal.SIGSTOP)
+    doomed = [ours.start("loop", op="write", peer=name, local=local, remote=remote, size=MIB) for name, remote in targets]
+    assert all(one.get()["longest"] < DEADLINE + GRACE for one in doomed)
+    # They are asked for as long as they do not answer. The other one has to be asked for this memory, too.
+    fresh = other.ask("buffer", size=MIB)["addr"]
+    result = ours.ask("transfer", op="write", peer=other_name, local=local, remote=fresh, size=MIB)
+    assert result["rc"] == 0, result
+
+
 def retry(process, seconds=10.0, **transfer):
     """As a framework does: calls again until it works. A dead peer is remembered for a moment, so the first may fail."""
     return process.ask("persist", patience=seconds, **transfer)
