@@ -116,7 +116,8 @@ bool Connection::work() {
 // ---- receiving
 
 bool Connection::receive(IoResult& result) {
-    result = writing_ ? receive_payload() : inbox_.receive(socket_.fd(), kAheadBytes);
+    // Who has sent a part of a head may send a longer one than before.
+    result = writing_ ? receive_payload() : inbox_.receive(socket_.fd(), inbox_.bytes().empty() ? ahead_bytes_ : kAheadBytes);
     if (result.error != 0) return false;
     if (result.bytes > 0) received_at_ = Clock::now();
     note_asked();
@@ -174,6 +175,8 @@ bool Connection::handle_head(bool& complete) {
         return server_.complain(*this, decoded.error().message());
     inbox_.drop(head);
     complete = true;
+    // Like follows like. What is read of a payload together with its head is copied once more, by one more call.
+    ahead_bytes_ = header->kind == Kind::kWrite ? head : kAheadBytes;
     if (header->kind == Kind::kWrite) begin_write(*header);
     else begin_read(*header);
     return true;
@@ -216,7 +219,7 @@ void Connection::recheck_write() {
 IoResult Connection::receive_payload() {
     const auto section = server_.access().section();
     recheck_write();
-    return incoming_.receive(socket_.fd(), inbox_, kAheadBytes);
+    return incoming_.receive(socket_.fd(), inbox_, ahead_bytes_);
 }
 
 void Connection::take_payload() {

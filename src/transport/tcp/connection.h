@@ -93,6 +93,7 @@ private:
 
     // The message being received
     Inbox inbox_ MC_GUARDED_BY(mutex_);
+    size_t ahead_bytes_ MC_GUARDED_BY(mutex_) = kAheadBytes;  // read ahead where a message may begin
     bool writing_ MC_GUARDED_BY(mutex_) = false;  // its payload is coming in
     Incoming incoming_ MC_GUARDED_BY(mutex_);
     uint64_t write_id_ MC_GUARDED_BY(mutex_) = 0;

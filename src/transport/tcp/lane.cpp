@@ -86,9 +86,16 @@ Result<size_t> Lane::send() {
     return result.bytes;
 }
 
+/// How much to read where the answer to a flight begins. What is read of a payload together with its head is copied once more, by one more
+/// call; answers without payload come in crowds.
+size_t Lane::ahead_bytes(size_t index) const noexcept {
+    return index < sent_ && flight(index).direction == Direction::kRead ? kHeaderBytes : kAheadBytes;
+}
+
 Result<size_t> Lane::receive(FinishedList& finished) {
     if (count_ == 0) return 0;
-    const IoResult result = answering_ ? incoming_.receive(fd(), inbox_, kAheadBytes) : inbox_.receive(fd(), kAheadBytes);
+    const IoResult result = answering_ ? incoming_.receive(fd(), inbox_, ahead_bytes(1))
+                                       : inbox_.receive(fd(), inbox_.bytes().empty() ? ahead_bytes(0) : kAheadBytes);
     if (result.error != 0) return connection_error("receive", result.error);
     if (result.bytes > 0) MC_RETURN_IF_ERROR(handle_inbox(finished));
     return result.bytes;

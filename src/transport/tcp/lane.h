@@ -51,6 +51,7 @@ private:
     void pull(WorkQueue& queue, FinishedList& finished);
     Result<size_t> send();
     Result<size_t> receive(FinishedList& finished);
+    size_t ahead_bytes(size_t index) const noexcept;
     Result<> handle_inbox(FinishedList& finished);
     Result<> begin_answer(const Header& header);
     void end_answer(FinishedList& finished);
