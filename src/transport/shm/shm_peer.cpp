@@ -389,29 +389,34 @@ void ShmPeer::Pass::flush_kernel() {
     count_ = 0;
 }
 
+Error ShmPeer::refused(const RegionView& view, const Slice& slice) {
+    if (view.is_device(slice.remote))
+        return error(Code::kNotSupported, "remote memory at {:#x} is a device's, which this transport does not reach", slice.remote);
+    return error(Code::kNotRegistered, "remote range {:#x}+{} is not registered for this at the peer", slice.remote, slice.length);
+}
+
 void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
-    const RegionView& known = view_.get();  // until the end of the copy
-    std::vector<size_t> refused;
+    const RegionView* view = &view_.get();  // until the end of the copy, as those that come after it
+    std::vector<size_t> refused_ones;
     {
-        Pass pass(*this, chunk, known, failures);
+        Pass pass(*this, chunk, *view, failures);
         for (size_t i = 0; i < chunk.slices.size(); ++i)
-            if (!pass.add(i)) refused.push_back(i);
+            if (!pass.add(i)) refused_ones.push_back(i);
         pass.flush();
     }
-    if (refused.empty()) return;
-    // The table may have changed since we looked.
-    const RegionView& fresh = refresh(known);
-    Pass pass(*this, chunk, fresh, failures);
-    for (const size_t i : refused) {
-        const Slice& slice = chunk.slices[i];
-        if (pass.add(i)) continue;
-        if (fresh.is_device(slice.remote))
-            failures.emplace_back(i, error(Code::kNotSupported, "remote memory at {:#x} is a device's, which this transport does not reach", slice.remote));
-        else
-            failures.emplace_back(i, error(Code::kNotRegistered, "remote range {:#x}+{} is not registered for this at the peer",
-                                           slice.remote, slice.length));
+    // The table may have changed since we looked, and may change again: of two regions that overlap for a moment a view has one, and that may be
+    // the one which goes.
+    for (int look = 0; !refused_ones.empty(); ++look) {
+        const RegionView* const fresh = look < kLooksMax ? &refresh(*view) : view;
+        if (fresh == view) {
+            for (const size_t i : refused_ones) failures.emplace_back(i, refused(*view, chunk.slices[i]));
+            return;
+        }
+        view = fresh;
+        Pass pass(*this, chunk, *view, failures);
+        std::erase_if(refused_ones, [&pass](size_t i) { return pass.add(i); });
+        pass.flush();
     }
-    pass.flush();
 }
 
 }  // namespace mooncake::shm

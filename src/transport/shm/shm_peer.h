@@ -48,6 +48,7 @@ public:
 
     static constexpr size_t kMemoriesMax = 4096;  // mapped at once
     static constexpr size_t kWantedMax = 32;      // asked for at once
+    static constexpr int kLooksMax = 16;          // at a table that changes all the time, before a range counts as not registered
 
 private:
     class Pass;
@@ -75,6 +76,7 @@ private:
 
     /// A view newer than `old`, or `old` itself if the table has not changed. Inside a copy.
     const RegionView& refresh(const RegionView& old);
+    static Error refused(const RegionView& view, const Slice& slice);
     void rebuild() MC_REQUIRES(refresh_mutex_);
     /// On the loop's thread: unmaps what is not used any more.
     void drop_old_views() MC_EXCLUDES(refresh_mutex_);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -350,6 +351,32 @@ TEST_F(ShmTransport, TurnsPeersAwayWhenDescriptorsRunOut) {
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
     EXPECT_EQ(answers, std::vector(5, Code::kUnavailable));
     EXPECT_TRUE(pair.connect()->usable());
+}
+
+TEST_F(ShmTransport, FindsMemoryThatIsRegisteredAtEveryMomentByOneOfTwo) {
+    const TestMemory remote(1 << 20);
+    Transport& target = pair.target().transport();
+    // As an engine does when the wider of two registrations goes: first the narrow one is there, then the wide one is not.
+    auto wide = target.register_memory(remote.region(0, 1 << 20)).value();
+    const auto peer = pair.connect();
+    std::atomic<bool> over{false};
+    std::jthread changing([&] {
+        while (!over.load()) {
+            auto narrow = target.register_memory(remote.region(4096, 8192)).value();
+            EXPECT_TRUE(wide->revoke(patience()));
+            wide.reset();
+            wide = target.register_memory(remote.region(0, 1 << 20)).value();
+            EXPECT_TRUE(narrow->revoke(patience()));
+        }
+    });
+    for (int round = 0; round < 20'000; ++round) {
+        const auto read = transfer(*peer, Direction::kRead, {.local = local.data(), .remote = remote.address() + 4096, .length = 64, .region = region});
+        if (!read) {
+            ADD_FAILURE() << "round " << round << ": " << read.error().to_string();
+            break;
+        }
+    }
+    over = true;
 }
 
 TEST_F(ShmTransport, RegistersAHundredThousandRegionsQuickly) {
