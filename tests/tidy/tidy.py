@@ -224,9 +224,21 @@ def heavy_headers(texts: dict[str, str]) -> list[str]:
             for name in INCLUDE.findall(text) if name in heavy]
 
 
+def thread_table(texts: dict[str, str], page: str) -> list[str]:
+    """The names of our threads are those in the table of docs/architecture.md; a number at their end is an N there."""
+    used = {}
+    for path, text in texts.items():
+        if path.startswith("src/") and not is_test(path):
+            for name in re.findall(r'"(mc-[a-z-]+(?:\{\})?)"', text):
+                used[name.replace("{}", "N")] = path
+    known = set(re.findall(r"`(mc-[a-z-]+N?)`", page))
+    return [f"{path}: thread {name} is not in the table of docs/architecture.md" for name, path in sorted(used.items()) if name not in known] + [
+        f"docs/architecture.md: there is no thread {name}" for name in sorted(known - used.keys())]
+
+
 def check_tree(root: Path) -> list[str]:
     texts = {path: (root / path).read_text() for path in source_files(root)}
-    wrong = heavy_headers(texts)
+    wrong = heavy_headers(texts) + thread_table(texts, (root / "docs/architecture.md").read_text())
     for path, text in texts.items():
         for rule in rules_for(path):
             wrong += rule(path, text)

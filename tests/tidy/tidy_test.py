@@ -82,6 +82,16 @@ def test_a_python_function_of_70_lines_is_too_long():
     assert len(tidy.function_length("a.py", "class A:\n    async def f(self):\n" + "        x = 1\n" * 69)) == 1
 
 
+# ---- threads
+
+
+def test_every_thread_is_in_the_table_and_the_other_way_round():
+    texts = {"src/a/a.cpp": 'start_thread("mc-one", f); pool({.name = "mc-two-{}"});', "src/a/a_test.cpp": 'start_thread("mc-test", f);'}
+    assert tidy.thread_table(texts, "| one | `mc-one`, `mc-two-N` |") == []
+    assert tidy.thread_table(texts, "| one | `mc-one` |") == ["src/a/a.cpp: thread mc-two-N is not in the table of docs/architecture.md"]
+    assert tidy.thread_table(texts, "| `mc-one` | `mc-two-N` | `mc-three` |") == ["docs/architecture.md: there is no thread mc-three"]
+
+
 # ---- layers
 
 
