@@ -30,26 +30,41 @@ void SimClient::crash() {
 void SimClient::leave() {
     for (const auto& put : writing_) put->stopped = true;
     world_.send(endpoint, master_.endpoint,
-                [this, id = id_] { master_.run([&](Transaction& t) { return goodbye(t, id, world_.now()); }); });
+                [this, id = id_] { master_.run_membership([&](Transaction& t) { return goodbye(t, id, world_.now()); }); });
     endpoint.up = false;
     ++endpoint.life;
     world_.after(world_.between(10ms, 1000ms), [this] { start(); });
 }
 
 template <typename Reply>
-void SimClient::call(std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done) {
+std::function<void(std::optional<Reply>)> SimClient::expect(std::function<void(std::optional<Reply>)> done) {
     auto open = std::make_shared<bool>(true);
-    const uint64_t life = endpoint.life;
-    const auto finish = [this, open, life, done](std::optional<Reply> reply) {
+    const auto finish = [this, open, life = endpoint.life, done](std::optional<Reply> reply) {
         if (!*open || life != endpoint.life) return;
         *open = false;
         done(std::move(reply));
     };
-    world_.send(endpoint, master_.endpoint, [this, op, finish] {
+    world_.after(kCallTimeout, [finish] { finish(std::nullopt); });
+    return finish;
+}
+
+template <typename Reply>
+void SimClient::call(std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done) {
+    world_.send(endpoint, master_.endpoint, [this, op, finish = expect<Reply>(done)] {
         const Reply reply = master_.run(op);
         world_.send(master_.endpoint, endpoint, [finish, reply] { finish(reply); });
     });
-    world_.after(kCallTimeout, [finish] { finish(std::nullopt); });
+}
+
+template <typename Reply>
+void SimClient::call_and_tell(std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done,
+                              std::function<void(const Reply&)> leaves) {
+    world_.send(endpoint, master_.endpoint, [this, op, leaves, finish = expect<Reply>(done)] {
+        master_.run_and_tell(op, [this, leaves, finish](const Reply& reply) {
+            leaves(reply);
+            world_.send(master_.endpoint, endpoint, [finish, reply] { finish(reply); });
+        });
+    });
 }
 
 std::vector<SimClient::Copy> SimClient::resolve(const std::vector<ReplicaLocation>& where) const {
@@ -133,7 +148,7 @@ void SimClient::send_start(const std::shared_ptr<Put>& put) {
     const bool pin = world_.chance(0.1);
     std::vector<SegmentNumber> unreachable;
     if (world_.chance(0.05)) unreachable.push_back(static_cast<SegmentNumber>(1 + world_.random.below(8)));
-    call<Started>(
+    call_and_tell<Started>(
         [this, put, replicas, pin, unreachable, id = id_](Transaction& t) {
             std::vector<PutItem> items{{.key = put->key, .length = put->length, .group = put->group}};
             PutStartRequest request{.client = id, .request_id = put->request_id, .config = {.replica_num = replicas}, .items = items};
@@ -208,17 +223,18 @@ void SimClient::copy_written(const std::shared_ptr<Put>& put) {
 
 void SimClient::send_end(const std::shared_ptr<Put>& put) {
     ++put->tries;
-    call<StoreCode>(
+    call_and_tell<StoreCode>(
         [this, put, id = id_](Transaction& t) {
             const PutEndItem item{.key = put->key, .generation = put->generation, .checksum = put->generation};
-            const StoreCode code = put_end(t, {.client = id, .items = {&item, 1}}, world_.now()).codes[0];
-            // From here on the value must be there, whether the answer arrives or not.
-            if (code == StoreCode::kOk && master_.holds(put->key, put->generation)) master_.acknowledged(put->key, put->generation);
-            return code;
+            return put_end(t, {.client = id, .items = {&item, 1}}, world_.now()).codes[0];
         },
         [this, put](std::optional<StoreCode> code) {
             if (!code && put->tries < 4) send_end(put);
             if (code == StoreCode::kOk) ++puts;
+        },
+        [this, put](const StoreCode& code) {
+            // From here on the value must be there.
+            if (code == StoreCode::kOk && master_.holds(put->key, put->generation)) master_.acknowledged(put->key, put->generation);
         });
 }
 
@@ -351,7 +367,7 @@ void SimClient::begin_remove() {
             [](std::optional<uint64_t>) {});
         return;
     }
-    call<StoreCode>(
+    call_and_tell<StoreCode>(
         [this, name, force](Transaction& t) {
             const std::string_view key = name;
             const StoreCode code = remove(t, {.keys = {&key, 1}, .force = force}, world_.now()).codes[0];

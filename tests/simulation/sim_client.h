@@ -71,6 +71,14 @@ private:
     /// Asks the master; exactly one answer, or none in time.
     template <typename Reply>
     void call(std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done);
+    /// The same of a call that is answered when the nodes have been told. `leaves`: when the answer does, whether it arrives or not.
+    template <typename Reply>
+    void call_and_tell(
+        std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done,
+        std::function<void(const Reply&)> leaves = [](const Reply&) {});
+    /// How one call ends, once.
+    template <typename Reply>
+    std::function<void(std::optional<Reply>)> expect(std::function<void(std::optional<Reply>)> done);
     std::vector<Copy> resolve(const std::vector<ReplicaLocation>& where) const;
 
     void begin_put(bool upsert);

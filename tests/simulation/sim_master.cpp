@@ -7,93 +7,58 @@ namespace mooncake::store::simulation {
 
 // the feeds ---------------------------------------------------------------------------------------------------------------
 
-void SimMaster::follow(const ClientId& client, std::shared_ptr<SimFeed> feed) {
-    const ClientNumber number = state_->clients().find(client);
-    if (!state_->clients().alive(number) || !state_->clients()[number].attached) {
-        feed->end();
-        return;
-    }
-    Stream& stream = streams_[client];
-    if (stream.feed) stream.feed->end();
-    stream = {.feed = std::move(feed), .number = ++last_stream_, .untold = state_->clients()[number].segments};
-    FeedUpdate first{.reset = true};
-    tell_orders(*state_, client, first);
-    stream.feed->write(std::move(first));
-    tell_more(client, stream.number);
-    set_follows(client, true);
+void SimMaster::start_hub() {
+    hub_ = std::make_unique<FeedHub>(FeedHubOptions{.report_ranges = 1 + world_.random.below(30),
+                                                    .report_window = 1 + static_cast<int>(world_.random.below(3)),
+                                                    .clock = [this] { return world_.now(); }});
 }
 
-void SimMaster::set_follows(const ClientId& client, bool follows) {
-    run([&](Transaction& t) {
-        t.apply(ClientFollows{.client = client, .follows = follows, .now = world_.now()});
+void SimMaster::follow(const ClientId& client, const std::shared_ptr<SimFeed>& feed) {
+    const bool known = run([&](Transaction& t) {
+        const ClientNumber number = state_->clients().find(client);
+        if (!state_->clients().alive(number) || !state_->clients()[number].attached) return false;
+        hub_->follow(*state_, number, std::make_unique<SimStream>(feed));
+        feeds_[client] = feed;
+        if (!state_->clients()[number].follows) t.apply(ClientFollows{.client = client, .follows = true, .now = world_.now()});
         return true;
+    });
+    if (known) report(client);
+    else feed->fail();
+}
+
+void SimMaster::acknowledge(const ClientId& client, uint64_t sequence) {
+    hub_->acknowledge(client, sequence);
+    report(client);
+    hub_->flush();
+}
+
+void SimMaster::report(const ClientId& client) {
+    while (hub_->wants_report(client)) {
+        hub_->report(*state_, client, world_.now());
+        hub_->flush();
+    }
+}
+
+void SimMaster::note_lost(Transaction& transaction) {
+    for (const ClientId& client : hub_->take_lost(*state_))
+        transaction.apply(ClientFollows{.client = client, .follows = false, .now = world_.now()});
+}
+
+void SimMaster::expire_by(Time at) {
+    if (at == Time::max()) return;
+    world_.after(std::max<Duration>(at - world_.now(), 1ms), [this, life = endpoint.life] {
+        if (endpoint.up && life == endpoint.life) expire_by(hub_->expire(world_.now()));
     });
 }
 
 void SimMaster::cut_off_somebody() {
-    if (streams_.empty()) return;
-    const auto one = std::next(streams_.begin(), static_cast<std::ptrdiff_t>(world_.random.below(streams_.size())));
-    one->second.feed->cut_off();
-    const ClientId client = one->first;
-    streams_.erase(one);
-    if (endpoint.up) set_follows(client, false);
+    if (feeds_.empty()) return;
+    std::next(feeds_.begin(), static_cast<std::ptrdiff_t>(world_.random.below(feeds_.size())))->second->choke();
 }
 
-void SimMaster::tell_more(const ClientId& client, uint64_t number) {
-    world_.after(world_.between(0ms, 20ms), [this, client, number] {
-        const auto found = streams_.find(client);
-        if (found == streams_.end() || found->second.number != number) return;
-        Stream& stream = found->second;
-        FeedUpdate part;
-        if (!stream.untold.empty() &&
-            !tell_ranges(*state_, stream.untold.back(), stream.cursor, 1 + world_.random.below(30), world_.now(), part)) {
-            stream.untold.pop_back();
-            stream.cursor = {};
-        }
-        stream.complete = part.complete = stream.untold.empty();
-        stream.feed->write(std::move(part));
-        if (!stream.complete) tell_more(client, number);
-    });
-}
-
-SimMaster::Stream* SimMaster::stream_of(const MasterState& state, SegmentNumber segment) {
-    const auto found = streams_.find(state.clients()[state.segments()[segment].client].id);
-    return found == streams_.end() ? nullptr : &found->second;
-}
-
-void SimMaster::range_planned(const MasterState& state, SegmentNumber segment, WriteId write) {
-    if (Stream* stream = stream_of(state, segment)) stream->pending.planned.push_back(word_of_write(state, segment, write));
-}
-
-void SimMaster::range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) {
-    if (Stream* stream = stream_of(state, segment)) stream->pending.planned.push_back(word_of_copy(state, segment, copy, world_.now()));
-}
-
-void SimMaster::range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) {
-    if (Stream* stream = stream_of(state, segment))
-        stream->pending.filled.push_back({.segment = state.segments()[segment].spec.id, .generation = generation, .checksum = checksum});
-}
-
-void SimMaster::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) {
-    dropped_.insert(generation);
-    if (Stream* stream = stream_of(state, segment))
-        stream->pending.dropped.push_back({.segment = state.segments()[segment].spec.id, .generation = generation, .rest = rest});
-}
-
-void SimMaster::copy_ordered(const MasterState& state, CopyId copy) {
-    if (Stream* stream = stream_of(state, state.copy(copy).source)) stream->pending.orders.push_back(order_of(state, copy));
-}
-
-void SimMaster::flush() {
-    for (auto at = streams_.begin(); at != streams_.end();) {
-        Stream& stream = at->second;
-        FeedUpdate& words = stream.pending;
-        if (!words.planned.empty() || !words.filled.empty() || !words.dropped.empty() || !words.orders.empty())
-            stream.feed->write(std::exchange(words, {}));
-        const bool alive = state_->clients().alive(state_->clients().find(at->first));
-        if (!alive) stream.feed->end();
-        at = alive ? std::next(at) : streams_.erase(at);
-    }
+SimFeed* SimMaster::feed_of(SegmentNumber segment) const {
+    const auto found = feeds_.find(state_->clients()[state_->segments()[segment].client].id);
+    return found == feeds_.end() ? nullptr : found->second.get();
 }
 
 // its lives ---------------------------------------------------------------------------------------------------------------
@@ -106,6 +71,7 @@ void SimMaster::crash_cold() {
     options_.first_generation = std::max(options_.first_generation, state_->next_generation()) + 1'000'000;
     state_ = std::make_unique<MasterState>(options_, this);
     rebuilding_ = true;
+    missed_words_.clear();
     dropped_.clear();
     removed_.clear();
     all_removed_ = 0;
@@ -114,6 +80,8 @@ void SimMaster::crash_cold() {
 void SimMaster::crash_warm() {
     world_.note("the master restarts from its log");
     check_replay();
+    for (const auto& [client, feed] : feeds_)
+        if (feed->unsent_bytes() != 0) missed_words_.insert(client);
     end_life();
     auto replayed = std::make_unique<MasterState>(options_, this);
     for (const Change& change : log_) replayed->apply(change);
@@ -130,32 +98,29 @@ void SimMaster::check_replay() {
     if (dump_state(replayed) != dump_state(*state_)) world_.violated("replaying the changes gives another state");
 }
 
-/// Whose node has heard everything, and will hear that this was all, must come back. One that was cut off and gave up does not hear it.
+/// What a client was told must come back with its node, if that will hear everything the kernels have and then the end. One that was cut off
+/// and gave up does not hear it.
 void SimMaster::expect_return() {
     expected_.clear();
     const bool host_lost = world_.chance(0.3);
-    for (auto& [client, stream] : streams_) {
-        if (host_lost && world_.chance(0.7)) {
-            stream.feed->lose();
-            stream.complete = false;
-        } else {
-            stream.feed->end();
-        }
+    for (auto& [client, feed] : feeds_) {
+        if (host_lost && world_.chance(0.7)) feed->lose();
+        else feed->kill();
     }
     for (const auto& [key, generation] : acknowledged_) {
         const ObjectId id = state_->objects().find(TenantTable::kDefault, key);
         if (id == 0 || state_->objects()[id].generation != generation) continue;
         const ReplicaList& replicas = state_->objects()[id].replicas;
         for (size_t i = 0; i < replicas.size(); ++i)
-            if (const Stream* stream = stream_of(*state_, replicas[i].segment);
-                stream != nullptr && stream->complete && !stream->feed->closed())
+            if (const SimFeed* feed = feed_of(replicas[i].segment); feed != nullptr && feed->complete())
                 expected_.push_back({key, generation, state_->segments()[replicas[i].segment].spec.id});
     }
 }
 
 void SimMaster::end_life() {
-    for (auto& [client, stream] : streams_) stream.feed->end();
-    streams_.clear();
+    for (auto& [client, feed] : feeds_) feed->kill();
+    feeds_.clear();
+    start_hub();  // answers that wait are never given
     endpoint.up = false;
     ++endpoint.life;
 }

@@ -13,17 +13,56 @@
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/master/ops/task_ops.h"
-#include "store/master/words.h"
+#include "store/service/feed_hub.h"
 #include "tests/simulation/sim_feed.h"
 
 namespace mooncake::store::simulation {
 
-/// The master under test with the feeds its server keeps, and with what an outsider may hold it to: after every step its state agrees
-/// with itself, and no acknowledged value vanishes without a change that says why.
+/// A responder of the master's, for the hub.
+class SimResponder : public rpc::Responder {
+public:
+    Deadline deadline() const noexcept override { return Deadline::never(); }
+    const rpc::PeerInfo& peer() const noexcept override { return peer_; }
+
+private:
+    const rpc::PeerInfo peer_;
+};
+
+/// Answers when the hub allows it.
+class SimAnswer final : public SimResponder {
+public:
+    explicit SimAnswer(std::function<void()> done) : done_(std::move(done)) {}
+    void reply(rpc::Bytes) override { done_(); }
+    void fail(const Error&) override {}
+    bool part(rpc::Bytes, Haste) override { return false; }
+    bool abandoned() const noexcept override { return false; }
+
+private:
+    const std::function<void()> done_;
+};
+
+/// What the hub has of a feed.
+class SimStream final : public SimResponder {
+public:
+    explicit SimStream(std::shared_ptr<SimFeed> feed) : feed_(std::move(feed)) {}
+    void reply(rpc::Bytes) override { feed_->finish(); }
+    void fail(const Error&) override { feed_->fail(); }
+    bool part(rpc::Bytes body, Haste) override { return feed_->write(std::move(body)); }
+    uint64_t unsent_bytes() const noexcept override { return feed_->unsent_bytes(); }
+    void break_off(const Error&) override { feed_->break_off(); }
+    bool abandoned() const noexcept override { return feed_->abandoned(); }
+
+private:
+    const std::shared_ptr<SimFeed> feed_;
+};
+
+/// The master under test with the hub that its server has, and with what an outsider may hold it to: after every step its state agrees
+/// with itself, no acknowledged value vanishes without a change that says why, and none that was told to be removed comes back.
 class SimMaster final : public StateObserver {
 public:
     SimMaster(World& world, const MasterOptions& options)
         : world_(world), options_(options), state_(std::make_unique<MasterState>(options, this)) {
+        start_hub();
         tick();
     }
 
@@ -34,13 +73,34 @@ public:
         Transaction transaction(*state_, &log_);
         auto reply = op(transaction);
         ++steps;
-        flush();
+        hub_->flush();
         after_step(before);
         return reply;
     }
+    /// As run(), of an operation that lets somebody in or out.
+    template <typename Op>
+    auto run_membership(Op&& op) {
+        return run([&](Transaction& transaction) {
+            note_lost(transaction);
+            auto reply = op(transaction);
+            hub_->drop_strangers(*state_);
+            return reply;
+        });
+    }
+    /// As run(); `done(reply)` when the nodes have been told what they must know first. Never, if this life ends before.
+    template <typename Op, typename Done>
+    void run_and_tell(Op&& op, Done&& done) {
+        const FeedHub::Position before = hub_->position();
+        auto reply = run(op);
+        FeedHub::Caused caused;
+        caused.add(before, hub_->position());
+        if (caused.nothing()) return done(reply);
+        expire_by(hub_->answer_when_told(caused, std::make_unique<SimAnswer>([done, reply] { done(reply); }), {}, world_.now()));
+    }
 
     /// A client follows: it is told everything there is, in small parts, with whatever happens in between.
-    void follow(const ClientId& client, std::shared_ptr<SimFeed> feed);
+    void follow(const ClientId& client, const std::shared_ptr<SimFeed>& feed);
+    void acknowledge(const ClientId& client, uint64_t sequence);
 
     /// Some client is too slow for it: its feed ends.
     void cut_off_somebody();
@@ -65,6 +125,8 @@ public:
     /// Told by a node that may not have heard the last of it: its bytes may be another's, as the checksum shows.
     void doubt(uint64_t generation) { doubtful_.insert(generation); }
     bool doubtful(uint64_t generation) const { return doubtful_.contains(generation); }
+    /// The last kill took words along that this node should have heard, and that the log has: it will tell of what is gone.
+    bool missed_words(const ClientId& client) const { return missed_words_.contains(client); }
     /// A client was told that this key is removed.
     void removed(const std::string& key) {
         removed_[key] = state_->next_generation();
@@ -79,55 +141,66 @@ public:
     bool writer_limited = false;  // whoever starts a write now says that there are segments it cannot reach
 
 private:
-    struct Stream {
-        std::shared_ptr<SimFeed> feed;
-        uint64_t number = 0;
-        std::vector<SegmentNumber> untold;
-        RangeCursor cursor;
-        FeedUpdate pending;
-        bool complete = false;
-    };
     struct Expected {
         std::string key;
         uint64_t generation = 0;
         SegmentId segment;
     };
 
-    void range_planned(const MasterState& state, SegmentNumber segment, WriteId write) override;
-    void range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) override;
-    void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) override;
-    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) override;
-    void value_outdated(const MasterState&, ObjectId) override {}
-    void copy_ordered(const MasterState& state, CopyId copy) override;
-    void segment_removed(const MasterState&, SegmentNumber) override {}
+    void range_planned(const MasterState& state, SegmentNumber segment, WriteId write) override {
+        hub_->range_planned(state, segment, write);
+    }
+    void range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) override {
+        hub_->range_planned_for_copy(state, segment, copy);
+    }
+    void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) override {
+        hub_->range_filled(state, segment, generation, checksum);
+    }
+    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) override {
+        dropped_.insert(generation);
+        hub_->range_dropped(state, segment, generation, rest);
+    }
+    void value_outdated(const MasterState& state, ObjectId object) override { hub_->value_outdated(state, object); }
+    void copy_ordered(const MasterState& state, CopyId copy) override { hub_->copy_ordered(state, copy); }
+    void segment_removed(const MasterState& state, SegmentNumber segment) override { hub_->segment_removed(state, segment); }
 
-    Stream* stream_of(const MasterState& state, SegmentNumber segment);
-    void tell_more(const ClientId& client, uint64_t stream);
-    void flush();
+    void start_hub();
+    void report(const ClientId& client);
+    void note_lost(Transaction& transaction);
+    void expire_by(Time at);
+    SimFeed* feed_of(SegmentNumber segment) const;
     void end_life();
     void expect_return();
     void after_step(size_t before);
     void note_change(const Change& change) const;
     void check_change(const Change& change);
     void check_placement(const WriteStarted& write);
-    void set_follows(const ClientId& client, bool follows);
     void tick() {
         world_.after(100ms, [this] {
-            if (endpoint.up) run([this](Transaction& t) { return run_jobs(t, world_.now()); });
+            if (endpoint.up) {
+                run([this](Transaction& t) {
+                    run_jobs(t, world_.now());
+                    hub_->drop_strangers(t.state());
+                    note_lost(t);
+                    return true;
+                });
+                hub_->expire(world_.now());
+            }
             tick();
         });
     }
 
     World& world_;
     MasterOptions options_;
-    std::map<ClientId, Stream> streams_;
-    uint64_t last_stream_ = 0;
+    std::unique_ptr<FeedHub> hub_;                        // of this life
+    std::map<ClientId, std::shared_ptr<SimFeed>> feeds_;  // the latest of each
     std::unique_ptr<MasterState> state_;
     std::vector<Change> log_;
     std::map<std::string, uint64_t> acknowledged_;  // key -> generation, while it must be there
     bool rebuilding_ = false;                       // after a cold start, until all nodes have come back
     std::vector<Expected> expected_;                // then
     std::set<uint64_t> doubtful_;
+    std::set<ClientId> missed_words_;
     std::set<uint64_t> dropped_;  // generations, since the cold start
     // The same: values of a key, or of any, below that generation were removed.
     std::map<std::string, uint64_t> removed_;

@@ -126,7 +126,7 @@ void SimNode::send_part(const std::shared_ptr<Report>& report) {
     const size_t next = report->next;
     world_.send(endpoint, master_.endpoint, [this, report, next, id = id_, spec = spec_] {
         if (report->view != master_.view()) return;
-        const bool ok = master_.run([&](Transaction& t) { return remount_with(t, id, spec, report->parts[next]); });
+        const bool ok = master_.run_membership([&](Transaction& t) { return remount_with(t, id, spec, report->parts[next]); });
         world_.send(master_.endpoint, endpoint, [this, ok, report, next] {
             if (!ok || report_ != report || report->next != next) return;
             report->tries = 0;
@@ -156,7 +156,7 @@ bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec
     const HeldSegment held{
         .segment = spec, .objects = objects, .writes = part.writes, .rests = part.rests, .exact = part.exact, .more = part.more};
     const RemountReply reply = remount(t, {.client = id, .segments = {&held, 1}}, world_.now());
-    if (reply.segments[0].refused != 0 && part.exact)
+    if (reply.segments[0].refused != 0 && part.exact && !master_.missed_words(id))
         world_.violated(format_text("refused {} entries of {}", reply.segments[0].refused, spec.name));
     return reply.segments[0].code == StoreCode::kOk;
 }
@@ -183,6 +183,7 @@ void SimNode::follow() {
                                                                 heard_ = world_.now();
                                                                 catalogue_->apply(update, world_.now());
                                                                 for (const CopyOrder& order : update.orders) take_order(order);
+                                                                if (update.acknowledge) acknowledge(update.sequence);
                                                             },
                                                         .on_end = [this, self](bool orderly) { feed_ended(self->feed.lock(), orderly); }});
     self->feed = feed_;
@@ -194,6 +195,16 @@ void SimNode::follow() {
         if (self->begun || feed_ != feed) return;
         feed->close();
         feed_ended(feed, false);
+    });
+}
+
+/// Over a connection: late, perhaps, but not lost while both live.
+void SimNode::acknowledge(uint64_t sequence) {
+    const Duration cut = std::max<Duration>(endpoint.cut_until - world_.now(), 0s);
+    world_.after(cut + world_.between(1ms, 40ms), [this, sequence, id = id_, life = endpoint.life, view = master_.view()] {
+        if (life != endpoint.life || view != master_.view() || !master_.endpoint.up) return;
+        if (endpoint.cut_until > world_.now()) acknowledge(sequence);
+        else master_.acknowledge(id, sequence);
     });
 }
 
@@ -298,7 +309,8 @@ void SimNode::mount() {
     mounting_ = world_.now();
     world_.send(endpoint, master_.endpoint, [this, id = id_, spec = spec_, view = view_] {
         if (view != master_.view()) return;
-        const StoreCode code = master_.run([&](Transaction& t) { return mount_segment(t, {.client = id, .segment = spec}, world_.now()); });
+        const StoreCode code = master_.run_membership(
+            [&](Transaction& t) { return mount_segment(t, {.client = id, .segment = spec}, world_.now()); });
         world_.send(master_.endpoint, endpoint, [this, code, spec, view] {
             // Where we have become impatient meanwhile, it may be unmounted again by now.
             if (code == StoreCode::kOk && spec.id == spec_.id && view == view_ && unmounting_ != spec.id) renewing_ = false;

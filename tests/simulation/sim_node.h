@@ -87,6 +87,7 @@ private:
     bool remount_with(Transaction& t, const ClientId& id, const SegmentSpec& spec, const Part& part);
     void joined(uint64_t view);
     void follow();
+    void acknowledge(uint64_t sequence);
     void feed_ended(const std::shared_ptr<SimFeed>& feed, bool orderly);
     void take_order(const CopyOrder& order);
     void copy_chunk(const std::shared_ptr<Work>& work, size_t target, uint64_t at);

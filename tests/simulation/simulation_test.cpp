@@ -44,6 +44,7 @@ public:
         return total;
     }
     uint64_t steps() const { return master_.steps; }
+    uint64_t bytes_lost() const { return world_.bytes_lost; }
 
 private:
     static MasterOptions options() {
@@ -172,7 +173,7 @@ std::vector<uint64_t> seeds() {
 }
 
 TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
-    uint64_t puts = 0, gets = 0, refused = 0, late = 0, missed = 0, copies = 0, steps = 0;
+    uint64_t puts = 0, gets = 0, refused = 0, late = 0, missed = 0, copies = 0, steps = 0, lost = 0;
     for (const uint64_t seed : seeds()) {
         Simulation simulation(seed, seeds().size() == 1);
         simulation.run();
@@ -184,14 +185,17 @@ TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
         missed += simulation.missed();
         copies += simulation.copies();
         steps += simulation.steps();
+        lost += simulation.bytes_lost();
     }
     std::printf(
-        "%lu puts, %lu gets, %lu copies, %lu refused for space, %lu reads outlived their lease, %lu met bytes of a lost word, %lu steps\n",
-        puts, gets, copies, refused, late, missed, steps);
+        "%lu puts, %lu gets, %lu copies, %lu refused for space, %lu reads outlived their lease, %lu met bytes of a lost word, %lu steps, "
+        "%lu bytes lost with a killed master\n",
+        puts, gets, copies, refused, late, missed, steps, lost);
     if (seeds().size() > 1) {  // one alone may be a pool that is down or full most of the time
         EXPECT_GT(puts, 100u * seeds().size());
         EXPECT_GT(gets, 50u * seeds().size());
         EXPECT_GT(copies, seeds().size());
+        EXPECT_GT(lost, 0u) << "no kill cost anything";
     }
 }
 

@@ -52,7 +52,7 @@ void FeedHub::range_planned_for_copy(const MasterState& state, SegmentNumber seg
     if (follower == nullptr) return;
     // A copy has the generation of its value, which may just have been dropped here; within one update that would read the other way round.
     if (!follower->items.empty()) follower->items.back().sealed = true;
-    plan(*follower, word_of_copy(state, segment, copy, Clock::now()));
+    plan(*follower, word_of_copy(state, segment, copy, options_.clock()));
 }
 
 void FeedHub::range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) {
@@ -150,7 +150,7 @@ std::vector<ClientId> FeedHub::take_lost(const MasterState& state) {
     for (auto& [client, lost] : lost_)
         if (!std::exchange(lost.told, true)) clients.push_back(client);
     if (asked_.size() > 2 * followers_.size() + 16) {  // many are of processes that are gone
-        std::erase_if(asked_, [now = Clock::now()](const auto& one) { return one.second <= now; });
+        std::erase_if(asked_, [now = options_.clock()](const auto& one) { return one.second <= now; });
     }
     return clients;
 }
@@ -224,7 +224,7 @@ void FeedHub::flush() {
         else if (one.last_range != 0 && one.follower->responder->unsent_bytes() != 0) backlog = true;
     }
     if (backlog || unsent_followers_.load(std::memory_order_relaxed) != 0) {
-        const Time now = Clock::now();
+        const Time now = options_.clock();
         Lock lock(mutex_);
         for (const Outgoing& one : outgoing) note_unsent(one, now);
     }
@@ -296,7 +296,7 @@ bool FeedHub::is_unsent(const Caused& caused) const {
 std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
     std::vector<Outgoing> outgoing;
     const uint64_t change = changes_.load(std::memory_order_relaxed);
-    const Time now = Clock::now();
+    const Time now = options_.clock();
     std::shared_ptr<Changes> changes;
     if (!changed_.empty()) changes = std::make_shared<Changes>(Changes{.writer = std::exchange(changed_, {}), .encoded = {}});
     for (const auto& [client, follower] : followers_) {
@@ -426,7 +426,7 @@ void FeedHub::acknowledge(const ClientId& client, uint64_t sequence) {
             if (awaited.change == 0) --follower.report_outstanding;
             else follower.acknowledged = awaited.change;
         }
-        if (follower.awaited.empty() || Clock::now() - follower.awaited.front().sent < options_.acknowledge_timeout)
+        if (follower.awaited.empty() || options_.clock() - follower.awaited.front().sent < options_.acknowledge_timeout)
             follower.lagging = false;
         if (follower.missed && follower.awaited.empty()) noted();  // now it is told that all has changed
         if (!follower.lagging) await(follower);

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -33,6 +35,7 @@ struct FeedHubOptions {
     size_t lagging_bytes_max = 64 << 10;        // the same for those who have not made it within acknowledge_timeout
     Duration unsent_timeout = 2s;       // words about its memory that a follower does not take for so long: it is cut off
     Duration unsent_interval = 5ms;     // how often such words are looked after
+    std::function<Time()> clock = Clock::now;
 };
 
 /// Tells every following client what it must know (docs/store.md, "The feed"), in order, and remembers who has acknowledged what. What
@@ -48,7 +51,7 @@ struct FeedHubOptions {
 /// so that the node knows that it has not heard everything.
 class FeedHub final : public StateObserver, public FeedSink {
 public:
-    explicit FeedHub(FeedHubOptions options = {}) : options_(options) {}
+    explicit FeedHub(FeedHubOptions options = {}) : options_(std::move(options)) {}
 
     // ---- with the master's lock
 
