@@ -138,9 +138,10 @@ AT_EXIT = {
     "without close": "",
     "with close": "store.close()",
     "with a handle and a lease": "handle = store.get_buffer('k')\npool = BufferPool(store)\nlease = pool.acquire(100)\nview = lease.buffer",
-    "with daemon threads inside": "import threading\nfor n in range(4):\n"
-                                  "    def work(n=n):\n        while True:\n            store.put(f'{n}', bytes(1000000)); store.get('k'); store.remove(f'{n}', True)\n"
-                                  "    threading.Thread(target=work, daemon=True).start()\nimport time; time.sleep(0.1)",
+    "with daemon threads inside": "import threading\nat_it = threading.Semaphore(0)\nfor n in range(4):\n"
+                                  "    def work(n=n):\n        while True:\n"
+                                  "            store.put(f'{n}', bytes(1000000)); store.get('k'); store.remove(f'{n}', True); at_it.release()\n"
+                                  "    threading.Thread(target=work, daemon=True).start()\nfor _ in range(40): at_it.acquire()",
     "in a cycle": "class C: pass\nc = C(); c.me = c; c.store = store; c.handle = store.get_buffer('k')",
     "with a shared engine": "from mooncake.engine import TransferEngine\ne = TransferEngine(); assert e.initialize('127.0.0.1', 'P2PHANDSHAKE', 'tcp', '') == 0\n"
                             "second = open_store(sys.argv[1], engine=e.get_engine(), host=f'127.0.0.1:{e.get_rpc_port()}')\nassert second.put('q', b'v') == 0",
