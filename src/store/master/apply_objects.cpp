@@ -54,6 +54,7 @@ void MasterState::apply(const WriteCommitted& change) {
     set_length(object, write.length);
     object.generation = write.generation;
     object.checksum = change.checksum;
+    object.moved_by = 0;
     forget_leases(object);
     object.data_type = write.data_type;
     object.hard_pin |= write.hard_pin;
@@ -124,6 +125,10 @@ void MasterState::apply(const KeyBuried& change) { buried_.bury(objects_.hash(ch
 
 void MasterState::apply(const AllBuried& change) { buried_.bury_all(change.tenant, generations_.next()); }
 
-void MasterState::apply(const ReplicaRemoved& change) { drop_replica(objects_[change.object], change.segment, change.now); }
+void MasterState::apply(const ReplicaRemoved& change) {
+    Object& object = objects_[change.object];
+    drop_replica(object, change.segment, change.now);
+    if (change.job) moved(change.job, object);
+}
 
 }  // namespace mooncake::store

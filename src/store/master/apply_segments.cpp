@@ -288,6 +288,7 @@ void MasterState::apply(const ValueAdopted& change) {
         set_length(object, change.length);
         object.generation = change.generation;
         object.checksum = change.checksum;
+        object.moved_by = 0;
         object.data_type = change.data_type;
         object.hard_pin = change.hard_pin;
         soft_pin(object, change.soft_pin_end);

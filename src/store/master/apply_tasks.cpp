@@ -46,7 +46,6 @@ void MasterState::finish_task(TaskNumber number, StoreCode code, std::string mes
         --drain.active;
         drain.updated = now;
         if (code == StoreCode::kOk) {
-            ++drain.succeeded;
             drain.migrated_bytes += bytes;
         } else if (drain.status == DrainStatus::kRunning) {
             count_try(drain, task.generation, code);
@@ -102,7 +101,9 @@ void MasterState::apply(const CopyEnded& change) {
     object.copy = 0;
     if (copy.move) drop_replica(object, copy.source, change.now);
     update_order(copy.object);
-    finish_task(tasks_.find(copy.task), StoreCode::kOk, change.message, rounded(object.length), change.now);
+    const TaskNumber task = tasks_.find(copy.task);
+    if (tasks_[task].job) moved(tasks_[task].job, object);
+    finish_task(task, StoreCode::kOk, change.message, rounded(object.length), change.now);
 }
 
 void MasterState::apply(const CopierStopped& change) {
@@ -145,19 +146,48 @@ Drain& MasterState::drain_of(const JobId& id) {
 DrainTries& MasterState::count_try(Drain& drain, uint64_t generation, StoreCode code) {
     DrainTries& tries = drain.tries[generation];
     if (++tries.count == static_cast<uint32_t>(options_.drain_attempts)) ++drain.failed;
+    tries.openings = segments_.openings();
     drain.last_failure = code;
     return tries;
 }
 
+void MasterState::moved(const JobId& job, Object& object) {
+    Drain& drain = drain_of(job);
+    ++drain.succeeded;
+    object.moved_by = mark_of(job);
+    const auto tries = drain.tries.find(object.generation);
+    if (tries == drain.tries.end()) return;
+    if (tries->second.count >= static_cast<uint32_t>(options_.drain_attempts)) --drain.failed;  // it had been given up
+    drain.tries.erase(tries);
+}
+
+bool MasterState::kept_by_drain(ObjectId unit) const {
+    const auto kept = [this](ObjectId id) {
+        const Object& object = objects_[id];
+        if (object.moved_by != 0 && running_drains_[object.moved_by] != 0) return true;
+        for (size_t i = 0; i < object.replicas.size(); ++i)
+            if (segments_[object.replicas[i].segment].status == SegmentStatus::kDraining) return true;
+        return false;
+    };
+    const std::span<const ObjectId> all = members(unit);
+    return std::any_of(all.begin(), all.end(), kept);
+}
+
 void MasterState::apply(const DrainTried& change) {
     Drain& drain = drain_of(change.job);
-    count_try(drain, change.generation, change.code).not_before = change.not_before;
     drain.updated = change.now;
+    if (change.before_its_turn) {
+        drain.tries[change.generation].openings = segments_.openings();
+        drain.last_failure = change.code;
+    } else {
+        count_try(drain, change.generation, change.code).not_before = change.not_before;
+    }
 }
 
 void MasterState::apply(const DrainStarted& change) {
     constexpr size_t kKept = 100;
     last_job_ = std::max(last_job_, change.job.low);
+    ++running_drains_[mark_of(change.job)];
     drains_.push_back({.id = change.job,
                        .names = change.names,
                        .segments = change.segments,
@@ -179,12 +209,12 @@ void MasterState::apply(const DrainScanned& change) {
     drain.hopeless = change.hopeless;
     drain.waiting = change.waiting;
     drain.blocked = change.blocked;
-    drain.succeeded += change.shed;
 }
 
 void MasterState::apply(const DrainFinished& change) {
     Drain& drain = drain_of(change.job);
     drain.status = change.status;
+    --running_drains_[mark_of(change.job)];
     drain.tries.clear();
     drain.message = change.message;
     drain.updated = change.now;

@@ -207,6 +207,7 @@ struct AllBuried {
 struct ReplicaRemoved {
     ObjectId object = 0;
     SegmentNumber segment = 0;
+    JobId job{};  // the drain that had it to move, if any
     Time now{};
 };
 
@@ -266,12 +267,13 @@ struct DrainStarted {
     uint32_t concurrency = 0;
     Time now{};
 };
-/// The value of that generation could not begin to move, for this reason: to be tried again not before.
+/// The value of that generation could not begin to move, for this reason: to be tried again not before, or when a segment opens.
 struct DrainTried {
     JobId job;
     uint64_t generation = 0;
     StoreCode code = StoreCode::kOk;
     Time not_before{};
+    bool before_its_turn = false;  // since a segment had opened: this try does not count
     Time now{};
 };
 /// How far its pass has come.
@@ -281,7 +283,6 @@ struct DrainScanned {
     RangeAllocator::Block next_block = 1;
     uint64_t seen = 0, hopeless = 0, waiting = 0;
     uint64_t blocked = 0;  // waited in the whole of the last pass
-    uint64_t shed = 0;  // replicas that were not needed, since the last time
 };
 struct DrainFinished {
     JobId job;

@@ -244,10 +244,10 @@ void dump_objects(const MasterState& state, std::string& to) {
         const Object& object = state.objects()[id];
         to += format_text(
             "object {} tenant {} key {} generation {} length {} checksum {} lease {} promise {} pin {} {} writer {} group {} write {} copy "
-            "{} type {} shelf {} at",
+            "{} type {} shelf {} moved {} at",
             id, object.tenant, object.key(), object.generation, object.length, object.checksum, ticks(object.lease_end),
             ticks(object.promise_end), ticks(object.soft_pin_end), object.hard_pin, object.writer, object.group, object.write, object.copy,
-            static_cast<int>(object.data_type), static_cast<int>(object.shelf));
+            static_cast<int>(object.data_type), static_cast<int>(object.shelf), object.moved_by);
         dump_replicas(object.replicas, to);
         to += '\n';
     }

@@ -89,6 +89,7 @@ struct alignas(64) Object {
     bool blocked : 1 = false;  // may not be evicted whatever the time: as counted in its group
     bool reused : 1 = false;   // this and the next for the eviction policy
     uint8_t size_class : 5 = 0;
+    uint8_t moved_by = 0;  // the mark of the drain that its value owes its place to; 0: none
 
     ReplicaList replicas;  // of the value, all complete
     uint64_t length = 0;

@@ -116,6 +116,11 @@ void SegmentTable::rebuild_view(Time now) {
         largest_writable_ = std::max(largest_writable_, segment.allocator.capacity());
     }
     note_silence(open, now);
+    for (const SegmentNumber number : numbers_) {
+        const bool trusted = is_trusted(number, now);
+        openings_ += trusted && !segments_[number]->trusted ? 1 : 0;
+        segments_[number]->trusted = trusted;
+    }
 }
 
 }  // namespace mooncake::store

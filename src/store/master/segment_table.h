@@ -44,6 +44,7 @@ struct Segment {
     bool deaf = false;               // its owner is not told of new ranges now
     Time heard_until = Time::max();  // its owner is silent from then on
     bool silent = false;             // when the view was made
+    bool trusted = false;            // likewise
     uint32_t name_number = 0;
     uint32_t view_position = UINT32_MAX;  // UINT32_MAX: not in the view
     uint64_t resting_bytes = 0;
@@ -81,6 +82,8 @@ public:
     Time next_change() const noexcept { return std::min(next_opening_, next_silence_); }
     /// Of that, when a segment becomes good for more.
     Time next_opening() const noexcept { return next_opening_; }
+    /// How often so far a segment could be trusted that could not before.
+    uint64_t openings() const noexcept { return openings_; }
 
     /// What lies there can be read, as far as we know: its owner was heard lately and follows, its data path was not reported failing, and it
     /// has told us what it holds.
@@ -111,6 +114,7 @@ private:
     std::vector<std::string> hosts_;  // in the view, sorted: a host's number is its place
     Time next_opening_ = Time::max(), next_silence_ = Time::max();
     uint64_t capacity_ = 0, used_bytes_ = 0, largest_writable_ = 0;
+    uint64_t openings_ = 0;
 };
 
 }  // namespace mooncake::store

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <queue>
@@ -113,6 +114,8 @@ public:
     const std::deque<Drain>& drains() const noexcept { return drains_; }
     TaskId next_task() const { return {options_.first_generation, last_task_ + 1}; }
     JobId next_job() const { return {options_.first_generation, last_job_ + 1}; }
+    /// A drain that runs has moved it or one of its group, or has yet to: to evict it would undo what the drain is for.
+    bool kept_by_drain(ObjectId unit) const;
     size_t write_count() const noexcept { return writes_.size(); }
     WriteId oldest_write() const noexcept { return writes_by_age_.first(); }
     const StateTotals& totals() const noexcept { return totals_; }
@@ -193,6 +196,8 @@ private:
     void drop_replica(Object& object, SegmentNumber segment, Time now);
     Drain& drain_of(const JobId& id);
     DrainTries& count_try(Drain& drain, uint64_t generation, StoreCode code);
+    /// The drain has nothing to do with this value any more.
+    void moved(const JobId& job, Object& object);
     void charge(TenantNumber tenant, uint64_t length, size_t replicas);
     void refund(TenantNumber tenant, uint64_t length, size_t replicas);
     void join_group(ObjectId id, std::string_view name);
@@ -224,6 +229,7 @@ private:
     Slab<Copy, 64> copies_;
     TaskTable tasks_;
     std::deque<Drain> drains_;
+    std::array<uint32_t, 256> running_drains_{};  // by mark
     uint64_t last_task_ = 0, last_job_ = 0;
     IndexList writes_by_age_;
     Quarantine quarantine_;

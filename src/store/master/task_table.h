@@ -87,8 +87,12 @@ private:
 /// How often a drain has tried to move a value.
 struct DrainTries {
     uint32_t count = 0;
-    Time not_before{};  // the next one
+    Time not_before{};      // the next one
+    uint64_t openings = 0;  // of segments, up to the last one: another may have room for it
 };
+
+/// Tells drains apart, but for those that are 255 apart, in a byte of each object they moved. Never 0.
+inline uint8_t mark_of(const JobId& drain) { return static_cast<uint8_t>(1 + drain.low % 255); }
 
 /// Segments that shall become empty by moving what they hold.
 struct Drain {

@@ -63,15 +63,16 @@ private:
         const ObjectId id = owner_number(owner);
         const Object& object = state().objects()[id];
         const DrainTries tries = tries_of(object.generation);
-        if (tries.count >= static_cast<uint32_t>(state().options().drain_attempts)) {
+        const bool given_up = tries.count >= static_cast<uint32_t>(state().options().drain_attempts);
+        const bool chance = tries.count != 0 && tries.openings != state().segments().openings();  // there may be room since the last try
+        if (given_up && !chance) {
             ++scanned_.hopeless;
-        } else if (object.copy != 0 || object.write != 0 || tries.not_before > now_) {
+        } else if (object.copy != 0 || object.write != 0 || (tries.not_before > now_ && !chance)) {
             ++scanned_.waiting;
         } else if (held_elsewhere(object)) {
-            transaction_.apply(ReplicaRemoved{.object = id, .segment = segment, .now = now_});
-            ++scanned_.shed;
+            transaction_.apply(ReplicaRemoved{.object = id, .segment = segment, .job = job_, .now = now_});
         } else {
-            move(id, segment);
+            move(id, segment, /*before_its_turn=*/given_up || tries.not_before > now_);
         }
     }
     DrainTries tries_of(uint64_t generation) const {
@@ -85,16 +86,20 @@ private:
         return false;
     }
     bool may_begin() const { return state().tasks().processing().size() < state().options().processing_tasks_max; }
-    void move(ObjectId id, SegmentNumber segment) {
+    void move(ObjectId id, SegmentNumber segment, bool before_its_turn) {
         const Object& object = state().objects()[id];
         auto change = plan_copy(
             transaction_,
-            {.object = id, .type = TaskType::kMove, .source = segment, .destination = drain().destination, .whatever_the_quota = true},
+            {.object = id, .type = TaskType::kMove, .source = segment, .destination = drain().destination, .for_drain = true},
             now_);
         if (!change) {
             ++scanned_.waiting;
-            transaction_.apply(DrainTried{
-                .job = job_, .generation = object.generation, .code = change.error(), .not_before = now_ + patience(), .now = now_});
+            transaction_.apply(DrainTried{.job = job_,
+                                          .generation = object.generation,
+                                          .code = change.error(),
+                                          .not_before = now_ + patience(),
+                                          .before_its_turn = before_its_turn,
+                                          .now = now_});
             return;
         }
         const TaskId task = state().next_task();

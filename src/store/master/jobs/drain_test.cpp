@@ -22,6 +22,14 @@ protected:
         for (uint64_t n = 1; n <= 3; ++n) beat(node(n));
         jobs();
     }
+    /// Every move that was begun succeeds.
+    void run_to_the_end(const JobId& job) {
+        for (int i = 0; i < 100 && info(job).status == DrainStatus::kRunning; ++i) {
+            beat(kClient);
+            run();
+            for (const TaskId& task : active()) finish(task, StoreCode::kOk, query_task(state(), task).value().info.client);
+        }
+    }
 };
 
 TEST_F(Drains, MoveEverythingAFewAtATimeAndEndDrained) {
@@ -166,6 +174,138 @@ TEST_F(Drains, MoveWhatFoundNoRoomOnceThereIsSome) {
     run();
     EXPECT_EQ(info(created.job).status, DrainStatus::kSucceeded);
     EXPECT_EQ(info(created.job).failed, 0u);
+}
+
+TEST_F(Drains, EvictNothingThatTheyHaveMoved) {
+    put("full", kPool - 4 * kKiB, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    for (int i = 0; i < 20; ++i) put(format_text("d{}", i), kKiB, {.preferred_segments = {"node01:1"}});
+    const DrainReply created = drain({"node01:1"}, {"node02:1"});
+    run_to_the_end(created.job);
+    EXPECT_EQ(info(created.job).status, DrainStatus::kFailed);
+    EXPECT_EQ(info(created.job).succeeded, 4u) << "there is no room for more";
+    EXPECT_EQ(info(created.job).failed, 17u);
+    EXPECT_EQ(state().totals().evicted_objects, 0u);
+    EXPECT_EQ(state().values(), 22u);
+}
+
+TEST_F(Drains, EvictNothingThatAnotherDrainHasMoved) {
+    add_node(3);
+    put("full", kPool - 2 * kKiB, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    for (int i = 0; i < 4; ++i) put(format_text("d{}", i), kKiB, {.preferred_segments = {"node03:1"}});
+    start("w", kKiB, {.preferred_segments = {"node01:1"}});  // keeps the first from ending
+    const DrainReply one = drain({"node01:1"}, {"node02:1"}), two = drain({"node03:1"}, {"node02:1"});
+    run_to_the_end(two.job);
+    EXPECT_EQ(info(one.job).status, DrainStatus::kRunning);
+    EXPECT_EQ(state().totals().evicted_objects, 0u);
+    EXPECT_EQ(info(one.job).succeeded + info(two.job).succeeded, 2u);
+}
+
+TEST_F(Drains, EvictNothingWhoseOtherReplicaTheyLetGo) {
+    remove_key("k");
+    put("full", kPool - kKiB, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    put("both", kKiB, {.replica_num = 2, .preferred_segments = {"node01:1", "node02:1"}});
+    ASSERT_EQ(segments_of("both"), (Numbers{1, 2}));
+    put("k", kKiB, {.preferred_segments = {"node01:1"}});
+    const DrainReply created = drain({"node01:1"}, {"node02:1"});
+    run_to_the_end(created.job);
+    EXPECT_EQ(info(created.job).succeeded, 1u);
+    EXPECT_TRUE(holds("both"));
+    EXPECT_TRUE(holds("k"));
+}
+
+TEST_F(Drains, EvictNothingThatTheyHaveYetToMove) {
+    put("full", kPool - kKiB, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    put("both", kKiB, {.replica_num = 2, .preferred_segments = {"node01:1", "node02:1"}});
+    ASSERT_EQ(segments_of("both"), (Numbers{1, 2}));
+    drain({"node01:1"}, {"node02:1"});  // comes to "k" first
+    run();
+    EXPECT_TRUE(holds("both"));
+}
+
+TEST_F(Drains, EvictNoGroupOfWhichTheyHaveMovedAMember) {
+    remove_key("k");
+    put("full", kPool - 2 * kKiB, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    put("there", kKiB, {.preferred_segments = {"node02:1"}}, "group");
+    put("here", kKiB, {.preferred_segments = {"node01:1"}}, "group");
+    put("k", kKiB, {.preferred_segments = {"node01:1"}});
+    const DrainReply created = drain({"node01:1"}, {"node02:1"});
+    run_to_the_end(created.job);
+    EXPECT_EQ(state().totals().evicted_objects, 0u);
+    EXPECT_EQ(info(created.job).succeeded, 1u);
+}
+
+TEST_F(Drains, MakeRoomAmongColdValuesOfOthers) {
+    for (int i = 0; i < 64; ++i) ASSERT_EQ(put(format_text("cold{}", i), kKiB, {.preferred_segments = {"node02:1"}}), StoreCode::kOk);
+    for (int i = 0; i < 20; ++i) put(format_text("d{}", i), kKiB, {.preferred_segments = {"node01:1"}});
+    const DrainReply created = drain({"node01:1"});
+    run_to_the_end(created.job);
+    EXPECT_EQ(info(created.job).status, DrainStatus::kSucceeded) << info(created.job).message;
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(holds(format_text("d{}", i))) << i;
+    EXPECT_EQ(state().totals().evicted_objects, 21u);
+}
+
+TEST_F(Drains, ThatAreOverKeepNothingFromBeingEvicted) {
+    put("full", kPool - kKiB, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    run_to_the_end(drain({"node01:1"}, {"node02:1"}).job);
+    ASSERT_EQ(segments_of("k"), (Numbers{2}));
+    add_node(3);
+    put("n", kKiB, {.preferred_segments = {"node03:1"}});
+    run_to_the_end(drain({"node03:1"}, {"node02:1"}).job);
+    EXPECT_EQ(segments_of("n"), (Numbers{2}));
+    EXPECT_FALSE(holds("k"));
+}
+
+TEST_F(Drains, SayThatTheirTargetIsGone) {
+    const DrainReply created = drain({"node01:1"}, {"node02:1"});
+    auto t = transaction();
+    goodbye(t, node(2), now_);
+    run_to_the_end(created.job);
+    EXPECT_EQ(info(created.job).status, DrainStatus::kFailed);
+    EXPECT_EQ(info(created.job).message, "1 values could not be moved: SEGMENT_NOT_FOUND");
+}
+
+TEST_F(Drains, GoOnAtOnceWhenANodeComes) {
+    put("full", kPool, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    const DrainReply created = drain({"node01:1"});
+    run(10ms);
+    ASSERT_EQ(info(created.job).blocked, 1u);
+    add_node(3);
+    run(10ms);
+    ASSERT_EQ(active().size(), 1u);
+    finish(active()[0]);
+    run(10ms);
+    EXPECT_EQ(info(created.job).status, DrainStatus::kSucceeded);
+}
+
+TEST_F(Drains, TryAgainWhatTheyHadGivenUpWhenANodeComes) {
+    put("full", kPool, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    start("w", kKiB, {.preferred_segments = {"node01:1"}});  // keeps the drain from ending
+    const DrainReply created = drain({"node01:1"});
+    for (int i = 0; i < 40 && info(created.job).failed == 0; ++i) {
+        beat(kClient);
+        run();
+    }
+    ASSERT_EQ(info(created.job).failed, 1u);
+    add_node(3);
+    run(10ms);
+    ASSERT_EQ(active().size(), 1u);
+    finish(active()[0]);
+    EXPECT_EQ(info(created.job).failed, 0u);
+    end("w");
+    run_to_the_end(created.job);
+    EXPECT_EQ(info(created.job).status, DrainStatus::kSucceeded);
+}
+
+TEST_F(Drains, CountATryThatANewNodeDidNotHelp) {
+    put("full", kPool, {.hard_pin = true, .preferred_segments = {"node02:1"}});
+    const DrainReply created = drain({"node01:1"}, {"node02:1"});
+    run(10ms);
+    add_node(3);
+    const Time begun = now_;
+    run_to_the_end(created.job);
+    EXPECT_EQ(info(created.job).status, DrainStatus::kFailed) << "it is not among the targets";
+    EXPECT_GE(now_ - begun, state().options().lease_ttl);
+    EXPECT_EQ(info(created.job).failed, 1u);
 }
 
 TEST_F(Drains, PushNoTasksOutThatOthersAskedFor) {

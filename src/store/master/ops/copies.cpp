@@ -12,14 +12,14 @@ namespace {
 class CopyPlanner {
 public:
     CopyPlanner(Transaction& transaction, const CopyWish& wish, Time now)
-        : transaction_(transaction), wish_(wish), now_(now), evictor_(transaction, now, wish.object) {}
+        : transaction_(transaction), wish_(wish), now_(now), evictor_(transaction, now, wish.object, wish.for_drain) {}
 
     StoreCode run(CopyStarted& change) {
         change.source = source();
         if (change.source == 0) return StoreCode::kReplicaNotFound;
         for (size_t i = 0; i < object().replicas.size(); ++i) names_in_use_.push_back(segments()[object().replicas[i].segment].name_number);
         const std::vector<SegmentNumber> chosen = wish_.destination.empty() ? anywhere() : listed();
-        if (chosen.empty()) return full_ ? StoreCode::kNoAvailableHandle : StoreCode::kReplicaAlreadyExists;
+        if (chosen.empty()) return why_none();
         if (over_quota(chosen.size())) return StoreCode::kTenantQuotaExceeded;
         for (const SegmentNumber segment : chosen)
             if (const auto offset = evictor_.find_room(segment, bytes())) change.targets.push_back({.segment = segment, .offset = *offset});
@@ -52,7 +52,11 @@ private:
     std::vector<SegmentNumber> listed() {
         std::vector<SegmentNumber> chosen;
         for (const SegmentNumber segment : wish_.destination) {
-            if (!segments().exists(segment) || name_in_use(segment)) continue;
+            if (!segments().exists(segment)) {
+                gone_ = true;
+                continue;
+            }
+            if (name_in_use(segment)) continue;
             full_ = true;
             if (!fits(segment)) continue;
             chosen.push_back(segment);
@@ -72,9 +76,13 @@ private:
         const auto made = evictor_.make_room(object().length, {.names_in_use = names_in_use_}, Sacrifice::kSoftPinned);
         return made ? std::vector<SegmentNumber>{*made} : std::vector<SegmentNumber>{};
     }
+    StoreCode why_none() const {
+        if (full_) return StoreCode::kNoAvailableHandle;
+        return gone_ ? StoreCode::kSegmentNotFound : StoreCode::kReplicaAlreadyExists;
+    }
     /// Both are there for a while, also in a move.
     bool over_quota(size_t copies) const {
-        if (!state().options().tenants || wish_.whatever_the_quota) return false;
+        if (!state().options().tenants || wish_.for_drain) return false;
         const Tenant& tenant = state().tenants()[object().tenant];
         return tenant.charged_bytes + bytes() * copies > tenant.effective_quota;
     }
@@ -85,6 +93,7 @@ private:
     Evictor evictor_;
     std::vector<uint32_t> names_in_use_;
     bool full_ = false;  // there is a target, but no room
+    bool gone_ = false;  // a target is not there any more
 };
 
 }  // namespace

@@ -98,12 +98,16 @@ std::optional<SegmentNumber> Evictor::make_room(uint64_t length, const RoomWante
         if (segment != 0 || level > most) break;
         if (level == Sacrifice::kSoftPinned && !(state().options().evict_soft_pinned && state().any_soft_pinned(now_))) continue;
         segment = pick(0, [&](TenantNumber one) {
-            const SegmentNumber cold = level == Sacrifice::kPlain ? evict_cold(one, length, wanted)
-                                                                  : evict_aside(one, length, wanted, level);
+            const SegmentNumber cold = evict_one(one, length, wanted, level);
             return cold == 0 && searches-- > 0 ? evict_hole(one, length, wanted, level) : cold;
         });
     }
     return segment == 0 ? std::nullopt : std::optional(segment);
+}
+
+SegmentNumber Evictor::evict_one(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most) {
+    if (for_drain_) return 0;  // what the drain keeps may be the coldest of all: to walk past it costs too much
+    return most == Sacrifice::kPlain ? evict_cold(tenant, length, wanted) : evict_aside(tenant, length, wanted, most);
 }
 
 SegmentNumber Evictor::evict_cold(TenantNumber tenant, uint64_t length, const RoomWanted& wanted) {

@@ -17,9 +17,10 @@ class Evictor {
 public:
     static constexpr int kSetAsideMax = 4096;
 
-    /// `protect`: never this object, nor its group.
-    Evictor(Transaction& transaction, Time now, ObjectId protect = 0)
-        : transaction_(transaction), now_(now), protect_(protect), holes_(transaction.state(), now, protect) {}
+    /// `protect`: never this object, nor its group. `for_drain`: makes room without what a drain keeps.
+    Evictor(Transaction& transaction, Time now, ObjectId protect = 0, bool for_drain = false)
+        : transaction_(transaction), now_(now), for_drain_(for_drain), protect_(protect),
+          holes_(transaction.state(), now, protect, for_drain) {}
 
     /// The coldest entry that may go, of this tenant or (0) of whichever uses most of its share; 0: none.
     ObjectId next(TenantNumber tenant, Sacrifice most);
@@ -73,10 +74,13 @@ private:
     SegmentNumber evict_aside(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most);
     /// The replica whose place is long enough, where room is wanted; its segment is 0: none.
     Replica long_enough(ObjectId unit, uint64_t length, const RoomWanted& wanted) const;
+    /// By the order of age alone.
+    SegmentNumber evict_one(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most);
     SegmentNumber evict_hole(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most);
 
     Transaction& transaction_;
     const Time now_;
+    const bool for_drain_;
     ObjectId protect_;
     int set_aside_left_ = kSetAsideMax;
     size_t expected_ = 1;

@@ -29,13 +29,21 @@ Hold HoleFinder::hold(ObjectId unit) const {
 }
 
 bool HoleFinder::may_go(ObjectId unit, Sacrifice most) {
-    if (state_.objects()[unit].shelf == Shelf::kNone) return false;
+    if (state_.objects()[unit].shelf == Shelf::kNone || (for_drain_ && kept_by_drain(unit))) return false;
     const Hold held = hold(unit);
     if (held.shelf == Shelf::kNone) return true;
     if (held.shelf == Shelf::kSoftPinned && most >= Sacrifice::kSoftPinned && state_.options().evict_soft_pinned) return true;
     if (held.shelf == Shelf::kPromised && most >= Sacrifice::kPromised) return true;
     if (held.until > now_) obstacle_end_ = std::min(obstacle_end_, held.until);
     return false;
+}
+
+bool HoleFinder::kept_by_drain(ObjectId unit) {
+    const GroupId group = state_.objects()[unit].group;
+    if (group == 0) return state_.kept_by_drain(unit);
+    if (group != judged_) judged_kept_ = state_.kept_by_drain(unit);
+    judged_ = group;
+    return judged_kept_;
 }
 
 uint64_t HoleFinder::greatest_age(TenantNumber tenant) {

@@ -40,8 +40,9 @@ public:
         std::vector<ObjectId> victims;
     };
 
-    /// `protect`: never this object, nor its group.
-    HoleFinder(const MasterState& state, Time now, ObjectId protect) : state_(state), now_(now), protect_(protect) {}
+    /// `protect`: never this object, nor its group. `for_drain`: nor what a drain keeps.
+    HoleFinder(const MasterState& state, Time now, ObjectId protect, bool for_drain = false)
+        : state_(state), now_(now), protect_(protect), for_drain_(for_drain) {}
     void restart(ObjectId protect) {
         protect_ = protect;
         obstacle_end_ = Time::max();
@@ -80,6 +81,7 @@ private:
     struct Side;
 
     bool may_go(ObjectId unit, Sacrifice most);
+    bool kept_by_drain(ObjectId unit);
     /// Of the tenant's coldest, but no more than it takes to write to the whole pool once.
     uint64_t greatest_age(TenantNumber tenant);
     void look_around(ObjectId first, bool aside, Search& search);
@@ -98,6 +100,9 @@ private:
     const MasterState& state_;
     const Time now_;
     ObjectId protect_;
+    const bool for_drain_;
+    GroupId judged_ = 0;  // the last group that was asked for, which has many members
+    bool judged_kept_ = false;
     Time obstacle_end_ = Time::max();
     TenantNumber aged_ = 0;  // whose greatest_age_ it is, in this search
     uint64_t greatest_age_ = 0;

@@ -35,7 +35,7 @@ struct CopyWish {
     TaskType type = TaskType::kCopy;
     SegmentNumber source = 0;                      // of a move
     std::span<const SegmentNumber> destination{};  // as in Task; none: anywhere
-    bool whatever_the_quota = false;               // of its tenant
+    bool for_drain = false;                        // whatever its tenant's quota; and nothing goes that a drain keeps
 };
 /// Finds the target ranges, evicting where it must, on segments that can be trusted: what is then to be applied, with its task; or the codes of
 /// begin_copy(). For the operations and jobs.
