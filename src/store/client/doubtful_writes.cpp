@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/thread.h"
 
 namespace mooncake::store {
@@ -20,7 +21,12 @@ void DoubtfulWrites::add(std::string_view key, uint64_t generation, std::span<co
     const Time now = hooks_.clock();
     for (const std::string& endpoint : endpoints) endpoints_.try_emplace(endpoint, Endpoint{.retry_at = now + kPauseMin});
     if (!hooks_.threaded) return;
-    if (!thread_.joinable()) thread_ = start_thread("mc-store-doubt", [this](const std::stop_token& stop) { run(stop); });
+    if (!thread_.joinable()) {
+        // Without one they rest for their time, unless there is one for the next of them.
+        auto started = try_start_thread("mc-store-doubt", [this](const std::stop_token& stop) { run(stop); });
+        if (started) thread_ = std::move(*started);
+        else MC_LOG_WARNING_EVERY(10s, "writes that were given up are not settled: {}", started.error().to_string());
+    }
     changed_.notify_all();
 }
 

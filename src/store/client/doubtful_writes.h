@@ -18,7 +18,7 @@
 namespace mooncake::store {
 
 /// Writes that were given up while a node did not answer: their bytes may still land there, so the master lets their ranges rest. When the node answers
-/// again it is fenced, and the master is told that they may be used. On a thread of its own, begun with the first. Bounded: what does not
+/// again it is fenced, and the master is told that they may be used. On a thread of its own, begun with the first, or the first for which there is one. Bounded: what does not
 /// fit, or is never settled, rests for its time. Thread-safe.
 class DoubtfulWrites {
 public:

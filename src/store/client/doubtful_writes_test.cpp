@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <set>
+#include <thread>
 
 namespace mooncake::store {
 namespace {
@@ -120,6 +122,42 @@ TEST_F(DoubtfulWritesTest, AreForgottenWhenTheirRangesHaveRestedLongEnoughOrTheM
     answers("x", true);
     pass(1s);
     EXPECT_THAT(settle(), IsEmpty());
+}
+
+/// While it lives no thread can be started: nobody has memory for such a stack.
+class NoMoreThreads {
+public:
+    NoMoreThreads() {
+        pthread_getattr_default_np(&before_);
+        pthread_attr_t absurd = before_;
+        pthread_attr_setstacksize(&absurd, size_t{1} << 46);
+        pthread_setattr_default_np(&absurd);
+    }
+    ~NoMoreThreads() { pthread_setattr_default_np(&before_); }
+    NoMoreThreads(const NoMoreThreads&) = delete;
+    NoMoreThreads& operator=(const NoMoreThreads&) = delete;
+
+private:
+    pthread_attr_t before_;
+};
+
+TEST(DoubtfulWritesWithoutAThread, AreRememberedAndSettledOnceThereIsOne) {
+    std::atomic<int> told = 0;
+    DoubtfulWrites writes({.fence = [](const std::string&) { return true; },
+                           .tell = [&](std::span<const DoubtfulWrites::Write> settled) {
+                               told += static_cast<int>(settled.size());
+                               return true;
+                           }});
+    const std::vector<std::string> endpoints{"x"};
+    {
+        const NoMoreThreads none;
+        EXPECT_NO_THROW(writes.add("a", 1, endpoints, Clock::now() + 600s));
+    }
+    EXPECT_EQ(writes.size(), 1u);
+    writes.add("b", 2, endpoints, Clock::now() + 600s);
+    const Time end = Clock::now() + 60s;
+    while (told < 2 && Clock::now() < end) std::this_thread::yield();
+    EXPECT_EQ(told, 2);
 }
 
 TEST_F(DoubtfulWritesTest, AreBoundedInNumber) {
