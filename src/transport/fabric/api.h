@@ -115,7 +115,7 @@ public:
         MemoryKind kind = MemoryKind::kHost;
         int device = 0;
         bool remote_access = true;
-        bool writable = true;  // by peers with remote access, and by our own reads
+        bool writable = true;                // by peers with remote access, and by our own reads
         uint64_t key = 0;                    // wanted; ignored with provider_keys. kBusy: taken, try another
         std::span<Endpoint* const> serving;  // for endpoint_keys
     };

@@ -25,12 +25,8 @@ constexpr size_t kSlicesPerRail = 64;   // small ones are worth a further rail
 // ---- coming and going
 
 FabricPeer::FabricPeer(FabricShared& shared, SegmentDescriptor descriptor, const EndpointBlob& blob)
-    : shared_(shared),
-      descriptor_(std::move(descriptor)),
-      flights_on_(shared.rails.size()),
-      bytes_on_(shared.rails.size()),
-      remotes_(blob.rails, shared.profile, shared.time),
-      held_(remotes_, shared.time, shared.doubts, descriptor_.incarnation),
+    : shared_(shared), descriptor_(std::move(descriptor)), flights_on_(shared.rails.size()), bytes_on_(shared.rails.size()),
+      remotes_(blob.rails, shared.profile, shared.time), held_(remotes_, shared.time, shared.doubts, descriptor_.incarnation),
       paths_(shared.rails, remotes_, shared.profile, shared.time) {
     Lock lock(mutex_);
     announced_.resize(shared_.rails.size());

@@ -218,9 +218,8 @@ FabricPeer::Next FabricPeer::prepare_batch(Rail& rail, Flight& flight, Operation
         if (choice == Choice::kFound && device && !rail.offer().device_memory) choice = Choice::kRefused;
         if (choice == Choice::kRefused && refuse(rail, batch->refused)) {
             const bool not_carried = device || choosing.chunk->rails == 0;
-            refuse_head(not_carried
-                            ? error(Code::kNotSupported, "no NIC carries memory of this device to or from {}", descriptor_.name)
-                            : error(Code::kUnavailable, "no rail reaches {}", descriptor_.name));
+            refuse_head(not_carried ? error(Code::kNotSupported, "no NIC carries memory of this device to or from {}", descriptor_.name)
+                                    : error(Code::kUnavailable, "no rail reaches {}", descriptor_.name));
             continue;
         }
         if (choice == Choice::kLater) later = Next::kLater;

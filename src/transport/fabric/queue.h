@@ -49,11 +49,11 @@ public:
     struct Batch {
         Direction direction = Direction::kRead;
         std::span<const Slice> slices;
-        size_t next = 0;          // first slice of which not everything has begun
-        uint64_t offset = 0;      // how much of it has
-        SliceRun* run = nullptr;  // of that slice, once something has
-        bool blocked = false;     // waits for keys of that slice
-        uint64_t refused = 0;     // rails (bits) that cannot carry what comes next
+        size_t next = 0;                  // first slice of which not everything has begun
+        uint64_t offset = 0;              // how much of it has
+        SliceRun* run = nullptr;          // of that slice, once something has
+        bool blocked = false;             // waits for keys of that slice
+        uint64_t refused = 0;             // rails (bits) that cannot carry what comes next
         RemoteKeys::Answered answered{};  // to a question for keys of one of its slices
         std::vector<const Completion*> given_up{};
 

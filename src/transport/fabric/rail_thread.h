@@ -61,9 +61,7 @@ public:
         if (since_ == Time{}) since_ = now;
     }
     /// Whether to ask if bytes come.
-    bool wants_to_know(Time now) const noexcept {
-        return since_ != Time{} && now - since_ >= kSuspicious && now - asked_ >= kAskEvery;
-    }
+    bool wants_to_know(Time now) const noexcept { return since_ != Time{} && now - since_ >= kSuspicious && now - asked_ >= kAskEvery; }
     /// `received`: so many have; nothing: nobody knows.
     void told(Time now, std::optional<uint64_t> received) noexcept {
         dozing_ = received && received == received_;

@@ -97,11 +97,8 @@ Result<std::vector<ChunkRecord>> chunks_from_wire(const Vector<Offset<wire::Chun
     const uint64_t known = rails >= kRailsMax ? UINT64_MAX : (uint64_t{1} << rails) - 1;
     uint64_t last_end = 0;
     for (const wire::Chunk* entry : *entries) {
-        ChunkRecord chunk{.address = entry->address(),
-                          .length = entry->length(),
-                          .rails = entry->rails(),
-                          .keys = {},
-                          .read_only = entry->read_only()};
+        ChunkRecord chunk{
+            .address = entry->address(), .length = entry->length(), .rails = entry->rails(), .keys = {}, .read_only = entry->read_only()};
         const bool wraps = chunk.length == 0 || chunk.length > UINT64_MAX - chunk.address;
         if (wraps || chunk.address < last_end)
             return fail(Code::kCorrupt, "a chunk of {} bytes at {:#x} after one that ends at {:#x}", chunk.length, chunk.address, last_end);

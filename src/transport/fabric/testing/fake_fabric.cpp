@@ -161,13 +161,12 @@ Result<std::unique_ptr<MemoryKey>> FakeDomain::register_memory(const KeyRequest&
     const uint64_t key = offer_.provider_keys ? network_.next_key_++ : request.key;
     if (nic_.key_bytes < 8 && key >> (8 * nic_.key_bytes) != 0)
         return fail(Code::kInvalidArgument, "a key of more than {} bytes", nic_.key_bytes);
-    FakeNetwork::Registered registered{
-        .address = request.address,
-        .length = request.length,
-        .endpoints = {},
-        .remote_access = request.remote_access,
-        .writable = request.writable,
-        .pages = pages};
+    FakeNetwork::Registered registered{.address = request.address,
+                                       .length = request.length,
+                                       .endpoints = {},
+                                       .remote_access = request.remote_access,
+                                       .writable = request.writable,
+                                       .pages = pages};
     if (offer_.endpoint_keys)
         for (Endpoint* const endpoint : request.serving) registered.endpoints.insert(static_cast<FakeEndpoint*>(endpoint)->id());
     if (!state.keys.emplace(key, std::move(registered)).second) return fail(Code::kBusy, "the key is taken");
