@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What threads that transfer at the same time take from each other: 1 to N threads of one engine write (or read) batches of 4 KiB x 128,
+// What threads that transfer at the same time take from each other: 1 to N threads of one engine write (or read) 4 KiB x 128 at a time,
 // scattered as a paged KV cache is, to another process of this host. Beside it what the same threads reach with bare copies of the same blocks
 // (memcpy, or process_vm_*), so that what caches and memory do shows in both columns, and what the engine does in one. Each thread has
 // blocks of its own. Together they should never be slower than fewer of them.
-//     threads_bench [SECONDS_PER_ROW] [THREADS_MAX]
+// With fewer blocks at a time, what a transfer costs besides them shows.
+//     threads_bench [SECONDS_PER_ROW] [THREADS_MAX] [BLOCKS, at most 128]
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@ namespace mooncake {
 namespace {
 
 constexpr uint64_t kBlock = 4096, kBlocks = 128, kRoom = 2 * kBlock * kBlocks;  // of one thread: none beside another
+uint64_t blocks_at_a_time = kBlocks;
 constexpr size_t kThreadsLimit = 64;
 constexpr uint64_t kArea = kRoom * kThreadsLimit;
 
@@ -70,6 +72,7 @@ std::vector<Block> scattered(std::byte* local, uint64_t remote, size_t thread) {
     std::vector<Block> blocks;
     for (size_t i = 0; i < kBlocks; ++i)
         blocks.push_back({local + thread * kRoom + 2 * kBlock * here[i], remote + thread * kRoom + 2 * kBlock * there[i], kBlock});
+    blocks.resize(blocks_at_a_time);
     return blocks;
 }
 
@@ -102,7 +105,7 @@ Row measure(size_t threads, double seconds, const std::function<void(size_t)>& c
     Row row;
     std::vector<double> all;
     for (size_t thread = 0; thread < threads; ++thread) {
-        row.gigabytes_per_second += static_cast<double>(took[thread].size() * kBlock * kBlocks) / elapsed[thread] / 1e9;
+        row.gigabytes_per_second += static_cast<double>(took[thread].size() * kBlock * blocks_at_a_time) / elapsed[thread] / 1e9;
         all.insert(all.end(), took[thread].begin(), took[thread].end());
     }
     std::sort(all.begin(), all.end());
@@ -134,7 +137,7 @@ struct Bench {
             there[i] = {reinterpret_cast<void*>(blocks[i].remote), blocks[i].length};
         }
         const auto call = direction == Direction::kRead ? ::process_vm_readv : ::process_vm_writev;
-        if (call(target, here, blocks.size(), there, blocks.size(), 0) != static_cast<ssize_t>(kBlock * kBlocks)) std::abort();
+        if (call(target, here, blocks.size(), there, blocks.size(), 0) != static_cast<ssize_t>(kBlock * blocks.size())) std::abort();
     }
 
     void run(bool own, Direction direction, size_t threads) const {
@@ -148,9 +151,11 @@ struct Bench {
             std::abort();
         });
         const Row limit = measure(threads, seconds, [&](size_t thread) { bare(own, direction, blocks[thread]); });
-        std::printf("%-7s %-5s %2zu threads, 4 KiB x 128, shm  ours %7.2f GB/s p50 %8.1f p99 %8.1f us   bare %7.2f GB/s p50 %8.1f us   ratio %.2f\n",
-                    own ? "own" : "foreign", direction == Direction::kRead ? "read" : "write", threads, ours.gigabytes_per_second, ours.p50_us,
-                    ours.p99_us, limit.gigabytes_per_second, limit.p50_us, ours.gigabytes_per_second / limit.gigabytes_per_second);
+        std::printf(
+            "%-7s %-5s %2zu threads, 4 KiB x %3zu, shm  ours %7.2f GB/s p50 %8.1f p99 %8.1f us   bare %7.2f GB/s p50 %8.1f us   ratio "
+            "%.2f\n",
+            own ? "own" : "foreign", direction == Direction::kRead ? "read" : "write", threads, blocks_at_a_time, ours.gigabytes_per_second,
+            ours.p50_us, ours.p99_us, limit.gigabytes_per_second, limit.p50_us, ours.gigabytes_per_second / limit.gigabytes_per_second);
         std::fflush(stdout);
     }
 };
@@ -161,12 +166,8 @@ int run_initiator(int in, pid_t target, double seconds, size_t threads_max) {
     const auto engine = make_engine();
     std::byte* const local = touched_memory();
     if (!engine->register_memory(local, kArea)) return 1;
-    const Bench bench{.engine = *engine,
-                      .target = target,
-                      .hello = hello,
-                      .local = local,
-                      .other_area = touched_memory(),
-                      .seconds = seconds};
+    const Bench bench{
+        .engine = *engine, .target = target, .hello = hello, .local = local, .other_area = touched_memory(), .seconds = seconds};
     // Until the target's memory is mapped here, and its pages are entered.
     const std::vector<Block> everything = {{local, hello.own, kArea}};
     for (int i = 0; i < 50; ++i)
@@ -184,6 +185,7 @@ int main(int argc, char** argv) {
     int from_target[2];
     if (::pipe(from_target) != 0) return 1;
     const Child target([&] { mooncake::run_target(from_target[1]); });
+    if (argc > 3) mooncake::blocks_at_a_time = std::clamp<uint64_t>(static_cast<uint64_t>(std::atoi(argv[3])), 1, mooncake::kBlocks);
     const size_t threads_max = argc > 2 ? static_cast<size_t>(std::atoi(argv[2])) : 16;
     return mooncake::run_initiator(from_target[0], target.pid(), argc > 1 ? std::atof(argv[1]) : 1.0,
                                    std::min(threads_max, mooncake::kThreadsLimit));

@@ -230,7 +230,13 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_RETURN_IF_ERROR(check_blocks(blocks));
     if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
-    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
+    const auto section = parts_->sessions->section();
+    Session* session = parts_->sessions->find(target);
+    std::shared_ptr<Session> made;
+    if (session == nullptr) {
+        MC_ASSIGN_OR_RETURN(made, parts_->sessions->get(target));
+        session = made.get();
+    }
     // One buffer per thread serves all its transfers; an unusually large one is given back.
     static thread_local std::vector<Slice> slices;
     constexpr size_t kKeep = 4096;

@@ -45,7 +45,7 @@ struct Need {
 
 /// One live connection to one incarnation of a segment, over the transport the router chose. Constant after construction, except for what
 /// is atomic. Held by every session and transfer that uses it, under whatever name of the segment; the last holder lets the peer end.
-struct Link {
+struct Link : std::enable_shared_from_this<Link> {
     SegmentDescriptor descriptor;
     std::string rpc_address;  // "host:port" of the peer's control port
     const Transport* transport = nullptr;

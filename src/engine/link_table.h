@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/quiescence.h"
 #include "base/thread_annotations.h"
 #include "engine/link.h"
 #include "engine/router.h"
@@ -24,6 +25,8 @@ public:
     Result<std::shared_ptr<Link>> get(SegmentDescriptor descriptor, std::string rpc_address, const Need& need, Deadline deadline);
     /// kNotSupported: no transport of ours meets it.
     Result<> check(const Need& need) const { return router_.check(need); }
+    /// Who uses a link without a count of its own is inside a Section of this: see Session::borrow().
+    Quiescence& users() noexcept { return users_; }
     /// All that somebody still holds.
     std::vector<std::shared_ptr<Link>> all();
     /// One over a nearer transport than that of `current`.
@@ -44,6 +47,7 @@ private:
     void forget_ended() MC_REQUIRES(mutex_);
 
     Router& router_;
+    Quiescence users_;
     Mutex mutex_;
     std::condition_variable_any changed_;
     Lives lives_ MC_GUARDED_BY(mutex_);

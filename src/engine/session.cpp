@@ -46,6 +46,22 @@ Result<std::shared_ptr<Link>> Session::link_to(Incarnation& life, Deadline deadl
     return found;
 }
 
+Link* Session::borrow(Incarnation& life) noexcept {
+    Link* const link = ready_.get().get();
+    if (link == nullptr || !link->peer->usable() || (life && life != link->descriptor.incarnation)) return nullptr;
+    if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
+    life = link->descriptor.incarnation;
+    return link;
+}
+
+void Session::publish() {
+    // Only what link_to() would give at once to whoever deals with the same life as everybody.
+    const bool ready = link_ && !closed_ && !recheck_ && policy_.cache_descriptors && life_ == link_->descriptor.incarnation;
+    if (ready_.get() == (ready ? link_ : nullptr)) return;
+    ready_.replace(std::make_unique<const std::shared_ptr<Link>>(ready ? link_ : nullptr));
+    ready_.clean();
+}
+
 Result<std::shared_ptr<Link>> Session::link_at_hand(Incarnation& life, const Need& need) {
     std::shared_ptr<Link> link;
     Incarnation before;
@@ -67,6 +83,7 @@ Result<std::shared_ptr<Link>> Session::check_life(std::shared_ptr<Link> link, In
     Lock lock(mutex_);
     life_ = now;
     dealt_ = true;
+    publish();
     if (!life) life = now;
     if (life == now) return link;
     return fail(Code::kStale, "segment {} has restarted, and addresses of its former life mean nothing now: ask it for new ones", name_);
@@ -77,6 +94,7 @@ Result<std::shared_ptr<Link>> Session::open(Deadline deadline) {
     Lock lock(mutex_);
     life_ = link->descriptor.incarnation;
     dealt_ = true;
+    publish();
     return link;
 }
 
@@ -89,6 +107,7 @@ void Session::told(const Error& error) {
     if (error.code() != Code::kUnavailable) return;
     Lock lock(mutex_);
     life_ = Incarnation{};
+    publish();
 }
 
 Result<std::shared_ptr<Link>> Session::find(Deadline deadline, const Need& need, Incarnation* life_before) {
@@ -138,13 +157,15 @@ void Session::keep(const std::shared_ptr<Link>& link, bool first, Dropped& dropp
     if (!first) {
         if (link_ && other_life(*link_)) dropped.push_back(std::move(link_));
         if (link_ != link) others_.push_back({.link = link, .used = Clock::now()});
-        return;
+        return publish();
     }
     recheck_ = false;
-    if (link_ == link) return;
-    if (link_) dropped.push_back(std::move(link_));
-    link_ = link;
-    note_opened(*link_, Clock::now());
+    if (link_ != link) {
+        if (link_) dropped.push_back(std::move(link_));
+        link_ = link;
+        note_opened(*link_, Clock::now());
+    }
+    publish();
 }
 
 void Session::note_opened(const Link& link, Time now) {
@@ -176,6 +197,7 @@ void Session::improve(Time now) {
     if (link_ != current || closed_) return;
     MC_LOG_INFO("segment {} is reached over {} again", name_, outdated->path());
     outdated.swap(link_);
+    publish();
     improve_at_ = Time::max();
     improved_ = now;
 }
@@ -221,6 +243,7 @@ void Session::drop(const std::shared_ptr<Link>& link, Dropped& dropped) {
     dropped.push_back(link);
     if (link_ == link) link_.reset();
     std::erase_if(others_, [&](const Other& other) { return other.link == link; });
+    publish();
 }
 
 void Session::report_failure(const std::shared_ptr<Link>& link) {
@@ -234,6 +257,7 @@ void Session::refresh() {
     Lock lock(mutex_);
     recheck_ = true;
     failed_until_ = Time{};
+    publish();
 }
 
 bool Session::renew(const Link& link, Deadline deadline) {
@@ -259,7 +283,9 @@ bool Session::sweep(Time now, Duration refresh_interval) {
         if (idle(other)) dropped.push_back(other.link);
     std::erase_if(others_, idle);
     if (link_ && !link_->peer->usable()) dropped.push_back(std::move(link_));
-    if (std::exchange(used_, false) || link_ || opening_) unused_since_ = Time::max();
+    publish();
+    ready_.clean();
+    if (used_.exchange(false, std::memory_order_relaxed) || link_ || opening_) unused_since_ = Time::max();
     else if (unused_since_ == Time::max()) unused_since_ = now;
     if (!link_ || looked_after_ || closed_) return false;
     check_due_ = refresh_interval > 0s && now - checked_ >= refresh_interval;
@@ -289,6 +315,7 @@ void Session::close() {
     if (link_) dropped.push_back(std::move(link_));
     for (Other& other : others_) dropped.push_back(std::move(other.link));
     others_.clear();
+    publish();
     changed_.notify_all();
 }
 
@@ -308,6 +335,12 @@ Result<std::shared_ptr<Session>> SessionTable::get(const std::string& name) {
     auto& session = by_name_[name];
     if (!session) session = std::make_shared<Session>(name, source_, links_, policy_);
     return session;
+}
+
+Session* SessionTable::find(std::string_view name) const {
+    ReadLock lock(mutex_);
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second.get();
 }
 
 Result<std::shared_ptr<Session>> SessionTable::get(SegmentId id) const {
@@ -345,16 +378,20 @@ std::vector<std::shared_ptr<Link>> SessionTable::close(const Error& reason) {
 }
 
 void SessionTable::forget_unused(Time now) {
-    std::vector<std::shared_ptr<Session>> forgotten;  // destroyed outside the lock
+    std::vector<std::shared_ptr<Session>> unused;  // destroyed outside the lock
     WriteLock lock(mutex_);
+    for (Forgotten& forgotten : forgotten_)
+        if (users_.over(forgotten.used_by)) unused.push_back(std::move(forgotten.session));
+    std::erase_if(forgotten_, [](const Forgotten& forgotten) { return !forgotten.session; });
     for (auto entry = by_name_.begin(); entry != by_name_.end();) {
         const auto next = std::next(entry);
         const std::shared_ptr<Session>& session = entry->second;
         bool dealt = false;
         const Time since = session.use_count() > 1 ? Time::max() : session->unused_since(dealt);  // held by an id, a plan, a transfer
         if (since != Time::max() && now - since >= (dealt ? kUnusedLifeTime : kUnusedTime)) {
-            forgotten.push_back(session);
+            auto gone = session;
             by_name_.erase(entry);
+            forgotten_.push_back({.session = std::move(gone), .used_by = users_.open_now()});
         }
         entry = next;
     }

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/quiescence.h"
+#include "base/snapshot.h"
 #include "base/thread_annotations.h"
 #include "engine/engine.h"
 #include "engine/link.h"
@@ -51,6 +53,11 @@ public:
     /// have dealt with so far, which is then filled in. kStale when the peer has another one now: the caller knows, and deals with
     /// that one from then on.
     Result<std::shared_ptr<Link>> link_to(Incarnation& life, Deadline deadline, const Need& need = {});
+    /// The link of link_to() where there is nothing to ask or to wait for, otherwise null. Takes no lock and counts nothing, so that
+    /// threads that transfer to one peer share no cache line that they write: the link is good for as long as a section() lasts that
+    /// began before.
+    Link* borrow(Incarnation& life) noexcept;
+    [[nodiscard]] Quiescence::Section section() noexcept { return links_.users().enter(); }
     /// The same without waiting for anybody: null when it would have to.
     Result<std::shared_ptr<Link>> link_at_hand(Incarnation& life, const Need& need = {});
     /// The same as link() for a caller that is about to learn new addresses: whoever lives there now is the one to deal with.
@@ -105,6 +112,8 @@ private:
     /// `before`: the life that callers dealt with when the link was found.
     Result<std::shared_ptr<Link>> check_life(std::shared_ptr<Link> link, Incarnation& life, Incarnation before);
     void drop(const std::shared_ptr<Link>& link, Dropped& dropped) MC_REQUIRES(mutex_);
+    /// After every change of what borrow() goes by.
+    void publish() MC_REQUIRES(mutex_);
     void note_opened(const Link& link, Time now) MC_REQUIRES(mutex_);
     Result<std::shared_ptr<Link>> connect(const Need& need, Deadline deadline);
 
@@ -118,6 +127,7 @@ private:
     std::condition_variable_any changed_;
     std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);  // the first one, for whatever it carries
     std::vector<Other> others_ MC_GUARDED_BY(mutex_);   // to the same life, over another transport each
+    Snapshot<std::shared_ptr<Link>> ready_{links_.users(), std::make_unique<const std::shared_ptr<Link>>()};  // link_, or null: ask
     Incarnation life_ MC_GUARDED_BY(mutex_);
     bool recheck_ MC_GUARDED_BY(mutex_) = false;  // ask again who the name means
     bool opening_ MC_GUARDED_BY(mutex_) = false;
@@ -130,7 +140,7 @@ private:
     Time improve_at_ MC_GUARDED_BY(mutex_) = Time::max();
     Duration improve_pause_ MC_GUARDED_BY(mutex_){0};  // before the next try
     Time improved_ MC_GUARDED_BY(mutex_){};            // when a try last worked
-    bool used_ MC_GUARDED_BY(mutex_) = true;           // since the last sweep
+    std::atomic<bool> used_{true};                     // since the last sweep
     bool dealt_ MC_GUARDED_BY(mutex_) = false;         // there was a life
     Time unused_since_ MC_GUARDED_BY(mutex_) = Time::max();
 };
@@ -144,6 +154,9 @@ public:
     /// Finds or makes; never connects.
     Result<std::shared_ptr<Session>> get(const std::string& name);
     Result<std::shared_ptr<Session>> get(SegmentId id) const;
+    /// One that is there, or null. Without a count: it is good for as long as a section() lasts that began before.
+    Session* find(std::string_view name) const;
+    [[nodiscard]] Quiescence::Section section() noexcept { return users_.enter(); }
     /// Gives it an id for good. The first one asked for (our own) is 0.
     SegmentId id_of(const std::shared_ptr<Session>& session);
     void for_each(const std::function<void(const std::shared_ptr<Session>&)>& visit) const;
@@ -154,12 +167,20 @@ public:
     size_t size() const;
 
 private:
+    /// A session that may still be in use.
+    struct Forgotten {
+        std::shared_ptr<Session> session;
+        Quiescence::Open used_by;
+    };
+
     DescriptorSource& source_;
     LinkTable links_;
     const SessionPolicy policy_;
+    Quiescence users_;
     mutable SharedMutex mutex_;
     std::map<std::string, std::shared_ptr<Session>, std::less<>> by_name_ MC_GUARDED_BY(mutex_);
     std::vector<std::shared_ptr<Session>> by_id_ MC_GUARDED_BY(mutex_);
+    std::vector<Forgotten> forgotten_ MC_GUARDED_BY(mutex_);
 };
 
 }  // namespace mooncake

@@ -324,6 +324,106 @@ TEST(Session, MemoryThatATransportCannotCarryDoesNotBarItForTheRest) {
     EXPECT_TRUE(ways.session.connected());
 }
 
+TEST(Session, ALinkIsLentOnlyWhileThereIsNothingToAsk) {
+    FakeWorld world;
+    Session& session = world.session("peer");
+    const auto section = session.section();
+    Incarnation none;
+    EXPECT_EQ(session.borrow(none), nullptr) << "not connected";
+    EXPECT_TRUE(session.link(Deadline::after(10s)));
+    EXPECT_EQ(session.borrow(none), nullptr) << "nobody deals with that life yet";
+    Incarnation life;
+    const auto link = *session.link_to(life, Deadline::after(10s));
+    Incarnation met;
+    EXPECT_EQ(session.borrow(met), link.get());
+    EXPECT_EQ(met, life);
+    Incarnation other{life.value + 1};
+    EXPECT_EQ(session.borrow(other), nullptr) << "a plan for another life";
+
+    session.refresh();
+    EXPECT_EQ(session.borrow(met), nullptr);
+    EXPECT_TRUE(session.link_to(met, Deadline::after(10s)));
+    EXPECT_EQ(session.borrow(met), link.get());
+    session.told(Error(Code::kUnavailable, "lost"));
+    EXPECT_EQ(session.borrow(met), nullptr);
+    EXPECT_TRUE(session.open(Deadline::after(10s)));
+    EXPECT_EQ(session.borrow(met), link.get());
+
+    world.restart();
+    EXPECT_FALSE(session.confirm(link, Deadline::after(10s)));
+    EXPECT_EQ(session.borrow(met), nullptr);
+    EXPECT_EQ(session.link_to(met, Deadline::after(10s)).error().code(), Code::kStale);
+    EXPECT_EQ(session.borrow(met), nullptr) << "of the former life";
+    Incarnation next;
+    EXPECT_NE(session.borrow(next), nullptr);
+    world.script.peers_usable = false;
+    EXPECT_EQ(session.borrow(next), nullptr);
+    world.script.peers_usable = true;
+    session.close();
+    EXPECT_EQ(session.borrow(next), nullptr);
+}
+
+TEST(Session, WithoutCacheNothingIsLent) {
+    FakeWorld world({.cache_descriptors = false});
+    Session& session = world.session("peer");
+    Incarnation life;
+    EXPECT_TRUE(session.link_to(life, Deadline::after(10s)));
+    const auto section = session.section();
+    EXPECT_EQ(session.borrow(life), nullptr);
+}
+
+TEST(Session, ABorrowedLinkStaysUntilItsUsersHaveLeft) {
+    FakeWorld world;
+    Session& session = world.session("peer");
+    Incarnation life;
+    std::weak_ptr<Link> weak = *session.link_to(life, Deadline::after(10s));
+    {
+        const auto section = session.section();
+        Link* const link = session.borrow(life);
+        ASSERT_NE(link, nullptr);
+        link->peer->close(Error(Code::kUnavailable, "gone"));
+        session.report_failure(link->shared_from_this());
+        EXPECT_EQ(session.borrow(life), nullptr);
+        sweep(session, 0s);
+        EXPECT_FALSE(weak.expired());
+        EXPECT_FALSE(link->peer->usable());
+    }
+    sweep(session, 0s);
+    EXPECT_TRUE(weak.expired());
+}
+
+TEST(Session, LinksAreBorrowedWhileTheyBreakAndAreRenewed) {
+    FakeWorld world;
+    Session& session = world.session("peer");
+    std::atomic<bool> stop{false};
+    std::atomic<int> borrowed{0};
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i)
+        threads.emplace_back([&] {
+            while (!stop) {
+                const auto section = session.section();
+                Incarnation life;
+                Link* const link = session.borrow(life);
+                if (link == nullptr) {
+                    (void)session.link_to(life, Deadline::after(10s));
+                    continue;
+                }
+                EXPECT_EQ(link->descriptor.incarnation, life);
+                (void)link->peer->usable();
+                ++borrowed;
+            }
+        });
+    for (int round = 0; round < 500 || borrowed < 100; ++round) {
+        if (auto link = session.link(Deadline::after(10s))) {
+            (*link)->peer->close(Error(Code::kUnavailable, "gone"));
+            session.report_failure(*link);
+        }
+        session.refresh();
+        session.sweep(Clock::now(), 0s);
+    }
+    stop = true;
+}
+
 TEST(Session, WhoLetsGoOfALinkLastNeverEndsThePeerItself) {
     // It may be a thread of that peer, which its end would wait for.
     FakeWorld world;
@@ -394,6 +494,26 @@ TEST(SessionTable, NamesThatLeadNowhereAreForgottenUnlessTheirIdIsKnown) {
     EXPECT_EQ((*world.sessions->get(opened))->name(), "opened");
     EXPECT_EQ(*world.sessions->get("7"), held);
     EXPECT_TRUE(world.session("alive").connected());
+}
+
+TEST(SessionTable, ASessionThatIsForgottenStaysForThoseWhoUseIt) {
+    FakeWorld world;
+    std::weak_ptr<Session> weak = *world.sessions->get("peer");
+    const auto sweep_at = [&](Time now) {
+        world.sessions->for_each([&](const std::shared_ptr<Session>& session) { session->sweep(now, 0s); });
+        world.sessions->forget_unused(now);
+    };
+    const Time now = Clock::now();
+    {
+        const auto section = world.sessions->section();
+        Session* const session = world.sessions->find("peer");
+        ASSERT_NE(session, nullptr);
+        for (const Duration after : {Duration(0s), Duration(1s), Duration(2min), Duration(3min)}) sweep_at(now + after);
+        EXPECT_EQ(world.sessions->find("peer"), nullptr);
+        EXPECT_EQ(session->name(), "peer");
+    }
+    sweep_at(now + 4min);
+    EXPECT_TRUE(weak.expired());
 }
 
 TEST(SessionTable, AnOldLifeIsRememberedForLonger) {

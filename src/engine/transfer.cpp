@@ -135,26 +135,27 @@ bool mistaken(Run& run, const Error& error, const Link& link, KindPair pair, std
 
 /// Moves bytes of one pair, attempts and all. Nothing: the pair was a mistake. `first`: a link that carries it, or null; `failed`: the one
 /// they failed on before, if they did, and afterwards.
-Result<std::optional<uint64_t>> run_part(Run& run, KindPair pair, std::span<const Slice> slices, Completion& completion,
-                                         std::shared_ptr<Link> first, std::shared_ptr<Link>& failed) {
+Result<std::optional<uint64_t>> run_part(Run& run, KindPair pair, std::span<const Slice> slices, Completion& completion, Link* first,
+                                         std::shared_ptr<Link>& failed) {
     Session& session = run.session;
     Error last;
     Need need{.pair = pair};
     for (int tries = 1;; ++tries) {
-        auto link = first ? Result<std::shared_ptr<Link>>(std::move(first)) : session.link_to(run.life, run.deadline, need);
-        first = nullptr;
-        if (!link && is_unfit(last)) return Unexpected(final_error(last, run.direction, session, *failed));  // nor is there another way
-        if (!link) return Unexpected(unreachable_error(link.error(), run.direction, failed != nullptr));
-        if (failed && !may_go_over(*failed, **link, run.direction, completion))
+        Result<std::shared_ptr<Link>> held(nullptr);
+        if (first == nullptr) held = session.link_to(run.life, run.deadline, need);
+        if (!held && is_unfit(last)) return Unexpected(final_error(last, run.direction, session, *failed));  // nor is there another way
+        if (!held) return Unexpected(unreachable_error(held.error(), run.direction, failed != nullptr));
+        Link& link = first != nullptr ? *std::exchange(first, nullptr) : **held;
+        if (failed && !may_go_over(*failed, link, run.direction, completion))
             return Unexpected(final_error(last, run.direction, session, *failed));
-        auto moved = attempt(**link, run.direction, slices, completion, run.deadline);
+        auto moved = attempt(link, run.direction, slices, completion, run.deadline);
         if (moved) return *moved;
-        last = judge_failure(session, *link, std::move(moved).error(), run.deadline);
+        failed = link.shared_from_this();
+        last = judge_failure(session, failed, std::move(moved).error(), run.deadline);
         const bool again = worth_another_attempt(last) && tries < kAttemptsMax && !run.deadline.passed() &&
                            !run.core.closing.load(std::memory_order_acquire);
-        if (!again) return Unexpected(final_error(last, run.direction, session, **link));
-        MC_LOG_WARNING_EVERY(1s, "{} over {}: {}; trying again", session.name(), (*link)->path(), last.to_string());
-        failed = std::move(*link);
+        if (!again) return Unexpected(final_error(last, run.direction, session, link));
+        MC_LOG_WARNING_EVERY(1s, "{} over {}: {}; trying again", session.name(), link.path(), last.to_string());
         if (mistaken(run, last, *failed, pair, slices)) return std::nullopt;
         if (is_unfit(last)) need.unfit.push_back(failed->transport);
     }
@@ -194,12 +195,12 @@ Result<uint64_t> run_parts(Run& run, std::span<const Slice> slices, PeerMemory& 
     return total;
 }
 
-Result<uint64_t> run_over(Run& run, std::span<const Slice> slices, Completion& completion, std::shared_ptr<Link> link) {
-    const auto pair = common_pair(slices, *run.core.registry, *link->memory);
-    if (!pair) return run_parts(run, slices, *link->memory, nullptr);
-    if (!link->transport->capabilities().pairs.has(*pair)) link = nullptr;
+Result<uint64_t> run_over(Run& run, std::span<const Slice> slices, Completion& completion, Link& link) {
+    const auto pair = common_pair(slices, *run.core.registry, *link.memory);
+    if (!pair) return run_parts(run, slices, *link.memory, nullptr);
+    Link* const first = link.transport->capabilities().pairs.has(*pair) ? &link : nullptr;
     std::shared_ptr<Link> failed;
-    MC_ASSIGN_OR_RETURN(const auto moved, run_part(run, *pair, slices, completion, std::move(link), failed));
+    MC_ASSIGN_OR_RETURN(const auto moved, run_part(run, *pair, slices, completion, first, failed));
     if (moved) return *moved;
     return run_parts(run, slices, *failed->memory, failed);
 }
@@ -211,9 +212,15 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& l
     if (slices.empty()) return 0;
     MC_RETURN_IF_ERROR(check_reach(slices));
     // Every link carries host memory, and knows what else its peer has.
-    MC_ASSIGN_OR_RETURN(auto link, session.link_to(life, deadline));
+    const auto section = session.section();
+    Link* link = session.borrow(life);
+    std::shared_ptr<Link> held;
+    if (link == nullptr) {
+        MC_ASSIGN_OR_RETURN(held, session.link_to(life, deadline));
+        link = held.get();
+    }
     Run run{.core = core, .session = session, .life = life, .direction = direction, .deadline = deadline};
-    auto moved = run_over(run, slices, completion, std::move(link));
+    auto moved = run_over(run, slices, completion, *link);
     if (!moved) session.told(moved.error());
     return moved;
 }
