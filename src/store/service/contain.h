@@ -11,8 +11,8 @@ namespace mooncake::store {
 void log_contained(std::string_view operation, std::string_view what) noexcept;
 
 /// Runs what somebody asked for. Errors are values: what throws all the same (memory that is not there, a mistake of ours) costs this one operation,
-/// not the process. The state allows that: operations throw while they decide, never while a change is applied (Transaction::apply). Returns whether
-/// it came to its end.
+/// not the process. The state allows that: operations throw while they decide, never while a change is applied (Transaction::apply), for which there
+/// is the MemoryReserve. Returns whether it came to its end.
 template <typename Work>
 bool contain(std::string_view operation, Work&& work) {
     try {

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <new>
 #include <stdexcept>
+#include <string>
 
+#include "base/memory_reserve.h"
+#include "base/testing/little_memory.h"
 #include "store/master/check.h"
+#include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/service/master_calls.h"
 #include "store/service/testing/served_master.h"
@@ -65,6 +70,62 @@ TEST(Contain, AnOperationThatThrowsLeavesWholeChangesAndFreesTheLock) {
     EXPECT_TRUE(master.look([](const MasterState& state, Time) { return check_state(state).has_value(); }));
     EXPECT_EQ(master.look([](const MasterState& state, Time) { return state.segments().size(); }), 1u);
     EXPECT_TRUE(master.run([](Transaction& transaction, Time now) { return ping(transaction, kNode, now).status == PingStatus::kOk; }));
+}
+
+/// Hears everything and keeps nothing.
+class Listener final : public rpc::Responder {
+public:
+    void reply(rpc::Bytes) override {}
+    void fail(const Error&) override {}
+    bool part(rpc::Bytes, Haste) override { return true; }
+    bool abandoned() const noexcept override { return false; }
+    Deadline deadline() const noexcept override { return Deadline::after(600s); }
+    const rpc::PeerInfo& peer() const noexcept override { return peer_; }
+
+private:
+    const rpc::PeerInfo peer_{};
+};
+
+/// Puts values until there is no memory for more, and takes some away again. 0: nothing was lost.
+int use_up_the_memory() {
+    constexpr size_t kValuesMax = 10'000'000, kMiB = 1 << 20;
+    MemoryReserve::keep(32 * kMiB);
+    FeedHub hub;
+    LockedMaster master({}, &hub, &hub);
+    SegmentSpec segment = Caller::segment(1);
+    segment.size = uint64_t{1} << 40;
+    master.run([&](Transaction& transaction, Time now) {
+        remount(transaction, {.client = kNode, .segments = {}}, now);
+        hub.follow(transaction.state(), transaction.state().clients().find(kNode), std::make_unique<Listener>());
+        return mount_segment(transaction, {.client = kNode, .segment = segment}, now);
+    });
+    size_t values = 0;
+    for (; values < kValuesMax && MemoryReserve::whole(); ++values) {
+        const std::string key = format_text("{:0200}", values);
+        master.run([&](Transaction& transaction, Time now) {
+            const PutItem item{.key = key, .length = 64};
+            return put_start(transaction, {.client = kNode, .items = {&item, 1}}, now);
+        });
+        master.run([&](Transaction& transaction, Time now) {
+            const PutEndItem item{.key = key};
+            return put_end(transaction, {.client = kNode, .items = {&item, 1}}, now);
+        });
+    }
+    if (values == kValuesMax) return 1;
+    for (size_t i = 0; i < values; ++i) {
+        const std::string key = format_text("{:0200}", i);
+        const std::string_view keys = key;
+        const CodesReply reply = master.run([&](Transaction& transaction, Time now) {
+            return store::remove(transaction, {.keys = {&keys, 1}, .force = true}, now);
+        });
+        if (reply.codes[0] != StoreCode::kOk) return 2;
+    }
+    return master.look([](const MasterState& state, Time) { return state.objects().size() == 0; }) ? 0 : 3;
+}
+
+TEST(Contain, AMasterThatFindsNoMoreMemoryLives) {
+    if (mooncake::testing::kCannotLimitMemory) GTEST_SKIP() << "not with this sanitizer";
+    EXPECT_EQ(mooncake::testing::in_a_process_with(48 << 20, use_up_the_memory), 0);
 }
 
 std::atomic<int> later_jobs{0};

@@ -94,6 +94,8 @@ private:
             (this->*call)(*received, std::move(answer));
         });
     }
+    /// Before anything that makes the state grow: throws where the last memory is in use, which is for what is under way, and what makes it shrink.
+    static void require_memory();
     /// Runs an operation on the state; something may be left to do for the jobs.
     template <typename Operation>
     auto run(Operation&& operation) {

@@ -110,6 +110,7 @@ void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
     if (!entry) return answer->fail(Error(Code::kBusy, "the same request is being carried out"));
     PutStarter starter(received.request, received.replace);
     const auto start = [&](Transaction& transaction, Time now) {
+        require_memory();
         return start_some(starter, received.request.items.size(), transaction, now);
     };
     FeedHub::Caused caused;

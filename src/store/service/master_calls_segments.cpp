@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/service/master_calls.h"
 
@@ -32,6 +34,12 @@ void MasterCalls::note_lost(Transaction& transaction, Time now) const {
         transaction.apply(ClientFollows{.client = client, .follows = false, .now = now});
 }
 
+void MasterCalls::require_memory() {
+    if (MemoryReserve::whole()) return;
+    MC_LOG_WARNING_EVERY(10s, "there is no memory for more: new values and segments are refused");
+    throw std::bad_alloc();
+}
+
 void MasterCalls::attach(rpc::Server& server) {
     attach_objects(server);
     attach_segments(server);
@@ -53,6 +61,7 @@ void MasterCalls::attach_segments(rpc::Server& server) {
 }
 
 void MasterCalls::mount(const MountRequest& request, Answer answer) {
+    require_memory();
     const StoreCode code = run([&](Transaction& transaction, Time now) {
         note_lost(transaction, now);
         const StoreCode result = mount_segment(transaction, request, now);
@@ -68,6 +77,7 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
     RemountReply reply;
     reply.segments.resize(received.segments.size());
     const auto run_part = [&](std::span<const HeldSegment> segments) {
+        require_memory();
         return run([&](Transaction& transaction, Time now) {
             const RemountRequest request{.client = received.request.client, .epoch = received.request.epoch, .segments = segments};
             note_lost(transaction, now);

@@ -23,6 +23,7 @@ void MasterCalls::attach_tasks(rpc::Server& server) {
 }
 
 void MasterCalls::create_task(const ReceivedTask& received, Answer answer) {
+    require_memory();
     const TaskReply reply = run([&](Transaction& transaction, Time now) { return store::create_task(transaction, received.request, now); });
     answer->reply(encode_task_reply(reply));
     const bool move = received.request.type == TaskType::kMove;

@@ -9,6 +9,7 @@
 
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/version.h"
 #include "rpc/rpc.h"
 #include "store/service/job_runner.h"
@@ -21,6 +22,7 @@ namespace {
 constexpr int kThreadsMax = 16;
 constexpr size_t kConnectionsMax = 16384;
 constexpr size_t kLongCallsMax = 64;  // waiting
+constexpr size_t kReserveBytes = 32 << 20;  // more than one change, with the words about it, ever takes
 constexpr Duration kSettleMax = 10s;  // a guard: the jobs answer who waits for too long
 
 MasterOptions with_identity(MasterOptions options) {
@@ -110,6 +112,7 @@ private:
 }  // namespace
 
 Result<std::unique_ptr<MasterServer>> MasterServer::create(const MasterServerOptions& options) {
+    MemoryReserve::keep(kReserveBytes);
     const int cores = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
     const Incarnation epoch = Incarnation::random();
     MC_ASSIGN_OR_RETURN(auto server,
