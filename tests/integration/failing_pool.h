@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "metrics/metrics.h"
 #include "store/process/store_client.h"
 #include "tests/integration/store_role.h"
 
@@ -38,11 +39,19 @@ bool eventually(Condition&& condition) {
 /// Nodes and a master in processes of their own, and clients of them here; the parameter is the transport.
 class FailingPool : public ::testing::TestWithParam<const char*> {
 protected:
-    /// `unsent_ms`: FeedHubOptions::unsent_timeout.
-    void start_master(const std::string& unsent_ms = "2000") {
-        master_ = std::make_unique<RoleProcess>(std::vector<std::string>{"master", std::to_string(port_), "10000", "5000", unsent_ms});
+    /// `unsent_ms`: FeedHubOptions::unsent_timeout. `client_ttl_ms`: for so long silence is borne.
+    void start_master(const std::string& unsent_ms = "2000", const std::string& client_ttl_ms = "10000") {
+        master_ = std::make_unique<RoleProcess>(
+            std::vector<std::string>{"master", std::to_string(port_), client_ttl_ms, "5000", unsent_ms});
         std::istringstream(master_->line()) >> port_;
         ASSERT_NE(port_, 0);
+    }
+    /// How often a segment let this client down: each time cost some call its patience.
+    static uint64_t failures(StoreClient& client) {
+        const std::string text = client.metrics().to_prometheus_text(), name = "\nmooncake_client_replica_failures_total";
+        const size_t line = text.find(name);
+        EXPECT_NE(line, std::string::npos);
+        return std::stoull(text.substr(text.find(' ', line)));
     }
     std::string address() const { return format_text("127.0.0.1:{}", port_); }
     /// Its process; `name` becomes that of its segment, and is its address if it is not empty.

@@ -48,18 +48,17 @@ TEST_P(FailingPool, AStoppedNodeCostsOnlyItsOwnValues) {
     for (const char* const key : {"both", "there", "here"})
         EXPECT_GT(get(*reader, key, std::string(key) == "both" ? both : std::string(key) == "there" ? there : here), 0);
     stopped->stop();
-    const Time begin = Clock::now();
     EXPECT_EQ(get(*reader, "both", both), 100'000);
     EXPECT_EQ(get(*reader, "here", here), 100'000);
-    EXPECT_LT(Clock::now() - begin, 2s) << "another replica was there";
+    EXPECT_LE(failures(*reader), 1u) << "another replica was there";  // one where a busy machine made both seem slow
     const int64_t lost = get(*reader, "there", there);
     // Memory that is mapped needs nobody over there.
     const bool expected = std::string(GetParam()) == "shm" ? lost == 100'000 : lost == kMiss || lost == kFailed;
     EXPECT_TRUE(expected) << lost;
-    const Time again = Clock::now();
+    const uint64_t before = failures(*reader);
     EXPECT_EQ(get(*reader, "here", here), 100'000);
     EXPECT_EQ(get(*reader, "both", both), 100'000);
-    EXPECT_LT(Clock::now() - again, 2s);
+    EXPECT_LE(failures(*reader), before + 1);
     stopped->go_on();
     EXPECT_TRUE(eventually([&] { return get(*reader, "there", there) == 100'000; }));
 }
@@ -75,16 +74,14 @@ TEST_P(FailingPool, AHungNodesValuesAreMissesSoonAfterItsFirstFailure) {
     ASSERT_EQ(put(*reader, "here", here, {.preferred_segments = {name_b}}), StoreCode::kOk);
     stopped->stop();
     if (get(*reader, "there0", there) > 0) return;  // memory that is mapped needs nobody over there
-    Duration longest{0};
-    int asked = 0;
-    for (const Deadline end = Deadline::after(3s); !end.passed(); ++asked) {
-        const Time begin = Clock::now();
-        EXPECT_LT(get(*reader, format_text("there{}", asked % 20), there), 0);
-        longest = std::max(longest, Clock::now() - begin);
+    const uint64_t before = failures(*reader);
+    for (int i = 0; i < 400; ++i) {
+        EXPECT_LT(get(*reader, format_text("there{}", i % 20), there), 0);
         EXPECT_EQ(get(*reader, "here", here), 10'000);
     }
-    GTEST_LOG_(INFO) << asked << " misses, the longest took " << std::chrono::duration<double, std::milli>(longest).count() << " ms";
-    EXPECT_LT(longest, 1500ms * kSlowness) << "as long as the first one";  // a tenth of it on a machine with nothing else to do
+    // It is tried after 50 ms, 100 ms, ... 5 s: few of the misses had to wait for it, however long they took together.
+    GTEST_LOG_(INFO) << failures(*reader) - before << " of 400 misses waited for the node";
+    EXPECT_LT(failures(*reader) - before, 100u);
     stopped->go_on();
     EXPECT_TRUE(eventually([&] { return get(*reader, "there0", there) == 10'000; }));
 }

@@ -166,7 +166,7 @@ TEST_P(FaultyPool, APutRightAfterTheMastersReturnIsStored) {
 }
 
 TEST_P(FaultyPool, AKilledWritersKeyCanBeWrittenAgainAndNothingHalfWrittenIsRead) {
-    start_master();
+    start_master("2000", "3600000");
     std::string name;
     auto node = lender(name);
     const auto other = client();
@@ -177,10 +177,8 @@ TEST_P(FaultyPool, AKilledWritersKeyCanBeWrittenAgainAndNothingHalfWrittenIsRead
         EXPECT_EQ(exists(*other, key), 0);
         EXPECT_LT(get(*other, key, value), 0) << "half a value";
         writer->kill();
-        const Time begin = Clock::now();
         EXPECT_LT(get(*other, key, value), 0);
-        EXPECT_TRUE(eventually([&] { return put(*other, key, value) == StoreCode::kOk; }));
-        EXPECT_LT(Clock::now() - begin, 8s * kSlowness) << "sooner than its life without pings";
+        EXPECT_TRUE(eventually([&] { return put(*other, key, value) == StoreCode::kOk; })) << "sooner than its life without pings";
         EXPECT_EQ(get(*other, key, value), 2 << 20);
     }
 }

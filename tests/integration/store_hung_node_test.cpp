@@ -32,13 +32,6 @@ protected:
         const ValueInfo info = client.find({&name, 1}).at(0);
         return std::any_of(info.replicas.begin(), info.replicas.end(), [&](const ReplicaInfo& one) { return one.segment_name == hung(); });
     }
-    /// How often a segment let this client down: each time cost some put its patience.
-    static uint64_t failures(StoreClient& client) {
-        const std::string text = client.metrics().to_prometheus_text(), name = "\nmooncake_client_replica_failures_total";
-        const size_t line = text.find(name);
-        EXPECT_NE(line, std::string::npos);
-        return std::stoull(text.substr(text.find(' ', line)));
-    }
     /// Puts of one kind until told to stop.
     struct Writer {
         uint32_t replicas = 1;

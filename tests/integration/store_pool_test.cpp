@@ -131,8 +131,7 @@ TEST(StorePool, EveryValueCanBeReadAgainAfterTheMasterWasKilled) {
     fresh.get_all("k", kKeys);
     const double took_s = seconds_since(back);
     GTEST_LOG_(INFO) << kKeys << " values read again " << took_s << " s after the master's return; written and read before in " << before_s;
-    // Half a second on a machine with nothing else to do. A busy one takes longer for everything.
-    EXPECT_LT(took_s, std::max(3.0, 3 * before_s));
+    EXPECT_LT(took_s, 60 * kSlowness);  // half a second on a machine with nothing else to do
     member.put_all("new", 20'000);
     EXPECT_EQ(fresh.get("k", kKeys), kKeys) << "nothing was overwritten";
     EXPECT_EQ(fresh.get("new", 20'000), 20'000U);
