@@ -192,9 +192,7 @@ void SelfPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
 class SelfTransport final : public Transport {
 public:
     explicit SelfTransport(const TransportContext& context)
-        : incarnation_(context.incarnation),
-          access_(context.access),
-          devices_(*context.devices),
+        : incarnation_(context.incarnation), access_(context.access), devices_(*context.devices),
           capabilities_{.name = "self", .reach = Reach::kSameProcess, .rank = 0, .pairs = pairs_of(devices_), .maps_memory = true} {}
 
     const Capabilities& capabilities() const noexcept override { return capabilities_; }

@@ -155,7 +155,8 @@ class SelfKinds : public ::testing::Test {
 protected:
     KindAllocator allocator;
     TransportPair pair{TransportCase{.name = "self", .make = make_self_transport, .same_process = true}, allocator.devices()};
-    std::unique_ptr<KindMemory> device = allocator.allocate(MemoryKind::kCuda, 3 << 20), host = allocator.allocate(MemoryKind::kHost, 3 << 20);
+    std::unique_ptr<KindMemory> device = allocator.allocate(MemoryKind::kCuda, 3 << 20),
+                                host = allocator.allocate(MemoryKind::kHost, 3 << 20);
     const MemoryRegion* device_region = pair.target().add(device->region());
     const MemoryRegion* host_region = pair.target().add(host->region());
     std::unique_ptr<Peer> peer = pair.connect();

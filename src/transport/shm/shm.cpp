@@ -25,11 +25,9 @@ KindPairs pairs_of(const Devices& devices) {
 class ShmTransport final : public Transport {
 public:
     ShmTransport(const TransportContext& context, std::unique_ptr<shm::Loop> loop, std::unique_ptr<shm::Target> target)
-        : incarnation_(context.incarnation),
-          devices_(*context.devices),
+        : incarnation_(context.incarnation), devices_(*context.devices),
           capabilities_{.name = kName, .reach = Reach::kSameHost, .rank = 10, .pairs = pairs_of(devices_), .maps_memory = true},
-          loop_(std::move(loop)),
-          target_(std::move(target)) {}
+          loop_(std::move(loop)), target_(std::move(target)) {}
 
     const Capabilities& capabilities() const noexcept override { return capabilities_; }
     std::string endpoint() const override { return shm::encode_endpoint(target_->socket_name()); }

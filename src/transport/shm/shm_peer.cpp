@@ -69,8 +69,8 @@ Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, 
     return link;
 }
 
-Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, Incarnation own, Incarnation expected,
-                                               const Means& means, Deadline deadline) {
+Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, Incarnation own, Incarnation expected, const Means& means,
+                                               Deadline deadline) {
     MC_ASSIGN_OR_RETURN(net::Socket socket, connect_local(socket_name, deadline));
     MC_ASSIGN_OR_RETURN(Link link, shake_hands(std::move(socket), own, expected, deadline));
     std::unique_ptr<ShmPeer> peer(new ShmPeer(std::move(link), means));
@@ -205,7 +205,8 @@ void ShmPeer::drop_memories() {
 class ShmPeer::Pass {
 public:
     Pass(ShmPeer& peer, const CopyChunk& chunk, const RegionView& view, CopyFailures& failures)
-        : peer_(peer), chunk_(chunk), view_(view), failures_(failures), section_(peer.claims()), by_device_(peer.means_.devices, failures) {}
+        : peer_(peer), chunk_(chunk), view_(view), failures_(failures), section_(peer.claims()), by_device_(peer.means_.devices, failures) {
+    }
 
     /// False: not in live regions, as far as the view knows.
     bool add(size_t index);
@@ -275,8 +276,8 @@ bool ShmPeer::Pass::add(size_t index) {
 void ShmPeer::Pass::add_of_device(size_t index, const CrossPiece& piece, std::byte* mapped) {
     const MemoryRegion& region = *chunk_.slices[index].region;
     if (chunk_.direction == Direction::kRead && !region.writable) {
-        failures_.emplace_back(index, error(Code::kNotRegistered, "local memory at {} is registered for reading only",
-                                            static_cast<void*>(piece.local)));
+        failures_.emplace_back(
+            index, error(Code::kNotRegistered, "local memory at {} is registered for reading only", static_cast<void*>(piece.local)));
     } else if (mapped != nullptr) {
         copy_by_device(index, region.kind, piece.local, mapped, piece.length);
     } else {

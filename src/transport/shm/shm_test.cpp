@@ -370,7 +370,8 @@ TEST_F(ShmTransport, FindsMemoryThatIsRegisteredAtEveryMomentByOneOfTwo) {
         }
     });
     for (int round = 0; round < 20'000; ++round) {
-        const auto read = transfer(*peer, Direction::kRead, {.local = local.data(), .remote = remote.address() + 4096, .length = 64, .region = region});
+        const auto read = transfer(*peer, Direction::kRead,
+                                   {.local = local.data(), .remote = remote.address() + 4096, .length = 64, .region = region});
         if (!read) {
             ADD_FAILURE() << "round " << round << ": " << read.error().to_string();
             break;

@@ -83,9 +83,9 @@ private:
     Mutex mutex_;  // held by the I/O thread while it works; shut() waits for it
     net::Socket socket_ MC_GUARDED_BY(mutex_);
     Phase phase_ MC_GUARDED_BY(mutex_) = Phase::kHello;
-    bool checked_ MC_GUARDED_BY(mutex_) = false;   // checksums were agreed
+    bool checked_ MC_GUARDED_BY(mutex_) = false;      // checksums were agreed
     bool knows_kinds_ MC_GUARDED_BY(mutex_) = false;  // it understands that memory of a device is not supported
-    uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;  // epoll events
+    uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;     // epoll events
     bool ticking_ MC_GUARDED_BY(mutex_) = false;
     Time accepted_at_ MC_GUARDED_BY(mutex_);
     Time received_at_ MC_GUARDED_BY(mutex_);  // when bytes last came in
@@ -94,7 +94,7 @@ private:
     // The message being received
     Inbox inbox_ MC_GUARDED_BY(mutex_);
     size_t ahead_bytes_ MC_GUARDED_BY(mutex_) = kAheadBytes;  // read ahead where a message may begin
-    bool writing_ MC_GUARDED_BY(mutex_) = false;  // its payload is coming in
+    bool writing_ MC_GUARDED_BY(mutex_) = false;              // its payload is coming in
     Incoming incoming_ MC_GUARDED_BY(mutex_);
     uint64_t write_id_ MC_GUARDED_BY(mutex_) = 0;
     uint64_t checked_version_ MC_GUARDED_BY(mutex_) = 0;

@@ -28,7 +28,7 @@ inline constexpr int kFarewellTrips = 8;        // this many round trips in addi
 inline constexpr Duration kFarewellMax = 1s;    // never longer
 
 // Both
-inline constexpr int kIoThreadsByCores = 8;  // likewise
+inline constexpr int kIoThreadsByCores = 8;     // likewise
 inline constexpr size_t kAheadBytes = 8 << 10;  // read ahead of need where no payload is expected, or the length of the head is not known
 inline constexpr size_t kSendBytes = 1 << 20;   // gathered for one sendmsg()
 

@@ -120,7 +120,8 @@ TEST(TcpServer, WhoGreetsInTheNameOfAnotherLocksNobodyOut) {
     const auto peer = here.connect(target);
     // Incarnations are public.
     Raw numbered = greeted(target, here.incarnation, ~uint64_t{0});
-    Raw named = greeted(target, here.incarnation, SessionId{.high = ~uint64_t{0}, .low = ~uint64_t{0}}, {SessionId{}, {.high = 1, .low = 1}});
+    Raw named = greeted(target, here.incarnation, SessionId{.high = ~uint64_t{0}, .low = ~uint64_t{0}},
+                        {SessionId{}, {.high = 1, .low = 1}});
     EXPECT_TRUE(works(here, target, *peer));
     EXPECT_TRUE(works(here, target, *here.connect(target)));
 }

@@ -21,10 +21,11 @@ Result<Header> header_of(const std::vector<std::byte>& head) { return decode_hea
 
 TEST(TcpWire, HelloComesBackAsItWas) {
     const SessionId one{.high = 1, .low = 2}, two{.high = 3, .low = 4};
-    for (const Hello& hello : {Hello{.lane = 3, .features = 5, .initiator = {11}, .target = {22}, .session = one, .ended = {two, one}},
-                               Hello{.initiator = {11}, .target = {22}, .session = one},
-                               Hello{.version = kNumberedSessions, .lane = 3, .features = 5, .initiator = {11}, .target = {22}, .number = 33},
-                               Hello{.version = 7, .lane = 3, .features = 5, .initiator = {11}, .target = {22}, .number = 33}}) {
+    for (const Hello& hello :
+         {Hello{.lane = 3, .features = 5, .initiator = {11}, .target = {22}, .session = one, .ended = {two, one}},
+          Hello{.initiator = {11}, .target = {22}, .session = one},
+          Hello{.version = kNumberedSessions, .lane = 3, .features = 5, .initiator = {11}, .target = {22}, .number = 33},
+          Hello{.version = 7, .lane = 3, .features = 5, .initiator = {11}, .target = {22}, .number = 33}}) {
         const auto bytes = encode(hello);
         EXPECT_EQ(hello_bytes(bytes), bytes.size());
         for (size_t some = 0; some <= bytes.size(); ++some) EXPECT_TRUE(may_be_hello(std::span(bytes).first(some)));

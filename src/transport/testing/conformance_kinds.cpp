@@ -91,11 +91,8 @@ TEST_P(TransportKinds, WhatIsNotCarriedLeavesTheRestOfTheSubmissionAlone) {
             Completion good, doubtful;
             good.add(2);
             doubtful.add(1);
-            const Slice host{.local = host_here->data(),
-                             .remote = host_there->address(),
-                             .length = 70'000,
-                             .completion = &good,
-                             .region = region};
+            const Slice host{
+                .local = host_here->data(), .remote = host_there->address(), .length = 70'000, .completion = &good, .region = region};
             Slice slices[] = {host, slice(0, 0, 70'000), host};
             slices[1].completion = &doubtful;
             slices[2].local += 100'000;
