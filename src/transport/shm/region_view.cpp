@@ -67,6 +67,15 @@ const RegionView::Region* RegionView::find(const RemoteTable& table, Claims::Sec
     }
 }
 
+bool RegionView::outdated(const RemoteTable& table, AddressRange range) const noexcept {
+    auto region = std::upper_bound(regions_.begin(), regions_.end(), range.address,
+                                   [](uint64_t address, const Region& other) { return address < other.address; });
+    if (region != regions_.begin()) --region;
+    for (; region != regions_.end() && (region->address <= range.address || region->address - range.address < range.length); ++region)
+        if (region->end() > range.address && !table.still(region->number, region->state)) return true;
+    return false;
+}
+
 bool RegionView::is_device(uint64_t address) const noexcept {
     const auto after = std::upper_bound(regions_.begin(), regions_.end(), address,
                                         [](uint64_t wanted, const Region& region) { return wanted < region.address; });

@@ -46,6 +46,8 @@ public:
     /// the result.
     const Region* find(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access, size_t& hint) const noexcept;
 
+    /// Whether some region of the range has gone since: then there may be another one in its place, whatever changes() says.
+    bool outdated(const RemoteTable& table, AddressRange range) const noexcept;
     /// Whether memory of a device is registered there.
     bool is_device(uint64_t address) const noexcept;
 

@@ -156,8 +156,12 @@ void ShmPeer::drop_old_views() {
     view_.clean();
 }
 
-const RegionView& ShmPeer::refresh(const RegionView& old) {
-    if (link_.table.changes() == old.changes()) return old;
+const RegionView& ShmPeer::refresh(const RegionView& old, const CopyChunk& chunk, std::span<const size_t> slices) {
+    // A region goes a moment before the table counts that as a change.
+    const bool gone = std::any_of(slices.begin(), slices.end(), [&](size_t i) {
+        return old.outdated(link_.table, {chunk.slices[i].remote, chunk.slices[i].length});
+    });
+    if (!gone && link_.table.changes() == old.changes()) return old;
     Lock lock(refresh_mutex_);
     // Another thread may have been faster.
     if (const RegionView& current = view_.get(); &current != &old && current.changes() == link_.table.changes()) return current;
@@ -407,8 +411,9 @@ void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
     }
     // The table may have changed since we looked, and may change again: of two regions that overlap for a moment a view has one, and that may be
     // the one which goes.
-    for (int look = 0; !refused_ones.empty(); ++look) {
-        const RegionView* const fresh = look < kLooksMax ? &refresh(*view) : view;
+    if (refused_ones.empty()) return;
+    for (const Deadline end = Deadline::after(kLookTime); !refused_ones.empty();) {
+        const RegionView* const fresh = end.passed() ? view : &refresh(*view, chunk, refused_ones);
         if (fresh == view) {
             for (const size_t i : refused_ones) failures.emplace_back(i, refused(*view, chunk.slices[i]));
             return;

@@ -48,7 +48,7 @@ public:
 
     static constexpr size_t kMemoriesMax = 4096;  // mapped at once
     static constexpr size_t kWantedMax = 32;      // asked for at once
-    static constexpr int kLooksMax = 16;          // at a table that changes all the time, before a range counts as not registered
+    static constexpr Duration kLookTime = 500ms;  // for a table that changes all the time, before a range counts as not registered
 
 private:
     class Pass;
@@ -74,8 +74,8 @@ private:
     Error lost(int system_errno);
     Claims& claims() const noexcept { return *reinterpret_cast<Claims*>(link_.claims.address()); }
 
-    /// A view newer than `old`, or `old` itself if the table has not changed. Inside a copy.
-    const RegionView& refresh(const RegionView& old);
+    /// A view newer than `old`, or `old` itself if what it says of these slices is still true. Inside a copy.
+    const RegionView& refresh(const RegionView& old, const CopyChunk& chunk, std::span<const size_t> slices);
     static Error refused(const RegionView& view, const Slice& slice);
     void rebuild() MC_REQUIRES(refresh_mutex_);
     /// On the loop's thread: unmaps what is not used any more.
