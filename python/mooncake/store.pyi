@@ -212,8 +212,8 @@ class MooncakeDistributedStore:
     def _allocate(self, size: int, alignment: int) -> BufferLeaseView | None:
         """Registered memory, or None."""
     def put(self, key: str, value: Buffer, config: ReplicateConfig | None = None) -> int:
-        """Stores a value: any object with contiguous memory. Returns 0, also where the key has a value already, which stays. -200: no
-        space; -600: empty key or value, or a configuration that makes no sense."""
+        """Stores a value: any object with contiguous memory. Returns 0, also where the key has a value already, which stays if
+        it can be read. -200: no space; -600: empty key or value, or a configuration that makes no sense."""
     def upsert(self, key: str, value: Buffer, config: ReplicateConfig | None = None) -> int:
         """As put(), replacing a value that is there."""
     def put_batch(self, keys: Sequence[str], values: Sequence[Buffer], config: ReplicateConfig | None = None) -> int:

@@ -104,6 +104,30 @@ TEST_P(FaultyPool, PutsGoOnWhileOneOfTwoNodesIsKilled) {
     for (size_t i = 20; i < values.size(); ++i) EXPECT_EQ(get(*writer, std::to_string(i), values[i]), 50'000) << i;
 }
 
+TEST_P(FaultyPool, APutOfAValueThatWentWithItsNodeIsStored) {
+    start_master();
+    std::string name_a, name_b;
+    auto a = lender(name_a), b = lender(name_b);
+    const auto writer = client(), reader = client();
+    auto value = pattern(50'000, 1);
+    for (const char* key : {"put", "parts"}) ASSERT_EQ(put(*writer, key, value, {.preferred_segments = {name_a}}), StoreCode::kOk);
+    ASSERT_EQ(get(*writer, "put", value), 50'000) << "from now on it knows where";
+    a->kill();
+    ASSERT_LT(get(*writer, "put", value), 0);
+    ASSERT_EQ(put(*writer, "put", value), StoreCode::kOk);
+    EXPECT_EQ(get(*writer, "put", value), 50'000);
+    EXPECT_EQ(get(*reader, "put", value), 50'000);
+
+    ASSERT_LT(get(*writer, "parts", value), 0);
+    const std::string_view key = "parts";
+    const Reservation whole{.key = key, .length = value.size(), .group = {}};
+    const PartToWrite part{.key = key, .offset = 0, .from = {value.data(), value.size()}};
+    ASSERT_EQ(writer->open_writes({&whole, 1}, {}).at(0), StoreCode::kOk);
+    EXPECT_EQ(writer->write_open({&part, 1}).at(0), 50'000);
+    EXPECT_EQ(writer->close_writes({&key, 1}, false).at(0), StoreCode::kOk);
+    EXPECT_EQ(get(*reader, key, value), 50'000);
+}
+
 TEST_P(FaultyPool, ANodeThatRestartsAtItsAddressIsNotTakenForItsFormerLife) {
     constexpr uint64_t kValues = 40, kLength = 50'000;
     start_master();

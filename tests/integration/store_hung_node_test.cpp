@@ -104,6 +104,26 @@ TEST_P(HungNode, IsKeptFromNewcomersWithoutTheirFindingOut) {
     for (int i = 0; i < 20; ++i) EXPECT_EQ(get(*before, format_text("new{}", i), value_), static_cast<int64_t>(kLength)) << i;
 }
 
+/// Over shared memory what lies there can be read all the same.
+class UnreadableNode : public HungNode {};
+INSTANTIATE_TEST_SUITE_P(By, UnreadableNode, ::testing::Values("tcp"), [](const auto& path) { return std::string(path.param); });
+
+TEST_P(UnreadableNode, IsNotSaidToHaveTheValueThatSomebodyPuts) {
+    const auto before = client();
+    auto other = pattern(kLength, 2);
+    for (const char* key : {"known", "new"}) ASSERT_TRUE(planned_there(*before, key, true));
+    hang();
+    ASSERT_LT(get(*before, "known", value_), 0) << "by now its master misses it, too";
+    ASSERT_EQ(put(*before, "known", other), StoreCode::kOk);
+    EXPECT_EQ(get(*before, "known", other), static_cast<int64_t>(kLength));
+    const auto newcomer = client();
+    ASSERT_EQ(put(*newcomer, "new", other), StoreCode::kOk);
+    EXPECT_EQ(get(*newcomer, "new", other), static_cast<int64_t>(kLength));
+    go_on();
+    EXPECT_TRUE(eventually([&, n = 0]() mutable { return planned_there(*newcomer, format_text("again{}", n++)); }));
+    for (const char* key : {"known", "new"}) EXPECT_EQ(get(*client(), key, other), static_cast<int64_t>(kLength)) << "not the old one";
+}
+
 /// How often this client asked the master where values lie.
 uint64_t questions(StoreClient& client) {
     const std::string text = client.metrics().to_prometheus_text(), name = "rpc_count{rpc_name=\"get_replica_list\"}";

@@ -156,10 +156,23 @@ void SimClient::send_start(const std::shared_ptr<Put>& put) {
             request.unreachable = unreachable;
             master_.writer_limited = !unreachable.empty();
             const PutStartReply reply = put->upsert ? upsert_start(t, request, world_.now()) : put_start(t, request, world_.now());
+            if (reply.items[0].code == StoreCode::kObjectAlreadyExists) check_there(put->key, unreachable);
             return Started{
                 .item = reply.items[0], .retry_after = reply.retry_after, .copies = resolve(reply.replicas), .view = master_.view()};
         },
         [this, put](std::optional<Started> reply) { started(put, std::move(reply)); });
+}
+
+/// A put was told that the value is there: then somebody must be thought to have it.
+void SimClient::check_there(const std::string& key, const std::vector<SegmentNumber>& unreachable) {
+    const SegmentTable& segments = master_.state().segments();
+    const ReplicaList& replicas = master_.state().objects()[master_.state().objects().find(TenantTable::kDefault, key)].replicas;
+    for (size_t i = 0; i < replicas.size(); ++i) {
+        const Segment& segment = segments[replicas[i].segment];
+        const bool lost = segment.deaf || segment.suspect_until > world_.now() || segment.heard_until <= world_.now();
+        if (!lost && std::find(unreachable.begin(), unreachable.end(), replicas[i].segment) == unreachable.end()) return;
+    }
+    world_.violated(format_text("{} was said to be there, but nobody has it", key));
 }
 
 void SimClient::started(const std::shared_ptr<Put>& put, std::optional<Started> reply) {

@@ -83,6 +83,7 @@ private:
 
     void begin_put(bool upsert);
     void send_start(const std::shared_ptr<Put>& put);
+    void check_there(const std::string& key, const std::vector<SegmentNumber>& unreachable);
     void started(const std::shared_ptr<Put>& put, std::optional<Started> reply);
     void land_chunk(const std::shared_ptr<Put>& put, size_t copy, uint64_t at);
     void copy_written(const std::shared_ptr<Put>& put);

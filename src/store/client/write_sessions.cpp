@@ -272,6 +272,7 @@ std::vector<StoreCode> WriteSessions::close(std::span<const std::string_view> ke
                         .in_doubt = one.session->in_doubt});
     }
     end_writes(core_, ends, 0);
+    if (!revoke) core_.leases.forget(keys);  // of a value that could not be reached before
     for (size_t i = 0; i < closing.size(); ++i) codes[closing[i].place] = revoke ? StoreCode::kOk : ends[i].code;
     return codes;
 }

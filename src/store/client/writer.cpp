@@ -201,7 +201,8 @@ private:
             StoreCode& code = codes_[items_[i].value];
             if (reply.items[i].code == StoreCode::kOk) {
                 if (code == StoreCode::kOk) bytes_written_ += items_[i].length;
-                if (replace_) replaced.push_back(put_items_[i].key);
+                // A put replaces as well, what it could not reach.
+                if (replace_ || !unreachable_.empty()) replaced.push_back(put_items_[i].key);
                 // Its range went with a node or a master that was given up meanwhile: there are others.
                 if (code == StoreCode::kObjectNotFound) code = StoreCode::kTransferFail;
                 // Somebody replaces it before it was there: as if that had begun earlier.

@@ -63,7 +63,7 @@ struct PutStartRequest {
     std::string_view tenant;
     WriteConfig config;
     std::span<const PutItem> items;
-    /// Segments the caller cannot reach now: used only where nothing else will do.
+    /// Segments the caller cannot reach now: used only where nothing else will do, and what lies only there is missing for it.
     std::span<const uint32_t> unreachable{};
 };
 struct PutStartItem {

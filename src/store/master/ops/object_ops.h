@@ -10,9 +10,9 @@
 /// What clients ask about objects, one file each. They never fail as a whole: every item has its code. `now` never runs backwards.
 namespace mooncake::store {
 
-/// Per item: kInvalidParams (no key, no length, bad configuration), kTenantNotRegistered, kObjectAlreadyExists (a value),
-/// kReplicaIsNotReady (somebody is writing it), kInvalidWrite (the request was revoked before), kNoAvailableHandle, kTenantQuotaExceeded. Items of one group are
-/// started all or none.
+/// Per item: kInvalidParams (no key, no length, bad configuration), kTenantNotRegistered, kObjectAlreadyExists (a value that can be read; others are replaced at the end),
+/// kReplicaIsNotReady (somebody is writing it, or copies what cannot be read), kInvalidWrite (the request was revoked before), kNoAvailableHandle, kTenantQuotaExceeded.
+/// Items of one group are started all or none.
 PutStartReply put_start(Transaction& transaction, const PutStartRequest& request, Time now);
 /// As put_start, but a value is replaced at the end, and unfinished writes of others are pre-empted at once. Also per item:
 /// kObjectHasReplicationTask, kInvalidParams where the group would change.

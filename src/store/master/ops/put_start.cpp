@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "store/master/ops/object_ops.h"
+#include "store/master/ops/reachable.h"
 #include "store/master/ops/writes.h"
 #include "store/master/walk_counter.h"
 
@@ -112,7 +114,7 @@ private:
                 return StoreCode::kOk;
             }
             if (const StoreCode code = make_way(id, item); code != StoreCode::kOk) return code;
-            id = state().objects().find(tenant_, item.key);  // pre-empting may have ended it
+            id = state().objects().find(tenant_, item.key);  // that may have ended it
         }
         Placer::Placed placed = placer_.place(
             {.tenant = tenant_, .key_hash = state().objects().hash(tenant_, item.key), .length = item.length, .keep = id});
@@ -164,14 +166,25 @@ private:
     /// The key is taken: by a value, by an unfinished write, or both.
     StoreCode make_way(ObjectId id, const PutItem& item) {
         const Object& object = state().objects()[id];
-        if (!upsert_ && object.has_value()) return StoreCode::kObjectAlreadyExists;
-        if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
-        if (upsert_ && !item.group.empty() && (object.group == 0 || state().groups()[object.group].name != item.group))
-            return StoreCode::kInvalidParams;
-        if (object.write == 0) return StoreCode::kOk;
-        if (!upsert_ && !preemptible(state(), state().write(object.write), now_)) return StoreCode::kReplicaIsNotReady;
-        preempt(transaction_, object.write, now_);
+        if (!upsert_ && object.has_value() && readable(id)) return StoreCode::kObjectAlreadyExists;
+        if (object.copy != 0) return upsert_ ? StoreCode::kObjectHasReplicationTask : StoreCode::kReplicaIsNotReady;
+        const bool same_group = item.group == (object.group == 0 ? std::string_view() : state().groups()[object.group].name);
+        if (upsert_ && !item.group.empty() && !same_group) return StoreCode::kInvalidParams;
+        if (object.write != 0) {
+            if (!upsert_ && !preemptible(state(), state().write(object.write), now_)) return StoreCode::kReplicaIsNotReady;
+            const bool had_value = object.has_value();
+            preempt(transaction_, object.write, now_);
+            if (!had_value) return StoreCode::kOk;
+        }
+        // Among others it would be as lost as they are.
+        if (!upsert_ && !same_group) transaction_.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now_});
         return StoreCode::kOk;
+    }
+
+    /// Whether the writer may be told that the value is there. In doubt it is not: to write it once more costs less than to be without.
+    bool readable(ObjectId id) {
+        if (!reach_) reach_.emplace(state(), request_.unreachable, client_, now_);
+        return (*reach_)(id);
     }
 
     /// The last item that was started of a group that cannot be started as a whole.
@@ -198,6 +211,7 @@ private:
     Placer placer_;
     TenantNumber tenant_ = 0;
     ClientNumber client_ = 0;
+    std::optional<Reach> reach_;
     bool prefetched_ = false;
 };
 
