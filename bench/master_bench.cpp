@@ -197,12 +197,8 @@ void adoption(size_t objects, bool scattered) {
     Random random(3);
     for (size_t i = objects; scattered && i > 1; --i) std::swap(places[i - 1], places[random.below(i)]);
     for (size_t i = 0; i < objects; ++i)
-        held.push_back({.tenant = "default",
-                        .key = names[i],
-                        .offset = places[i] * kValue,
-                        .length = kValue,
-                        .generation = i + 1,
-                        .checksum = i});
+        held.push_back(
+            {.tenant = "default", .key = names[i], .offset = places[i] * kValue, .length = kValue, .generation = i + 1, .checksum = i});
     HeldSegment segment{.segment = {.id = {3, 1}, .name = "node:1", .base = 1 << 20, .size = objects * kValue}};
     MasterState state({});
     Transaction t(state);
@@ -268,8 +264,9 @@ void group_past_a_hung_node(size_t count) {
     put_end(t, {.client = kClient, .items = ends}, SmallValues::kNow);
     const std::vector<std::string_view> keys(names.begin(), names.end());
     const uint32_t hung = 77;
-    print_ms(format_text("exist, a group of {} past a hung node", count).c_str(),
-             cpu_of([&] { exist(t, {.keys = keys, .unreachable = {&hung, 1}}, SmallValues::kNow); }));
+    print_ms(format_text("exist, a group of {} past a hung node", count).c_str(), cpu_of([&] {
+                 exist(t, {.keys = keys, .unreachable = {&hung, 1}}, SmallValues::kNow);
+             }));
 }
 
 /// Clients that die between put_start and put_end: all of them, and the longest of the runs in which they are ended.

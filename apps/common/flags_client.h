@@ -15,7 +15,7 @@ namespace mooncake::store {
 struct ClientFlags {
     std::string host = "0.0.0.0";  // or host:port
     std::string bind_address;
-    int64_t port = 50052;          // for clients that share our memory; not built
+    int64_t port = 50052;  // for clients that share our memory; not built
     std::string metadata_server = "http://127.0.0.1:8080/metadata";
     std::string master_server_address = "127.0.0.1:50051";
     std::string protocol = "tcp", device_names;

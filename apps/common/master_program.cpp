@@ -81,12 +81,11 @@ Result<> MasterProgram::start_master() {
     if (!master) return Unexpected(std::move(master).error().with_context(format_text("RPC on port {}", master_port(flags_))));
     master_ = std::move(*master);
     const std::string address = net::join_host_port(public_host(host), master_->port());
-    admin_.emplace(
-        master_->master(), master_->metrics(),
-        AdminOptions{.address = address,
-                     .quota_file = flags_.tenant_quota_connector_uri,
-                     .changed = [this] { master_->touch(); },
-                     .settle = [this] { master_->settle(); }});
+    admin_.emplace(master_->master(), master_->metrics(),
+                   AdminOptions{.address = address,
+                                .quota_file = flags_.tenant_quota_connector_uri,
+                                .changed = [this] { master_->touch(); },
+                                .settle = [this] { master_->settle(); }});
     if (!flags_.enable_multi_tenants) return {};
     if (auto loaded = admin_->load_quota_file(); !loaded)
         return Unexpected(std::move(loaded).error().with_context("--tenant_quota_connector_uri"));

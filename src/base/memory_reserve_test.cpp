@@ -31,8 +31,7 @@ TEST(MemoryReserve, IsGivenUpWhenThereIsNoOtherMemoryAndComesBack) {
         try {
             for (int i = 0; i < 1000; ++i) blocks.push_back(std::make_unique_for_overwrite<char[]>(kMiB));
             return 4;
-        } catch (const std::bad_alloc&) {
-        }
+        } catch (const std::bad_alloc&) {}
         if (blocks.size() < outside + 16) return 5;
         blocks.clear();
         return MemoryReserve::whole() ? 0 : 6;

@@ -67,8 +67,8 @@ protected:
     std::atomic<uint64_t> version{1};
     std::string endpoint = "a";
     Mutex hold;  // who has it keeps lists from being made
-    Describer describer{{.describe = [this](uint32_t buffers_max) { return describe(buffers_max); },
-                         .version = [this] { return version.load(); }}};
+    Describer describer{
+        {.describe = [this](uint32_t buffers_max) { return describe(buffers_max); }, .version = [this] { return version.load(); }}};
 };
 
 TEST_F(DescriberTest, MakesALongListOnceWhileNothingChanges) {

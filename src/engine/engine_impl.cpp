@@ -126,10 +126,8 @@ Result<void*> EngineImpl::allocate_memory(uint64_t length, std::string_view loca
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(auto memory, allocate_shared_memory(length));
     void* const address = memory.address();
-    MC_RETURN_IF_ERROR(add_region({.address = memory.address(),
-                                   .length = memory.length(),
-                                   .location = std::string(location),
-                                   .shared_fd = memory.fd()}));
+    MC_RETURN_IF_ERROR(
+        add_region({.address = memory.address(), .length = memory.length(), .location = std::string(location), .shared_fd = memory.fd()}));
     Lock lock(parts_->memory_mutex);
     parts_->allocations.emplace(address, std::move(memory));
     return address;

@@ -393,8 +393,7 @@ TEST_P(ReadOnlyMemory, OnOurOwnSideIsSentButNotReceivedInto) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, ReadOnlyMemory,
-                         ::testing::Combine(::testing::Values("tcp", "shm", "self", "fabric"), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Over, ReadOnlyMemory, ::testing::Combine(::testing::Values("tcp", "shm", "self", "fabric"), ::testing::Bool()),
                          [](const auto& one) {
                              return std::get<0>(one.param) + (std::get<1>(one.param) ? "_mapped_so" : "_registered_so");
                          });

@@ -22,7 +22,8 @@ Result<> RegisteredRange::add(const MemoryRegion& region, uint64_t number) {
     RegisteredRange* at = this;
     MC_RETURN_IF_ERROR(check_rights(at->region_, region));
     for (int depth = 0; region.length != at->region_.length; ++depth) {
-        if (depth == kDepthMax) return fail(Code::kNoSpace, "{} ranges are registered around {}", depth, static_cast<void*>(region.address));
+        if (depth == kDepthMax)
+            return fail(Code::kNoSpace, "{} ranges are registered around {}", depth, static_cast<void*>(region.address));
         const auto after = at->inside_.upper_bound(region.address);
         RegisteredRange* const before = after == at->inside_.begin() ? nullptr : std::prev(after)->second.get();
         if (before != nullptr && before->contains(region)) {

@@ -89,9 +89,8 @@ private:
         auto* const plain = static_cast<std::byte*>(::mmap(nullptr, kLength, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
         if (!engine || !(*engine)->register_memory(plain, kLength)) return 1;
         auto* const own = static_cast<std::byte*>((*engine)->allocate_memory(kLength).value_or(nullptr));
-        const Hello hello{.port = (*engine)->rpc_port(),
-                          .registered = reinterpret_cast<uint64_t>(plain),
-                          .allocated = reinterpret_cast<uint64_t>(own)};
+        const Hello hello{
+            .port = (*engine)->rpc_port(), .registered = reinterpret_cast<uint64_t>(plain), .allocated = reinterpret_cast<uint64_t>(own)};
         if (::write(out, &hello, sizeof hello) != sizeof hello) return 2;
         char command = 0;
         while (::read(in, &command, 1) == 1) {

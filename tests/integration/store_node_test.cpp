@@ -299,8 +299,7 @@ TEST(StoreNode, AMasterThatWasStoppedHasGivenUpNobody) {
     EXPECT_TRUE(ledger.find("k", 1000) == before);
     EXPECT_EQ(ledger.put("more", 1000), 1000U);
     // The last words are with the kernel when the writer is answered; our thread may not have read them yet.
-    for (const Deadline patience = soon(); node.catalogue.objects() < 2000 && !patience.passed();)
-        node.listener.wait_a_little();
+    for (const Deadline patience = soon(); node.catalogue.objects() < 2000 && !patience.passed();) node.listener.wait_a_little();
     EXPECT_EQ(node.catalogue.objects(), 2000U) << "the same feed goes on";
 }
 

@@ -124,8 +124,8 @@ private:
     Slab<Node, 1024> blocks_;
     SlotIndex<0> starts_;  // the free blocks by offset
     std::array<Block, kBins> bins_{};
-    std::array<uint64_t, kBins / 64> filled_{};  // one bit per bin
-    uint64_t filled_words_ = 0;                  // one bit per word of it
+    std::array<uint64_t, kBins / 64> filled_{};         // one bit per bin
+    uint64_t filled_words_ = 0;                         // one bit per word of it
     mutable std::unique_ptr<AddressIndex> by_address_;  // all blocks; null: not needed so far
     mutable uint64_t address_steps_ = 0;
 };

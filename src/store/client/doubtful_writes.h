@@ -72,9 +72,9 @@ private:
     const Hooks hooks_;
     mutable Mutex mutex_;
     std::condition_variable_any changed_;
-    std::deque<Doubt> doubts_ MC_GUARDED_BY(mutex_);                 // by number
+    std::deque<Doubt> doubts_ MC_GUARDED_BY(mutex_);                   // by number
     std::map<std::string, Endpoint> endpoints_ MC_GUARDED_BY(mutex_);  // of the doubts
-    Time tell_at_ MC_GUARDED_BY(mutex_){};                           // not before: the master did not answer
+    Time tell_at_ MC_GUARDED_BY(mutex_){};                             // not before: the master did not answer
     uint64_t last_ MC_GUARDED_BY(mutex_) = 0;
     bool stopped_ MC_GUARDED_BY(mutex_) = false;
     std::jthread thread_ MC_GUARDED_BY(mutex_);

@@ -144,10 +144,11 @@ private:
 TEST(DoubtfulWritesWithoutAThread, AreRememberedAndSettledOnceThereIsOne) {
     std::atomic<int> told = 0;
     DoubtfulWrites writes({.fence = [](const std::string&) { return true; },
-                           .tell = [&](std::span<const DoubtfulWrites::Write> settled) {
-                               told += static_cast<int>(settled.size());
-                               return true;
-                           }});
+                           .tell =
+                               [&](std::span<const DoubtfulWrites::Write> settled) {
+                                   told += static_cast<int>(settled.size());
+                                   return true;
+                               }});
     const std::vector<std::string> endpoints{"x"};
     {
         const NoMoreThreads none;

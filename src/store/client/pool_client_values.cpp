@@ -122,9 +122,8 @@ std::vector<StoreCode> PoolClient::remove(std::span<const std::string_view> keys
 int64_t PoolClient::remove_matching(std::string_view pattern, bool force) {
     const auto pass = enter();
     if (!pass) return kClosedNumber;
-    const auto reply = pool_.ask(MasterCall::kRemoveMatching, [&] {
-        return pool_.master->remove_matching(core_->config.tenant, pattern, force, pool_.rpc_deadline());
-    });
+    const auto reply = pool_.ask(MasterCall::kRemoveMatching,
+                                 [&] { return pool_.master->remove_matching(core_->config.tenant, pattern, force, pool_.rpc_deadline()); });
     core_->leases.forget_all();
     return reply ? *reply : static_cast<int64_t>(pool_.code_of(reply.error()));
 }

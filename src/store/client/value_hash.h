@@ -62,8 +62,8 @@ private:
     uint64_t length_ = 0;
     Direction direction_ = Direction::kRead;
     const Engine* devices_ = nullptr;  // some of the pieces are not the host's; null: all are
-    uint64_t only_ = 0;            // of a value of one chunk; 0: not known
-    std::vector<uint64_t> table_;  // of one of more, likewise
+    uint64_t only_ = 0;                // of a value of one chunk; 0: not known
+    std::vector<uint64_t> table_;      // of one of more, likewise
     Part first_;
     std::vector<Part> more_;
 };

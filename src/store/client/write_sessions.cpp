@@ -88,7 +88,7 @@ void WriteSessions::adopt(const StartedWrites& started, std::span<const PutItem>
 }
 
 StoreCode WriteSessions::check(const Session& session, const WriteFence::Pass& right) {
-    if (!right || session.turn != right.turn()) return StoreCode::kRpcFail;  // its master was lost in between
+    if (!right || session.turn != right.turn()) return StoreCode::kRpcFail;    // its master was lost in between
     if (BootClock::now() >= session.until) return StoreCode::kObjectNotFound;  // nor does its master know it any more
     return StoreCode::kOk;
 }
@@ -145,8 +145,7 @@ std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
     }
     std::vector<std::vector<SegmentHandle>> in_doubt(parts.size());
     for (const WriteMoves::Failure& failure : moves.run()) {
-        results[failure.item] = static_cast<int64_t>(core_.closing() ? StoreCode::kUnavailableInCurrentStatus
-                                                                                                   : StoreCode::kTransferFail);
+        results[failure.item] = static_cast<int64_t>(core_.closing() ? StoreCode::kUnavailableInCurrentStatus : StoreCode::kTransferFail);
         if (failure.in_doubt) in_doubt[failure.item].push_back(failure.in_doubt);
     }
     for (size_t i = 0; i < parts.size(); ++i)
@@ -237,7 +236,8 @@ void WriteSessions::write_tables(std::span<Closing> closing) {
         one.code = check(session, right);
         if (session.hashes.size() == 1) continue;
         for (size_t r = 0; one.code == StoreCode::kOk && r < session.replicas.size(); ++r)
-            if (!moves.add(i, right.epoch(), session.replicas[r], session.length, table.data(), table.size())) one.code = StoreCode::kTransferFail;
+            if (!moves.add(i, right.epoch(), session.replicas[r], session.length, table.data(), table.size()))
+                one.code = StoreCode::kTransferFail;
     }
     for (const WriteMoves::Failure& failure : moves.run()) {
         closing[failure.item].code = StoreCode::kTransferFail;

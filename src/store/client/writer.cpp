@@ -154,8 +154,7 @@ private:
 
     void run(WriteMoves& moves) {
         for (const WriteMoves::Failure& failure : moves.run()) {
-            ends_[failure.item].code = core_.closing() ? StoreCode::kUnavailableInCurrentStatus
-                                                                                     : StoreCode::kTransferFail;
+            ends_[failure.item].code = core_.closing() ? StoreCode::kUnavailableInCurrentStatus : StoreCode::kTransferFail;
             if (failure.in_doubt) ends_[failure.item].in_doubt.push_back(failure.in_doubt);
             if (!failure.right_ended && !avoided(failure.segment)) unreachable_.push_back(failure.segment);
         }

@@ -35,7 +35,7 @@ Result<StartedWrites> start_writes(ClientCore& core, std::span<const PutItem> it
 struct WriteEnd {
     std::string_view key;
     uint64_t generation = 0, checksum = 0;
-    StoreCode code = StoreCode::kOk;   // other than kOk: to be given up
+    StoreCode code = StoreCode::kOk;        // other than kOk: to be given up
     std::vector<SegmentHandle> in_doubt{};  // segments where its bytes may still land
 };
 void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id);

@@ -120,8 +120,7 @@ void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Ti
     Object& object = objects_[copy.object];
     refund(object.tenant, object.length, copy.targets.size());
     for (size_t i = 0; i < copy.targets.size(); ++i)
-        drop_range(copy.targets[i], object.length, object.generation, rest_until, now,
-                   {.writer = copy.client, .copy = copy.task.low});
+        drop_range(copy.targets[i], object.length, object.generation, rest_until, now, {.writer = copy.client, .copy = copy.task.low});
     object.copy = 0;
     if (object.has_value()) update_order(copy.object);
     finish_task(tasks_.find(copy.task), code, std::move(message), 0, now);

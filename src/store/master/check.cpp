@@ -314,8 +314,9 @@ std::string dump_state(const MasterState& state) {
     for (ClientNumber number = 1; number < state.clients().limit(); ++number) {
         const Client& client = state.clients()[number];
         if (client.id)
-            text += format_text("client {} {} {} {} follows {} expires {} deaf {} objects {} rests {}\n", number,
-                                client.id.to_string(), client.alive, client.attached, client.follows, ticks(client.expires), ticks(client.deaf_since), client.objects, client.rests);
+            text += format_text("client {} {} {} {} follows {} expires {} deaf {} objects {} rests {}\n", number, client.id.to_string(),
+                                client.alive, client.attached, client.follows, ticks(client.expires), ticks(client.deaf_since),
+                                client.objects, client.rests);
     }
     for (const SegmentNumber number : state.segments().numbers()) {
         const Segment& segment = state.segments()[number];

@@ -19,7 +19,7 @@ struct GroupHold {
     void raise(Time end) { latest = latest > end ? latest : end; }
     void lower(Time from) { stale |= from == latest && from != Time{}; }
 
-    mutable Time latest{};       // or earlier, while stale
+    mutable Time latest{};  // or earlier, while stale
     mutable bool stale = false;
 };
 

@@ -41,7 +41,7 @@ struct MasterOptions {
     // tasks
     size_t pending_tasks_max = 10'000, processing_tasks_max = 10'000, finished_tasks_max = 10'000;
     Duration pending_task_timeout = 300s, processing_task_timeout = 300s;  // 0: none
-    int drain_attempts = 3;  // per value, whatever made them fail
+    int drain_attempts = 3;                                                // per value, whatever made them fail
     // Must be above every generation given out by earlier masters of the same nodes: the wall clock in nanoseconds will do.
     uint64_t first_generation = 1;
     uint64_t hash_seed = 0;

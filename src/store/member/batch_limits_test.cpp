@@ -30,8 +30,8 @@ TEST(BatchLimits, APlanKeepsTheOrderOfItemsWithoutGroups) {
 }
 
 TEST(BatchLimits, APlanKeepsGroupsTogether) {
-    const std::vector<PutItem> items{{.key = "a", .group = "g"}, {.key = "b"}, {.key = "c", .group = "h"}, {.key = "d", .group = "g"},
-                                     {.key = "e", .group = "h"}};
+    const std::vector<PutItem> items{
+        {.key = "a", .group = "g"}, {.key = "b"}, {.key = "c", .group = "h"}, {.key = "d", .group = "g"}, {.key = "e", .group = "h"}};
     EXPECT_EQ(plan_put_start(items, kSmall), (Plan{{0, 3, 1}, {2, 4}}));
 }
 

@@ -271,8 +271,9 @@ TEST_F(MasterLinkTest, NamesThatNoSegmentHasAreRefusedWithoutAsking) {
     const auto cleared = master_->replica_clear({.client = kClient, .keys = keys, .segment_name = name}, soon());
     ASSERT_TRUE(cleared) << cleared.error().to_string();
     EXPECT_EQ(cleared->codes, std::vector<StoreCode>(2, StoreCode::kInvalidParams));
-    for (const TaskRequest& request : {TaskRequest{.key = "k", .targets = {name}}, TaskRequest{.key = "k", .source = name, .targets = {"a"}},
-                                       TaskRequest{.key = "k", .targets = std::vector<std::string>(kTaskTargetsMax + 1, "a")}}) {
+    for (const TaskRequest& request :
+         {TaskRequest{.key = "k", .targets = {name}}, TaskRequest{.key = "k", .source = name, .targets = {"a"}},
+          TaskRequest{.key = "k", .targets = std::vector<std::string>(kTaskTargetsMax + 1, "a")}}) {
         const auto created = master_->create_task(request, soon());
         ASSERT_TRUE(created) << created.error().to_string();
         EXPECT_EQ(created->code, StoreCode::kInvalidParams);

@@ -30,8 +30,7 @@ std::string_view call_name(MasterCall call) {
 
 MemberMetrics::MemberMetrics(const std::string& cluster_id)
     : labels(cluster_id.empty() ? metrics::Labels{} : metrics::Labels{{"cluster_id", cluster_id}}),
-      replica_failures(
-          registry.counter("mooncake_client_replica_failures_total", "Replicas that could not be read or written.", labels)) {
+      replica_failures(registry.counter("mooncake_client_replica_failures_total", "Replicas that could not be read or written.", labels)) {
     for (size_t i = 0; i < kMasterCalls; ++i) {
         metrics::Labels with_name = labels;
         with_name.emplace_back("rpc_name", call_name(static_cast<MasterCall>(i)));

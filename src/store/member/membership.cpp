@@ -19,14 +19,13 @@ constexpr Duration kGoodbyeTimeout = 1s;
 class MembershipImpl final : public Membership {
 public:
     MembershipImpl(MasterApi& master, ClientId client, MembershipListener& listener, Holdings& holdings, MembershipOptions options)
-        : master_(master),
-          member_({.master = master,
-                   .client = client,
-                   .listener = listener,
-                   .holdings = holdings,
-                   .options = options,
-                   .clock = Clock::now,
-                   .wake = [this] { wake(); }}) {}
+        : master_(master), member_({.master = master,
+                                    .client = client,
+                                    .listener = listener,
+                                    .holdings = holdings,
+                                    .options = options,
+                                    .clock = Clock::now,
+                                    .wake = [this] { wake(); }}) {}
     ~MembershipImpl() override { stop(); }
 
     Result<> start(Deadline deadline) override {

@@ -25,8 +25,8 @@ struct Move {
     SegmentHandle segment;
     std::vector<Block> blocks;
     uint64_t bytes = 0;
-    Duration patience{0};  // given up, and stopped, after that
-    Duration trial{0};     // not zero: who does not answer within this is not sent anything
+    Duration patience{0};                     // given up, and stopped, after that
+    Duration trial{0};                        // not zero: who does not answer within this is not sent anything
     const WriteFence::Pass* right = nullptr;  // of a planned write: it does not begin unless this holds
     Result<> outcome;
     bool begun = false;  // bytes of it may have left

@@ -89,9 +89,8 @@ std::vector<Block> WriteMoves::take_device_blocks(std::vector<Block>& blocks) co
     std::erase_if(blocks, [&](const Block& block) {
         if (is_host(*pool_.engine, block.local, block.length)) return false;
         for (uint64_t at = 0; at < block.length; at += WriteGuard::kPieceBytes)
-            taken.push_back({.local = block.local + at,
-                             .remote = block.remote + at,
-                             .length = std::min(WriteGuard::kPieceBytes, block.length - at)});
+            taken.push_back(
+                {.local = block.local + at, .remote = block.remote + at, .length = std::min(WriteGuard::kPieceBytes, block.length - at)});
         return true;
     });
     return taken;
@@ -114,11 +113,10 @@ void WriteMoves::note_failures(const Target& target, bool in_doubt, std::vector<
     uint32_t last = std::numeric_limits<uint32_t>::max();
     for (const uint32_t item : target.item_of_block)
         if (std::exchange(last, item) != item)
-            failures.push_back(
-                {.item = item,
-                 .segment = target.to.segment->number,
-                 .in_doubt = in_doubt ? target.to.segment : nullptr,
-                 .right_ended = !right_.holds()});
+            failures.push_back({.item = item,
+                                .segment = target.to.segment->number,
+                                .in_doubt = in_doubt ? target.to.segment : nullptr,
+                                .right_ended = !right_.holds()});
 }
 
 void WriteMoves::note_outcome(const Target& target, const Move& move, std::vector<Failure>& failures) {

@@ -63,7 +63,8 @@ public:
     void put(std::string_view key, uint64_t length, std::byte byte) {
         std::vector<std::byte> value(length, byte);
         const PutItem item{.key = key, .length = length};
-        const auto started = master_->put_start({.client = id_, .request_id = ++request_, .tenant = "default", .items = {&item, 1}}, false, soon());
+        const auto started = master_->put_start({.client = id_, .request_id = ++request_, .tenant = "default", .items = {&item, 1}}, false,
+                                                soon());
         ASSERT_TRUE(started);
         ASSERT_EQ(started->items.at(0).code, StoreCode::kOk);
         const auto segment = find(started->replicas.at(0).segment);

@@ -33,7 +33,8 @@ TEST(Contain, TellsWhetherTheWorkCameToItsEnd) {
 TEST(Contain, ACallThatThrowsIsAnsweredWithAnErrorAndCostsNobodyElse) {
     auto server = rpc::Server::create({.host = "127.0.0.1", .threads = 1});
     ASSERT_TRUE(server);
-    (*server)->handle(rpc::Method::kStoreExist, contained("exist", [](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> answer) {
+    (*server)->handle(rpc::Method::kStoreExist,
+                      contained("exist", [](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> answer) {
                           if (body.empty()) throw std::bad_alloc();
                           answer->reply({});
                       }));
@@ -133,7 +134,8 @@ std::atomic<int> later_jobs{0};
 TEST(Contain, AJobThatThrowsDoesNotKeepTheOthersFromRunning) {
     static constexpr Job kJobs[] = {
         {"throws", [](Transaction&, Time, EvictionRun&) { throw std::bad_optional_access(); }},
-        {"later", [](Transaction&, Time, EvictionRun& result) {
+        {"later",
+         [](Transaction&, Time, EvictionRun& result) {
              ++later_jobs;
              result.more = true;
          }},

@@ -27,14 +27,14 @@ namespace mooncake::store {
 
 struct FeedHubOptions {
     Duration acknowledge_timeout = 50ms;
-    size_t update_bytes_max = 1 << 20;  // about; more becomes several updates
-    size_t changed_keys_max = 4096;     // in one update, and update_bytes_max; more become "all"
-    size_t report_ranges = 512;         // of a first report, under one hold of the lock
-    int report_window = 8;              // parts of a first report that are not acknowledged yet
+    size_t update_bytes_max = 1 << 20;          // about; more becomes several updates
+    size_t changed_keys_max = 4096;             // in one update, and update_bytes_max; more become "all"
+    size_t report_ranges = 512;                 // of a first report, under one hold of the lock
+    int report_window = 8;                      // parts of a first report that are not acknowledged yet
     size_t unacknowledged_bytes_max = 1 << 20;  // of changed keys; who does not acknowledge more is told "all" when it has caught up
     size_t lagging_bytes_max = 64 << 10;        // the same for those who have not made it within acknowledge_timeout
-    Duration unsent_timeout = 2s;       // words about its memory that a follower does not take for so long: it is cut off
-    Duration unsent_interval = 5ms;     // how often such words are looked after
+    Duration unsent_timeout = 2s;               // words about its memory that a follower does not take for so long: it is cut off
+    Duration unsent_interval = 5ms;             // how often such words are looked after
     std::function<Time()> clock = Clock::now;
 };
 
@@ -226,12 +226,12 @@ private:
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
     FeedWriter changed_ MC_GUARDED_BY(mutex_);  // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);
-    std::map<uint64_t, size_t> acknowledged_ MC_GUARDED_BY(mutex_);      // changes, and how many followers have come that far
-    std::unordered_map<uint64_t, Time> asked_ MC_GUARDED_BY(mutex_);     // processes: until when they may remember something
-    std::atomic<size_t> unsent_followers_{0};  // those that have something unsent; written under mutex_
-    std::atomic<uint64_t> changes_{0};   // written under mutex_
-    std::atomic<uint64_t> observed_{0};  // things to send, ever; written under mutex_
-    std::atomic<uint64_t> told_{0};      // of these, sent; written under push_mutex_
+    std::map<uint64_t, size_t> acknowledged_ MC_GUARDED_BY(mutex_);   // changes, and how many followers have come that far
+    std::unordered_map<uint64_t, Time> asked_ MC_GUARDED_BY(mutex_);  // processes: until when they may remember something
+    std::atomic<size_t> unsent_followers_{0};                         // those that have something unsent; written under mutex_
+    std::atomic<uint64_t> changes_{0};                                // written under mutex_
+    std::atomic<uint64_t> observed_{0};                               // things to send, ever; written under mutex_
+    std::atomic<uint64_t> told_{0};                                   // of these, sent; written under push_mutex_
 };
 
 }  // namespace mooncake::store

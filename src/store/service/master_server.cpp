@@ -21,9 +21,9 @@ namespace {
 
 constexpr int kThreadsMax = 16;
 constexpr size_t kConnectionsMax = 16384;
-constexpr size_t kLongCallsMax = 64;  // waiting
+constexpr size_t kLongCallsMax = 64;        // waiting
 constexpr size_t kReserveBytes = 32 << 20;  // more than one change, with the words about it, ever takes
-constexpr Duration kSettleMax = 10s;  // a guard: the jobs answer who waits for too long
+constexpr Duration kSettleMax = 10s;        // a guard: the jobs answer who waits for too long
 
 MasterOptions with_identity(MasterOptions options) {
     const auto wall = std::chrono::system_clock::now().time_since_epoch();

@@ -258,8 +258,7 @@ TEST(ShmProcess, WelcomesACrowdThatGreetedWhileItWasStopped) {
     for (size_t i = 0; i < shm::Target::kStrangersMax + 64; ++i) {
         peers.push_back(shm::connect_local(name, patience()).value());
         ASSERT_TRUE(shm::send_message(
-            peers.back().fd(),
-            {.kind = shm::MessageKind::kHello, .incarnation = i + 1, .expected = offer.descriptor.incarnation.value}));
+            peers.back().fd(), {.kind = shm::MessageKind::kHello, .incarnation = i + 1, .expected = offer.descriptor.incarnation.value}));
     }
     child.signal(SIGCONT);
     for (const net::Socket& one : peers) {

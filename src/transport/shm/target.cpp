@@ -31,7 +31,7 @@ public:
     void on_ready() noexcept override;
 
     std::shared_ptr<const ClaimsPage> claims;  // null: has not said hello. Guarded by the target's mutex
-    std::set<uint64_t> handed_out;         // memories it may have mapped. Guarded by the target's mutex
+    std::set<uint64_t> handed_out;             // memories it may have mapped. Guarded by the target's mutex
 
 private:
     bool handle(const Received& received);
@@ -291,9 +291,12 @@ Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
     if (!region.remote_accessible) return nullptr;
     const bool device = region.kind != MemoryKind::kHost;
     const uint64_t memory = device ? 0 : hold_memory(region);
-    auto number = table_->publish(
-        {.address = address_of(region.address), .length = region.length, .memory = memory, .offset = region.shared_offset,
-         .writable = region.writable, .device = device});
+    auto number = table_->publish({.address = address_of(region.address),
+                                   .length = region.length,
+                                   .memory = memory,
+                                   .offset = region.shared_offset,
+                                   .writable = region.writable,
+                                   .device = device});
     if (!number) {
         if (memory != 0) drop_memory(memory);
         return Unexpected(std::move(number).error());

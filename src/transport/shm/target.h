@@ -86,7 +86,7 @@ private:
     std::unique_ptr<RegionTable> table_;
     Mutex stop_mutex_;
     net::Socket listener_;  // used by the loop's thread while it is watched, then by who holds stop_mutex_
-    UniqueFd spare_;  // given up for a moment to turn a peer away when we are out of descriptors
+    UniqueFd spare_;        // given up for a moment to turn a peer away when we are out of descriptors
 
     Mutex mutex_;
     bool stopped_ MC_GUARDED_BY(mutex_) = false;

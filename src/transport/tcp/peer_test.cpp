@@ -306,8 +306,7 @@ TEST(TcpPeer, ATargetThatDoesNotAnswerIsAskedOnceHoweverManyAreCancelled) {
     pair.peer->submit(Direction::kWrite, slices, Submit::kLeave);
     ASSERT_TRUE(pair.receive_request());
     ASSERT_EQ(pair.target.waiting(), 0);
-    for (Completion& task : tasks)
-        EXPECT_EQ(pair.peer->cancel(task, pair.reason, Deadline::after(300ms)), Stopped::kRemoteInDoubt);
+    for (Completion& task : tasks) EXPECT_EQ(pair.peer->cancel(task, pair.reason, Deadline::after(300ms)), Stopped::kRemoteInDoubt);
     for (const Completion& task : tasks) EXPECT_TRUE(task.failed());
     EXPECT_EQ(pair.target.waiting(), 1);
 }

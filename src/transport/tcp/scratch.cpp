@@ -35,7 +35,8 @@ void Scratch::Place::make() noexcept {
     born = fork_generation();
     file = ::memfd_create("mooncake-tcp", MFD_CLOEXEC);
     if (file >= 0) {
-        void* const mapped = ::ftruncate(file, kBytes) == 0 ? ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+        void* const mapped = ::ftruncate(file, kBytes) == 0 ? ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+                                                            : MAP_FAILED;
         if (mapped != MAP_FAILED) {
             bytes = static_cast<std::byte*>(mapped);
             return;
@@ -43,7 +44,8 @@ void Scratch::Place::make() noexcept {
         ::close(file);
         file = -1;
     }
-    MC_LOG_WARNING_EVERY(1min, "tcp: no memory file (errno {}): memory that is unmapped while it is registered may end this process", errno);
+    MC_LOG_WARNING_EVERY(1min, "tcp: no memory file (errno {}): memory that is unmapped while it is registered may end this process",
+                         errno);
     bytes = new std::byte[kBytes];
 }
 

@@ -19,7 +19,8 @@ constexpr size_t kPage = 4096;
 
 /// One page that is there and one behind it that is not, or may not be written.
 struct Cliff {
-    explicit Cliff(int protection) : bytes(static_cast<std::byte*>(::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    explicit Cliff(int protection)
+        : bytes(static_cast<std::byte*>(::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
         MC_CHECK(bytes != MAP_FAILED && ::mprotect(bytes + kPage, kPage, protection) == 0);
     }
     ~Cliff() { ::munmap(bytes, 2 * kPage); }

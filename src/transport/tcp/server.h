@@ -61,9 +61,9 @@ private:
 
     const TransportContext& context_;
     std::vector<std::unique_ptr<IoThread>>& io_threads_;
-    net::Listener listener_;      // its socket: only the I/O thread of the listener, until stop_serving() took it from there
+    net::Listener listener_;  // its socket: only the I/O thread of the listener, until stop_serving() took it from there
     IoThread::Token token_ = 0;
-    Mutex stop_mutex_;            // held by stop_serving(), taken first
+    Mutex stop_mutex_;           // held by stop_serving(), taken first
     bool listening_ = true;      // only the I/O thread of the listener
     size_t next_io_thread_ = 0;  // likewise
 

@@ -221,8 +221,9 @@ TEST(TcpTransfer, FailsWithoutCrashingWhenLocalMemoryIsNotThere) {
 /// Memory whose middle, and maybe more, is not there.
 class Holed {
 public:
-    explicit Holed(size_t bytes) : bytes_(bytes), memory_(static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                                                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    explicit Holed(size_t bytes)
+        : bytes_(bytes),
+          memory_(static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
         MC_CHECK(memory_ != MAP_FAILED);
         std::memset(memory_, 0x11, bytes);
     }
@@ -252,7 +253,10 @@ TEST(TcpTransfer, AWriteFromLocalMemoryThatIsNotThereLeavesThePeersAsItWas) {
                 const auto before = there.memory;
                 if (!peer->usable()) peer = here.connect(there);
                 Completion completion;
-                const Slice slice{.local = hole.data(), .remote = there.address(), .length = length, .completion = &completion,
+                const Slice slice{.local = hole.data(),
+                                  .remote = there.address(),
+                                  .length = length,
+                                  .completion = &completion,
                                   .region = registered ? &region : nullptr};
                 const auto result = run(*peer, Direction::kWrite, {&slice, 1}, completion);
                 ASSERT_FALSE(result);
@@ -326,7 +330,8 @@ TEST(TcpTransfer, ReadsIntoRegisteredMemoryThatWentAwayFailAlone) {
         const MemoryRegion region{.address = into.data(), .length = 1 << 20};
         for (const size_t length : {size_t{1}, size_t{4096}, size_t{1} << 20}) {
             Completion completion;
-            const Slice slice{.local = into.data(), .remote = there.address(), .length = length, .completion = &completion, .region = &region};
+            const Slice slice{
+                .local = into.data(), .remote = there.address(), .length = length, .completion = &completion, .region = &region};
             EXPECT_EQ(run(*peer, Direction::kRead, {&slice, 1}, completion).error().code(), Code::kNotRegistered);
             EXPECT_TRUE(peer->usable());
         }

@@ -89,8 +89,7 @@ private:
     void move(ObjectId id, SegmentNumber segment, bool before_its_turn) {
         const Object& object = state().objects()[id];
         auto change = plan_copy(
-            transaction_,
-            {.object = id, .type = TaskType::kMove, .source = segment, .destination = drain().destination, .for_drain = true},
+            transaction_, {.object = id, .type = TaskType::kMove, .source = segment, .destination = drain().destination, .for_drain = true},
             now_);
         if (!change) {
             ++scanned_.waiting;
@@ -134,16 +133,14 @@ private:
         if (!over) return;
         for (const SegmentNumber segment : drain().segments)
             if (exists(segment) && state().segments()[segment].status == SegmentStatus::kDraining)
-                transaction_.apply(SegmentStatusSet{
-                    .segment = segment, .status = succeeded ? SegmentStatus::kDrained : SegmentStatus::kOk, .now = now_});
+                transaction_.apply(
+                    SegmentStatusSet{.segment = segment, .status = succeeded ? SegmentStatus::kDrained : SegmentStatus::kOk, .now = now_});
         std::string message = lost.empty() ? std::string() : format_text("segment lost: {}", lost);
         if (!empty)
             message += format_text("{}{} values could not be moved: {}", message.empty() ? "" : "; ", left,
                                    store_code_name(drain().last_failure));
-        transaction_.apply(DrainFinished{.job = job_,
-                                         .status = succeeded ? DrainStatus::kSucceeded : DrainStatus::kFailed,
-                                         .message = std::move(message),
-                                         .now = now_});
+        transaction_.apply(DrainFinished{
+            .job = job_, .status = succeeded ? DrainStatus::kSucceeded : DrainStatus::kFailed, .message = std::move(message), .now = now_});
     }
     /// The names of segments that went before they were empty, with all that was left in them.
     std::string lost_segments() const {

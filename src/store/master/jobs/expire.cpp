@@ -36,7 +36,8 @@ size_t expire_writes(Transaction& transaction, Time now) {
     for (WriteId id = state.oldest_write(); id != 0 && dropped < kWorkMax; id = state.oldest_write(), ++dropped) {
         if (state.write(id).started + state.options().put_release_timeout > now) break;
         // Its writer knows that nothing of it may begin to move any more; what had begun has this time to end.
-        transaction.apply(WriteDropped{.write = id, .rest_until = now + state.options().release_margin(state.write(id).length), .now = now});
+        transaction.apply(
+            WriteDropped{.write = id, .rest_until = now + state.options().release_margin(state.write(id).length), .now = now});
     }
     return dropped;
 }

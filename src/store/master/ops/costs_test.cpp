@@ -125,8 +125,7 @@ TEST_F(Costs, WritersThatVanishTogetherCostWhatTheyLeave) {
     constexpr uint64_t kClients = 50, kWrites = 15;
     for (uint64_t c = 0; c < kClients; ++c) {
         attach({7, c + 1});
-        for (uint64_t w = 0; w < kWrites; ++w)
-            ASSERT_EQ(start(format_text("{}/{}", c, w), 64, {}, {7, c + 1}).code, StoreCode::kOk);
+        for (uint64_t w = 0; w < kWrites; ++w) ASSERT_EQ(start(format_text("{}/{}", c, w), 64, {}, {7, c + 1}).code, StoreCode::kOk);
     }
     pass(options_.client_ttl / 2);
     beat(node(1));
@@ -148,8 +147,7 @@ TEST_F(Costs, ManyVanishedWritersAreEndedAFewPerRun) {
     constexpr uint64_t kClients = 120, kWrites = 50;
     for (uint64_t c = 0; c < kClients; ++c) {
         attach({7, c + 1});
-        for (uint64_t w = 0; w < kWrites; ++w)
-            ASSERT_EQ(start(format_text("{}/{}", c, w), 64, {}, {7, c + 1}).code, StoreCode::kOk);
+        for (uint64_t w = 0; w < kWrites; ++w) ASSERT_EQ(start(format_text("{}/{}", c, w), 64, {}, {7, c + 1}).code, StoreCode::kOk);
     }
     pass(options_.client_ttl);
     beat(node(1));
@@ -200,13 +198,12 @@ TEST_F(Parts, GiveTheSameAsOnePiece) {
 
 TEST_F(Parts, LeaveAloneWhatOthersMadeOfTheirGroupMeanwhile) {
     PutStartItem other;
-    const PutStartReply reply = in_parts(
-        {{.key = "a", .length = 64, .group = "g"},
-         {.key = "b", .length = 64, .group = "g"},
-         {.key = "c", .length = 2 * kPool, .group = "g"}},
-        [&](size_t part) {
-            if (part == 1) other = upsert("a", 128, {}, kOther);
-        });
+    const PutStartReply reply = in_parts({{.key = "a", .length = 64, .group = "g"},
+                                          {.key = "b", .length = 64, .group = "g"},
+                                          {.key = "c", .length = 2 * kPool, .group = "g"}},
+                                         [&](size_t part) {
+                                             if (part == 1) other = upsert("a", 128, {}, kOther);
+                                         });
     for (const StoreCode code : codes(reply)) EXPECT_EQ(code, StoreCode::kNoAvailableHandle);
     ASSERT_EQ(other.code, StoreCode::kOk);
     EXPECT_EQ(end("a", other.generation, kOther), StoreCode::kOk);
@@ -216,8 +213,7 @@ TEST_F(Parts, LeaveAloneWhatOthersMadeOfTheirGroupMeanwhile) {
 
 TEST_F(Parts, StartNothingMoreOnceTheRequestIsRevoked) {
     const PutStartReply reply = in_parts(
-        {{.key = "a", .length = 64, .group = "g"}, {.key = "b", .length = 64, .group = "g"}, {.key = "c", .length = 64}},
-        [&](size_t part) {
+        {{.key = "a", .length = 64, .group = "g"}, {.key = "b", .length = 64, .group = "g"}, {.key = "c", .length = 64}}, [&](size_t part) {
             if (part == 1) revoke("a", 0, kClient, 5);
         });
     for (const StoreCode code : codes(reply)) EXPECT_EQ(code, StoreCode::kInvalidWrite);
@@ -225,11 +221,10 @@ TEST_F(Parts, StartNothingMoreOnceTheRequestIsRevoked) {
 }
 
 TEST_F(Parts, RefuseAKeyThatIsTwiceInAGroupBothTimes) {
-    const PutStartReply reply = in_parts(
-        {{.key = "a", .length = 64, .group = "g"},
-         {.key = "a", .length = 64, .group = "g"},
-         {.key = "b", .length = 2 * kPool, .group = "g"}},
-        [](size_t) {});
+    const PutStartReply reply = in_parts({{.key = "a", .length = 64, .group = "g"},
+                                          {.key = "a", .length = 64, .group = "g"},
+                                          {.key = "b", .length = 2 * kPool, .group = "g"}},
+                                         [](size_t) {});
     for (const StoreCode code : codes(reply)) EXPECT_EQ(code, StoreCode::kNoAvailableHandle);
     EXPECT_EQ(state().segments().used_bytes(), 0u);
 }

@@ -26,7 +26,8 @@ Placer::Placer(Transaction& transaction, const WriteConfig& config, std::span<co
     for (const std::string& name : config.preferred_segments)
         for (const SegmentNumber number : segments.find_name(name))
             if (segments[number].view_position != UINT32_MAX) preferred_.push_back(segments[number].view_position);
-    if (config.replica_num > 1) replicas_max_ = std::clamp<uint32_t>(count_names(segments.view().segments, unreachable), 1, config.replica_num);
+    if (config.replica_num > 1)
+        replicas_max_ = std::clamp<uint32_t>(count_names(segments.view().segments, unreachable), 1, config.replica_num);
     if (config.replica_num == 1 && !config.writer_host.empty()) host_ = segments.host_number(config.writer_host);
 }
 

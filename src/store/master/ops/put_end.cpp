@@ -68,8 +68,7 @@ CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time 
 
 CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request, Time now) {
     CodesReply reply = end_writes(
-        transaction, request.tenant, request.client, request.items, request.in_doubt, now,
-        [&](const PutEndItem& item, const Ended& ended) {
+        transaction, request.tenant, request.client, request.items, request.in_doubt, now, [&](const PutEndItem& item, const Ended& ended) {
             if (ended.code != StoreCode::kOk) return ended.code;
             if (ended.write == 0) return StoreCode::kInvalidWrite;
             // Who never heard of a generation means the write of that request, not another one of its own to the same key.

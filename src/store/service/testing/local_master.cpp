@@ -425,8 +425,7 @@ void LocalMaster::deliver(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
         const auto found = std::find_if(feeds_.begin(), feeds_.end(), has_news);
         if (found == feeds_.end()) {
-            feed_changed_.wait(lock, stop,
-                               [&]() MC_NO_THREAD_ANALYSIS { return std::any_of(feeds_.begin(), feeds_.end(), has_news); });
+            feed_changed_.wait(lock, stop, [&]() MC_NO_THREAD_ANALYSIS { return std::any_of(feeds_.begin(), feeds_.end(), has_news); });
             continue;
         }
         Feed& feed = found->second;

@@ -103,11 +103,9 @@ inline Raw greeted(const Side& target, const Hello& hello) {
 }
 /// The same with a numbered session.
 inline Raw greeted(const Side& target, Incarnation initiator, uint64_t number, uint32_t features = 0) {
-    return greeted(target, {.version = kNumberedSessions,
-                            .features = features,
-                            .initiator = initiator,
-                            .target = target.incarnation,
-                            .number = number});
+    return greeted(
+        target,
+        {.version = kNumberedSessions, .features = features, .initiator = initiator, .target = target.incarnation, .number = number});
 }
 /// And with a session that has a name.
 inline Raw greeted(const Side& target, Incarnation initiator, SessionId session, std::vector<SessionId> ended = {}) {
