@@ -54,6 +54,14 @@ private:
     const Table* table_ = nullptr;
 };
 
+/// A copy, because the verifier does not ask where the elements of a vector lie: a forged one may be at any address.
+template <typename Struct>
+Struct struct_at(const flatbuffers::Vector<const Struct*>& vector, size_t index) {
+    Struct copy;
+    std::memcpy(&copy, vector.Data() + index * sizeof(Struct), sizeof copy);
+    return copy;
+}
+
 /// The text of an optional field; kCorrupt when it is longer than `bytes_max`.
 inline Result<std::string> bounded_text(const flatbuffers::String* field, size_t bytes_max, std::string_view what) {
     if (field == nullptr) return std::string();

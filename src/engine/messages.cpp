@@ -54,17 +54,16 @@ Result<std::vector<DeviceRange>> decode_device_memory(const flatbuffers::Vector<
     if (entries->size() > kDeviceRangesLimit) return fail(Code::kCorrupt, "a descriptor with {} ranges of device memory", entries->size());
     ranges.reserve(entries->size());
     uint64_t end = 0;
-    for (const wire::DeviceRange* entry : *entries) {
-        const DeviceRange range{.address = entry->address(),
-                                .length = entry->length(),
-                                .kind = static_cast<MemoryKind>(entry->kind()),
-                                .device = entry->device()};
+    for (size_t i = 0; i < entries->size(); ++i) {
+        const wire::DeviceRange entry = struct_at(*entries, i);
+        const DeviceRange range{
+            .address = entry.address(), .length = entry.length(), .kind = static_cast<MemoryKind>(entry.kind()), .device = entry.device()};
         if (range.length == 0 || range.end() < range.address || range.address < end)
             return fail(Code::kCorrupt, "a descriptor with {} bytes of device memory at {:#x}, after {:#x}", range.length, range.address,
                         end);
         end = range.end();
         // A kind that we do not know is nothing that we could choose a transport for.
-        if (entry->kind() < kMemoryKinds && range.kind != MemoryKind::kHost) ranges.push_back(range);
+        if (entry.kind() < kMemoryKinds && range.kind != MemoryKind::kHost) ranges.push_back(range);
     }
     return ranges;
 }

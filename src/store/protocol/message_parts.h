@@ -86,14 +86,6 @@ Result<size_t> bounded_count(const flatbuffers::Vector<T>* vector, size_t count_
     return count;
 }
 
-/// A copy, because the verifier does not ask where the elements of a vector lie: a forged one may be at any address.
-template <typename Struct>
-Struct struct_at(const flatbuffers::Vector<const Struct*>& vector, size_t index) {
-    Struct copy;
-    std::memcpy(&copy, vector.Data() + index * sizeof(Struct), sizeof copy);
-    return copy;
-}
-
 /// Numbers as they lie in the message; the wire has the byte order of the machines we run on.
 template <typename T>
 std::span<const T> numbers_of(const flatbuffers::Vector<T>* vector) {

@@ -123,10 +123,11 @@ Result<FenceRequest> fence_from_wire(const wire::FenceRequest& message, size_t r
     FenceRequest request;
     if (message.rails() == nullptr || message.rails()->size() == 0 || message.rails()->size() > kRailsMax)
         return fail(Code::kCorrupt, "a fence of no rail, or of too many");
-    for (const wire::ClosedRail* entry : *message.rails()) {
-        if (entry->rail() >= rails || entry->epoch() == 0)
-            return fail(Code::kCorrupt, "a fence of rail {} of {} in epoch {}", entry->rail(), rails, entry->epoch());
-        request.rails.push_back({.rail = entry->rail(), .epoch = entry->epoch()});
+    for (size_t i = 0; i < message.rails()->size(); ++i) {
+        const wire::ClosedRail entry = struct_at(*message.rails(), i);
+        if (entry.rail() >= rails || entry.epoch() == 0)
+            return fail(Code::kCorrupt, "a fence of rail {} of {} in epoch {}", entry.rail(), rails, entry.epoch());
+        request.rails.push_back({.rail = entry.rail(), .epoch = entry.epoch()});
     }
     return request;
 }
