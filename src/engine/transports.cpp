@@ -48,11 +48,15 @@ Result<> check_names(const EngineOptions& options, std::span<const TransportMake
     return {};
 }
 
-/// Says that something else than the protocol carries the bytes.
-void tell_replaced(const EngineOptions& options, std::span<const TransportMaker> makers, const Error& absent) {
+/// Says what carries the bytes in place of the protocol.
+void tell_replaced(const EngineOptions& options, std::span<const TransportMaker> makers, std::span<const std::unique_ptr<Transport>> made,
+                   const Error& absent) {
     const auto plain = [&](const TransportMaker& maker) { return maker.asked_for == nullptr && maker.name == options.protocol; };
     if (options.protocol.empty() || std::any_of(makers.begin(), makers.end(), plain)) return;
-    MC_LOG_WARNING("protocol {}: {}; another transport carries what leaves this host", options.protocol, absent.message());
+    const auto network = [](const auto& transport) { return transport->capabilities().reach == Reach::kNetwork; };
+    const auto found = std::find_if(made.begin(), made.end(), network);
+    const std::string_view instead = found == made.end() ? "nothing" : (*found)->capabilities().name;
+    MC_LOG_WARNING("protocol {}: {}; {} carries what leaves this host", options.protocol, absent.message(), instead);
 }
 
 }  // namespace
@@ -94,7 +98,7 @@ Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportC
         if (maker.check != nullptr) MC_RETURN_IF_ERROR(maker.check(options, made, absent));
         has_asked_for = has_asked_for || (made && maker.asked_for != nullptr);
     }
-    if (!has_asked_for) tell_replaced(options, makers, absent);
+    if (!has_asked_for) tell_replaced(options, makers, transports, absent);
     return transports;
 }
 
