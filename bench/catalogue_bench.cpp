@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the master's feed costs a node on one core, without network: to decode its words and to keep them in the catalogue, and what that takes
+// What the master's event stream costs a node on one core, without network: to decode its events and to keep them in the catalogue, and what that takes
 // of memory. The pool is full: a round plans a batch and drops as many (one update, as put_start sends it), then fills the batch (another).
 //   catalogue_bench [objects, default 262144] [rounds, default 8192] [part of the name of a case]
 #include <malloc.h>
@@ -14,7 +14,7 @@
 
 #include "store/allocation/random.h"
 #include "store/node/catalogue.h"
-#include "store/protocol/messages_feed.h"
+#include "store/protocol/messages_events.h"
 
 namespace mooncake::store {
 namespace {
@@ -42,7 +42,7 @@ public:
         for (uint64_t s = 0; s < what.segments; ++s)
             catalogue_.add_segment(
                 {.id = segment(s), .name = "here:1", .base = 1 << 30, .size = uint64_t{1} << 44, .endpoint = {}, .protocol = {}});
-        apply(FeedWriter().encode({.sequence = 1, .reset = true, .complete = true}));
+        apply(EventWriter().encode({.sequence = 1, .reset = true, .complete = true}));
         const size_t heap_before = heap_bytes();
         for (size_t i = 0; i < objects; i += kBatch) {
             apply(plan(false));
@@ -83,7 +83,7 @@ private:
 
     /// Takes the place of as many others, unless the pool is not full yet.
     std::vector<std::byte> plan(bool full) {
-        FeedWriter writer;
+        EventWriter writer;
         for (size_t i = 0; i < kBatch; ++i) {
             const uint64_t number = ++planned_;
             generation_ += what_.generation_step;
@@ -91,7 +91,7 @@ private:
             if (full) {
                 if (what_.random_drops) std::swap(live_.front(), live_[random_.below(live_.size())]);
                 place = live_.front().place;
-                writer.dropped({.segment = segment(place), .generation = live_.front().generation, .rest = {}});
+                writer.dropped({.segment = segment(place), .generation = live_.front().generation, .quarantine = {}});
                 live_.pop_front();
             }
             key_ = format_text("{:012x}", number * 0x9e3779b97f4a7c15 >> 16);
@@ -109,14 +109,14 @@ private:
         return writer.encode({.sequence = 2});
     }
     std::vector<std::byte> fill() const {
-        FeedWriter writer;
+        EventWriter writer;
         for (size_t i = live_.size() - kBatch; i < live_.size(); ++i)
             writer.filled({.segment = segment(live_[i].place), .generation = live_[i].generation, .checksum = i});
         return writer.encode({.sequence = 3});
     }
     void apply(const std::vector<std::byte>& body) {
         const Time before = Clock::now();
-        const auto update = decode_feed_view(body);
+        const auto update = decode_event_view(body);
         if (!update) std::abort();
         const Time decoded = Clock::now();
         catalogue_.apply(*update, decoded);

@@ -174,7 +174,7 @@ void eviction(size_t objects) {
     if (const Result<> agreed = check_state(bench.state()); !agreed) std::printf("%s\n", agreed.error().to_string().c_str());
 }
 
-/// The same, with a probe of every key before: all are promised.
+/// The same, with a probe of every key before: all are leased softly.
 void eviction_under_probes(size_t objects) {
     Bench bench(objects, false, objects);
     bench.keys(0, objects);
@@ -281,7 +281,7 @@ void vanished_writers(size_t clients, size_t writes) {
     }
     const Time later = SmallValues::kNow + pool.state.options().client_ttl;
     Transaction t(pool.state);
-    ping(t, {2, 1}, later);
+    heartbeat(t, {2, 1}, later);
     std::chrono::nanoseconds all{0}, longest{0};
     for (bool more = true; more;) {
         const auto spent = cpu_of([&] { more = run_jobs(t, later).more; });

@@ -159,17 +159,17 @@ private:
     }
     void tick(uint64_t length) {
         now_ += std::chrono::nanoseconds(2000 + static_cast<int64_t>(static_cast<double>(length) / bytes_per_second_ * 1e9));
-        if (now_ - pinged_ < 200ms) return;
-        pinged_ = now_;
+        if (now_ - heartbeat_answered_ < 200ms) return;
+        heartbeat_answered_ = now_;
         Transaction t(state_);
-        ping(t, kClient, now_);
+        heartbeat(t, kClient, now_);
         while (run_jobs(t, now_).more) {}
     }
 
     Random random_;
     const double bytes_per_second_;
     const uint64_t capacity_;
-    Time now_{1000s}, pinged_{};
+    Time now_{1000s}, heartbeat_answered_{};
     uint64_t number_ = 0, bytes_put_ = 0, hit_ = 0, missed_ = 0, evicted_bytes_ = 0, used_count_ = 0;
     double used_sum_ = 0, gets_due_ = 0;
     std::array<uint64_t, 3> young_{};

@@ -87,7 +87,7 @@ void bench_codec() {
     const auto start = batch.start_body();
     row("put start request, 1000: encode", [&] { must(!batch.start_body().empty(), "encode"); });
     row("put start request, 1000: decode", [&] { must(decode_put_start_request(start).has_value(), "decode"); });
-    FeedWriter writer;
+    EventWriter writer;
     const auto fill = [&] {
         writer.clear();
         for (const std::string_view key : batch.keys) writer.planned({.length = 4096, .tenant = "default", .key = key, .group = {}});
@@ -95,10 +95,10 @@ void bench_codec() {
     };
     const auto update = fill();
     row("feed update, 1000 planned: write and encode", [&] { must(!fill().empty(), "encode"); });
-    row("feed update, 1000 planned: decode", [&] { must(decode_feed_update(update).has_value(), "decode"); });
+    row("feed update, 1000 planned: decode", [&] { must(decode_event_update(update).has_value(), "decode"); });
 }
 
-/// One client of a served master, with a node's feed if wanted.
+/// One client of a served master, with a node's event stream if wanted.
 class Bench {
 public:
     explicit Bench(bool follows) {
@@ -106,18 +106,18 @@ public:
         const SegmentSpec segment{.id = {3, 4}, .name = "here:1", .base = 1 << 30, .size = kSegmentBytes, .endpoint = {}, .protocol = {}};
         call(rpc::Method::kStoreMount, encode_mount_request({kClient, segment}));
         if (!follows) return;
-        feed_->call_stream(
+        stream_->call_stream(
             address_, rpc::Method::kStoreFollow, encode_client_request(kClient),
             [this](std::span<const std::byte> part) {
-                const auto update = decode_feed_update(part);
+                const auto update = decode_event_update(part);
                 must(update.has_value(), "feed");
                 if (update->acknowledge)
-                    feed_->call_async(address_, rpc::Method::kStoreAcknowledge, encode_acknowledgement({kClient, update->sequence}),
-                                      Deadline::after(10s), [](auto) {});
+                    stream_->call_async(address_, rpc::Method::kStoreAcknowledge, encode_acknowledgement({kClient, update->sequence}),
+                                        Deadline::after(10s), [](auto) {});
             },
             [](auto) {});
     }
-    ~Bench() { feed_->stop(); }
+    ~Bench() { stream_->stop(); }
 
     rpc::Bytes call(rpc::Method method, const rpc::Bytes& body) {
         auto reply = client_->call(address_, method, body, Deadline::after(10s));
@@ -175,7 +175,7 @@ private:
     }();
     const std::string address_ = format_text("127.0.0.1:{}", server_->port());
     const std::unique_ptr<rpc::Client> client_ = rpc::Client::create({});
-    const std::unique_ptr<rpc::Client> feed_ = rpc::Client::create({});
+    const std::unique_ptr<rpc::Client> stream_ = rpc::Client::create({});
 };
 
 }  // namespace

@@ -85,7 +85,7 @@ public:
         for (const uint64_t block : request.blocks) names.push_back(std::to_string(block));
         const std::vector<std::string_view> keys(names.begin(), names.end());
         Transaction transaction(state_);
-        ping(transaction, kClient, now_);
+        heartbeat(transaction, kClient, now_);
         size_t there = 0;
         for (const int32_t one : exist(transaction, {.keys = keys}, now_).results) {
             if (one != 1) break;

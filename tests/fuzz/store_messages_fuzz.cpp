@@ -49,7 +49,7 @@ void check_segments(std::span<const std::byte> bytes) {
     check_stable(bytes, decode_remount_reply, encode_remount_reply);
     check_stable(bytes, decode_unmount_request, encode_unmount_request);
     check_stable(bytes, decode_client_request, encode_client_request);
-    check_stable(bytes, decode_ping_reply, encode_ping_reply);
+    check_stable(bytes, decode_heartbeat_reply, encode_heartbeat_reply);
     check_stable(bytes, decode_failure_report,
                  [](const ReceivedFailureReport& received) { return encode_failure_report(received.report); });
     check_stable(bytes, decode_segments_reply, encode_segments_reply);
@@ -57,7 +57,7 @@ void check_segments(std::span<const std::byte> bytes) {
 }
 
 void check_feed_and_tasks(std::span<const std::byte> bytes) {
-    check_stable(bytes, decode_feed_update, encode_feed_update);
+    check_stable(bytes, decode_event_update, encode_event_update);
     check_stable(bytes, decode_acknowledgement, encode_acknowledgement);
     check_stable(bytes, decode_task_request, [](const ReceivedTask& received) { return encode_task_request(received.request); });
     check_stable(bytes, decode_task_reply, encode_task_reply);

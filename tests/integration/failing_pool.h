@@ -39,7 +39,7 @@ bool eventually(Condition&& condition) {
 /// Nodes and a master in processes of their own, and clients of them here; the parameter is the transport.
 class FailingPool : public ::testing::TestWithParam<const char*> {
 protected:
-    /// `unsent_ms`: FeedHubOptions::unsent_timeout. `client_ttl_ms`: for so long silence is borne.
+    /// `unsent_ms`: EventHubOptions::unsent_timeout. `client_ttl_ms`: for so long silence is borne.
     void start_master(const std::string& unsent_ms = "2000", const std::string& client_ttl_ms = "10000") {
         master_ = std::make_unique<RoleProcess>(
             std::vector<std::string>{"master", std::to_string(port_), client_ttl_ms, "5000", unsent_ms});

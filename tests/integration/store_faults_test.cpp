@@ -30,7 +30,7 @@ TEST_P(LateNode, KnowsAllThatWasAnsweredWhenItsMasterIsKilled) {
     std::string name;
     const auto node = lender(name);
     const auto writer = client();
-    const std::string long_tail(8000, 'k');  // so that few words fill the kernel's buffers
+    const std::string long_tail(8000, 'k');  // so that few events fill the kernel's buffers
     const auto key = [&](uint64_t i) { return format_text("{}{}", i, long_tail); };
     std::vector<std::byte> value = pattern(1000, 1), price = pattern(1000, 0);
     ASSERT_EQ(put(*writer, "price", price), StoreCode::kOk);
@@ -46,7 +46,7 @@ TEST_P(LateNode, KnowsAllThatWasAnsweredWhenItsMasterIsKilled) {
             prices = i + 1;
         }
     });
-    // Until the master does not answer for a while: its node takes no more words.
+    // Until the master does not answer for a while: its node takes no more events.
     ASSERT_TRUE(eventually([&] {
         const uint64_t before = turns;
         const Deadline a_while = Deadline::after(300ms);
@@ -202,7 +202,7 @@ TEST_P(FaultyPool, AKilledWritersKeyCanBeWrittenAgainAndNothingHalfWrittenIsRead
         EXPECT_LT(get(*other, key, value), 0) << "half a value";
         writer->kill();
         EXPECT_LT(get(*other, key, value), 0);
-        EXPECT_TRUE(eventually([&] { return put(*other, key, value) == StoreCode::kOk; })) << "sooner than its life without pings";
+        EXPECT_TRUE(eventually([&] { return put(*other, key, value) == StoreCode::kOk; })) << "sooner than its life without heartbeats";
         EXPECT_EQ(get(*other, key, value), 2 << 20);
     }
 }

@@ -231,7 +231,7 @@ TEST(StoreNode, AMasterThatIsKilledAgainAndAgainLosesNothing) {
 TEST(StoreNode, EveryValueThatWasAcknowledgedSurvivesAMasterKilledUnderLoad) {
     constexpr int kLives = 6, kWriters = 2;
     constexpr size_t kEach = 100, kPerLife = 5'000, kMost = 350'000;  // then the pool is nearly full
-    MasterProcess master(10s, 60s);                                   // space that had to rest would not come back within the test
+    MasterProcess master(10s, 60s);  // space that had to be in quarantine would not come back within the test
     Node one(master.address(), 1, 256 << 20), two(master.address(), 2, 256 << 20);
     std::atomic<bool> done{false};
     std::atomic<size_t> acknowledged{0};
@@ -285,7 +285,7 @@ TEST(StoreNode, AMasterThatWasStoppedHasGivenUpNobody) {
     const Places before = ledger.find("k", 1000);
     master.process().stop();
     ASSERT_TRUE(node.listener.wait_for(2));  // "lost": it must assume that it was given up
-    // Longer than a client lives without pings, as the wall clock has it.
+    // Longer than a client lives without heartbeats, as the wall clock has it.
     EXPECT_EQ(master.process().line(3s), "");
     EXPECT_EQ(node.membership->epoch(), 0U);
     const auto refused = node.membership->mount({.id = {9, 9}, .name = "n", .size = 1 << 20}, soon());
@@ -298,9 +298,9 @@ TEST(StoreNode, AMasterThatWasStoppedHasGivenUpNobody) {
     EXPECT_EQ(node.membership->epoch(), master.epoch());
     EXPECT_TRUE(ledger.find("k", 1000) == before);
     EXPECT_EQ(ledger.put("more", 1000), 1000U);
-    // The last words are with the kernel when the writer is answered; our thread may not have read them yet.
+    // The last events are with the kernel when the writer is answered; our thread may not have read them yet.
     for (const Deadline patience = soon(); node.catalogue.objects() < 2000 && !patience.passed();) node.listener.wait_a_little();
-    EXPECT_EQ(node.catalogue.objects(), 2000U) << "the same feed goes on";
+    EXPECT_EQ(node.catalogue.objects(), 2000U) << "the same stream goes on";
 }
 
 TEST(StoreNode, AMasterThatHungAndWasReplacedIsFoundByItsNodes) {

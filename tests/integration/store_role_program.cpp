@@ -45,7 +45,7 @@ int be_master(char** arguments) {
     options.port = static_cast<uint16_t>(std::atoi(arguments[0]));
     options.core.client_ttl = std::chrono::milliseconds(std::atoi(arguments[1]));
     options.core.lease_ttl = std::chrono::milliseconds(std::atoi(arguments[2]));
-    if (arguments[3] != nullptr) options.feed.unsent_timeout = std::chrono::milliseconds(std::atoi(arguments[3]));
+    if (arguments[3] != nullptr) options.stream.unsent_timeout = std::chrono::milliseconds(std::atoi(arguments[3]));
     auto server = MasterServer::create(options);
     if (!server) {
         say(server.error().to_string());

@@ -104,12 +104,12 @@ void SimClient::beat() {
         const Time sent = world_.now();
         // Silence for as long as the master waits: it may think us dead, so nothing of ours may land from now on.
         if (sent - answered_ >= master_.state().options().client_ttl) stop_writes();
-        using Answer = std::pair<PingReply, uint64_t>;
-        call<Answer>([this, id = id_](Transaction& t) { return Answer(ping(t, id, world_.now()), master_.view()); },
+        using Answer = std::pair<HeartbeatReply, uint64_t>;
+        call<Answer>([this, id = id_](Transaction& t) { return Answer(heartbeat(t, id, world_.now()), master_.view()); },
                      [this, sent](std::optional<Answer> answer) {
                          if (!answer) return;
                          answered_ = sent;
-                         if (answer->first.status == PingStatus::kNeedRemount || answer->second != view_) join(answer->second);
+                         if (answer->first.status == HeartbeatStatus::kNeedRemount || answer->second != view_) join(answer->second);
                      });
     });
 }
@@ -169,7 +169,7 @@ void SimClient::check_there(const std::string& key, const std::vector<SegmentNum
     const ReplicaList& replicas = master_.state().objects()[master_.state().objects().find(TenantTable::kDefault, key)].replicas;
     for (size_t i = 0; i < replicas.size(); ++i) {
         const Segment& segment = segments[replicas[i].segment];
-        const bool lost = segment.deaf || segment.suspect_until > world_.now() || segment.heard_until <= world_.now();
+        const bool lost = segment.stream_down || segment.suspect_until > world_.now() || segment.heard_until <= world_.now();
         if (!lost && std::find(unreachable.begin(), unreachable.end(), replicas[i].segment) == unreachable.end()) return;
     }
     world_.violated(format_text("{} was said to be there, but nobody has it", key));

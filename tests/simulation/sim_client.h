@@ -106,7 +106,7 @@ private:
     const uint64_t number_, keys_;
     ClientId id_;
     uint64_t requests_ = 0;
-    Time answered_{};    // when the last ping that was answered had been sent
+    Time answered_{};    // when the last heartbeat that was answered had been sent
     uint64_t view_ = 0;  // the master we are known to; 0: none
     bool stopped_ = false;
     std::vector<std::shared_ptr<Put>> writing_;

@@ -5,25 +5,25 @@
 
 namespace mooncake::store::simulation {
 
-// the feeds ---------------------------------------------------------------------------------------------------------------
+// the event streams ---------------------------------------------------------------------------------------------------------------
 
 void SimMaster::start_hub() {
-    hub_ = std::make_unique<FeedHub>(FeedHubOptions{.report_ranges = 1 + world_.random.below(30),
-                                                    .report_window = 1 + static_cast<int>(world_.random.below(3)),
-                                                    .clock = [this] { return world_.now(); }});
+    hub_ = std::make_unique<EventHub>(EventHubOptions{.report_ranges = 1 + world_.random.below(30),
+                                                      .report_window = 1 + static_cast<int>(world_.random.below(3)),
+                                                      .clock = [this] { return world_.now(); }});
 }
 
-void SimMaster::follow(const ClientId& client, const std::shared_ptr<SimFeed>& feed) {
+void SimMaster::follow(const ClientId& client, const std::shared_ptr<SimEventStream>& stream) {
     const bool known = run([&](Transaction& t) {
         const ClientNumber number = state_->clients().find(client);
         if (!state_->clients().alive(number) || !state_->clients()[number].attached) return false;
-        hub_->follow(*state_, number, std::make_unique<SimStream>(feed));
-        feeds_[client] = feed;
+        hub_->follow(*state_, number, std::make_unique<SimStreamEnd>(stream));
+        streams_[client] = stream;
         if (!state_->clients()[number].follows) t.apply(ClientFollows{.client = client, .follows = true, .now = world_.now()});
         return true;
     });
     if (known) report(client);
-    else feed->fail();
+    else stream->fail();
 }
 
 void SimMaster::acknowledge(const ClientId& client, uint64_t sequence) {
@@ -52,13 +52,13 @@ void SimMaster::expire_by(Time at) {
 }
 
 void SimMaster::cut_off_somebody() {
-    if (feeds_.empty()) return;
-    std::next(feeds_.begin(), static_cast<std::ptrdiff_t>(world_.random.below(feeds_.size())))->second->choke();
+    if (streams_.empty()) return;
+    std::next(streams_.begin(), static_cast<std::ptrdiff_t>(world_.random.below(streams_.size())))->second->choke();
 }
 
-SimFeed* SimMaster::feed_of(SegmentNumber segment) const {
-    const auto found = feeds_.find(state_->clients()[state_->segments()[segment].client].id);
-    return found == feeds_.end() ? nullptr : found->second.get();
+SimEventStream* SimMaster::stream_of(SegmentNumber segment) const {
+    const auto found = streams_.find(state_->clients()[state_->segments()[segment].client].id);
+    return found == streams_.end() ? nullptr : found->second.get();
 }
 
 // its lives ---------------------------------------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ void SimMaster::crash_cold() {
 void SimMaster::crash_warm() {
     world_.note("the master restarts from its log");
     check_replay();
-    for (const auto& [client, feed] : feeds_)
-        if (feed->unsent_bytes() != 0) missed_words_.insert(client);
+    for (const auto& [client, stream] : streams_)
+        if (stream->unsent_bytes() != 0) missed_words_.insert(client);
     end_life();
     auto replayed = std::make_unique<MasterState>(options_, this);
     for (const Change& change : log_) replayed->apply(change);
@@ -103,23 +103,23 @@ void SimMaster::check_replay() {
 void SimMaster::expect_return() {
     expected_.clear();
     const bool host_lost = world_.chance(0.3);
-    for (auto& [client, feed] : feeds_) {
-        if (host_lost && world_.chance(0.7)) feed->lose();
-        else feed->kill();
+    for (auto& [client, stream] : streams_) {
+        if (host_lost && world_.chance(0.7)) stream->lose();
+        else stream->kill();
     }
     for (const auto& [key, generation] : acknowledged_) {
         const ObjectId id = state_->objects().find(TenantTable::kDefault, key);
         if (id == 0 || state_->objects()[id].generation != generation) continue;
         const ReplicaList& replicas = state_->objects()[id].replicas;
         for (size_t i = 0; i < replicas.size(); ++i)
-            if (const SimFeed* feed = feed_of(replicas[i].segment); feed != nullptr && feed->complete())
+            if (const SimEventStream* stream = stream_of(replicas[i].segment); stream != nullptr && stream->complete())
                 expected_.push_back({key, generation, state_->segments()[replicas[i].segment].spec.id});
     }
 }
 
 void SimMaster::end_life() {
-    for (auto& [client, feed] : feeds_) feed->kill();
-    feeds_.clear();
+    for (auto& [client, stream] : streams_) stream->kill();
+    streams_.clear();
     start_hub();  // answers that wait are never given
     endpoint.up = false;
     ++endpoint.life;
@@ -151,11 +151,11 @@ void SimMaster::after_step(size_t before) {
 /// What no change may do.
 void SimMaster::check_change(const Change& change) {
     if (const auto* write = std::get_if<WriteStarted>(&change)) check_placement(*write);
-    if (const auto* buried = std::get_if<KeyBuried>(&change)) {
-        removed_[buried->key] = state_->next_generation();
-        std::erase_if(expected_, [&](const Expected& one) { return one.key == buried->key; });
+    if (const auto* left = std::get_if<TombstoneLeft>(&change)) {
+        removed_[left->key] = state_->next_generation();
+        std::erase_if(expected_, [&](const Expected& one) { return one.key == left->key; });
     }
-    if (std::holds_alternative<AllBuried>(change)) {
+    if (std::holds_alternative<TombstoneOfAll>(change)) {
         all_removed_ = state_->next_generation();
         expected_.clear();
     }
@@ -170,7 +170,7 @@ void SimMaster::check_change(const Change& change) {
 void SimMaster::check_placement(const WriteStarted& write) {
     const SegmentTable& segments = state_->segments();
     const auto suspect = [&](SegmentNumber number) {
-        return segments.exists(number) && (segments[number].deaf || segments[number].suspect_until > world_.now());
+        return segments.exists(number) && (segments[number].stream_down || segments[number].suspect_until > world_.now());
     };
     for (size_t i = 0; i < write.replicas.size(); ++i) {
         if (!suspect(write.replicas[i].segment)) continue;

@@ -13,8 +13,8 @@
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/master/ops/task_ops.h"
-#include "store/service/feed_hub.h"
-#include "tests/simulation/sim_feed.h"
+#include "store/service/event_hub.h"
+#include "tests/simulation/sim_event_stream.h"
 
 namespace mooncake::store::simulation {
 
@@ -41,19 +41,19 @@ private:
     const std::function<void()> done_;
 };
 
-/// What the hub has of a feed.
-class SimStream final : public SimResponder {
+/// What the hub has of an event stream.
+class SimStreamEnd final : public SimResponder {
 public:
-    explicit SimStream(std::shared_ptr<SimFeed> feed) : feed_(std::move(feed)) {}
-    void reply(rpc::Bytes) override { feed_->finish(); }
-    void fail(const Error&) override { feed_->fail(); }
-    bool part(rpc::Bytes body, Haste) override { return feed_->write(std::move(body)); }
-    uint64_t unsent_bytes() const noexcept override { return feed_->unsent_bytes(); }
-    void break_off(const Error&) override { feed_->break_off(); }
-    bool abandoned() const noexcept override { return feed_->abandoned(); }
+    explicit SimStreamEnd(std::shared_ptr<SimEventStream> stream) : stream_(std::move(stream)) {}
+    void reply(rpc::Bytes) override { stream_->finish(); }
+    void fail(const Error&) override { stream_->fail(); }
+    bool part(rpc::Bytes body, Haste) override { return stream_->write(std::move(body)); }
+    uint64_t unsent_bytes() const noexcept override { return stream_->unsent_bytes(); }
+    void break_off(const Error&) override { stream_->break_off(); }
+    bool abandoned() const noexcept override { return stream_->abandoned(); }
 
 private:
-    const std::shared_ptr<SimFeed> feed_;
+    const std::shared_ptr<SimEventStream> stream_;
 };
 
 /// The master under test with the hub that its server has, and with what an outsider may hold it to: after every step its state agrees
@@ -90,19 +90,19 @@ public:
     /// As run(); `done(reply)` when the nodes have been told what they must know first. Never, if this life ends before.
     template <typename Op, typename Done>
     void run_and_tell(Op&& op, Done&& done) {
-        const FeedHub::Position before = hub_->position();
+        const EventHub::Position before = hub_->position();
         auto reply = run(op);
-        FeedHub::Caused caused;
+        EventHub::Caused caused;
         caused.add(before, hub_->position());
         if (caused.nothing()) return done(reply);
         expire_by(hub_->answer_when_told(caused, std::make_unique<SimAnswer>([done, reply] { done(reply); }), {}, world_.now()));
     }
 
     /// A client follows: it is told everything there is, in small parts, with whatever happens in between.
-    void follow(const ClientId& client, const std::shared_ptr<SimFeed>& feed);
+    void follow(const ClientId& client, const std::shared_ptr<SimEventStream>& stream);
     void acknowledge(const ClientId& client, uint64_t sequence);
 
-    /// Some client is too slow for it: its feed ends.
+    /// Some client is too slow for it: its event stream ends.
     void cut_off_somebody();
     /// Loses everything, and starts again empty.
     void crash_cold();
@@ -125,7 +125,7 @@ public:
     /// Told by a node that may not have heard the last of it: its bytes may be another's, as the checksum shows.
     void doubt(uint64_t generation) { doubtful_.insert(generation); }
     bool doubtful(uint64_t generation) const { return doubtful_.contains(generation); }
-    /// The last kill took words along that this node should have heard, and that the log has: it will tell of what is gone.
+    /// The last kill took events along that this node should have heard, and that the log has: it will tell of what is gone.
     bool missed_words(const ClientId& client) const { return missed_words_.contains(client); }
     /// A client was told that this key is removed.
     void removed(const std::string& key) {
@@ -156,9 +156,9 @@ private:
     void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) override {
         hub_->range_filled(state, segment, generation, checksum);
     }
-    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) override {
+    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) override {
         dropped_.insert(generation);
-        hub_->range_dropped(state, segment, generation, rest);
+        hub_->range_dropped(state, segment, generation, quarantine);
     }
     void value_outdated(const MasterState& state, ObjectId object) override { hub_->value_outdated(state, object); }
     void copy_ordered(const MasterState& state, CopyId copy) override { hub_->copy_ordered(state, copy); }
@@ -168,7 +168,7 @@ private:
     void report(const ClientId& client);
     void note_lost(Transaction& transaction);
     void expire_by(Time at);
-    SimFeed* feed_of(SegmentNumber segment) const;
+    SimEventStream* stream_of(SegmentNumber segment) const;
     void end_life();
     void expect_return();
     void after_step(size_t before);
@@ -192,8 +192,8 @@ private:
 
     World& world_;
     MasterOptions options_;
-    std::unique_ptr<FeedHub> hub_;                        // of this life
-    std::map<ClientId, std::shared_ptr<SimFeed>> feeds_;  // the latest of each
+    std::unique_ptr<EventHub> hub_;                                // of this life
+    std::map<ClientId, std::shared_ptr<SimEventStream>> streams_;  // the latest of each
     std::unique_ptr<MasterState> state_;
     std::vector<Change> log_;
     std::map<std::string, uint64_t> acknowledged_;  // key -> generation, while it must be there

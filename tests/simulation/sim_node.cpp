@@ -32,8 +32,8 @@ void SimNode::crash() {
     endpoint.up = false;
     ++endpoint.life;
     spec_.id = {};  // nobody finds the dead one
-    if (feed_) feed_->close();
-    feed_.reset();
+    if (stream_) stream_->close();
+    stream_.reset();
     world_.after(world_.between(100ms, 6000ms), [this] { start(); });
 }
 
@@ -53,55 +53,55 @@ void SimNode::beat() {
         if (endpoint.up && sent - answered_ >= master_.state().options().client_ttl) stop_works();
         if (!endpoint.up || !master_.endpoint.up) return;
         world_.send(endpoint, master_.endpoint, [this, sent, id = id_] {
-            const PingReply reply = master_.run([&](Transaction& t) { return ping(t, id, world_.now()); });
+            const HeartbeatReply reply = master_.run([&](Transaction& t) { return heartbeat(t, id, world_.now()); });
             world_.send(master_.endpoint, endpoint, [this, sent, reply, view = master_.view()] {
                 answered_ = std::max(answered_, sent);
-                pinged(reply, view);
+                heartbeat_answered(reply, view);
             });
         });
     });
 }
 
-void SimNode::pinged(const PingReply& reply, uint64_t view) {
+void SimNode::heartbeat_answered(const HeartbeatReply& reply, uint64_t view) {
     if (view != master_.view()) return;  // an answer of an earlier master
-    if (reply.status == PingStatus::kNeedRemount || view_ != view) {
+    if (reply.status == HeartbeatStatus::kNeedRemount || view_ != view) {
         if (report_ && report_->view == view) return;  // under way
         // What became of the segment is not known any more, so its memory is not lent again.
         if (renewing_) return crash();
         if (drained()) join(view);
     } else if (renewing_) {
         if (world_.now() - mounting_ > World::kLatest) unmount();  // both go over one connection: it does not overtake the mount
-    } else if (!feed_) {
-        catalogue_->feed_ended(/*orderly=*/false);  // it lives, so it went on without telling us
+    } else if (!stream_) {
+        catalogue_->stream_ended(/*orderly=*/false);  // it lives, so it went on without telling us
         follow();
     }
 }
 
 // ---- reporting
 
-/// Whether the last words of an earlier master have been heard, or so much time has passed since the last one that no more will come.
+/// Whether the last events of an earlier master have been heard, or so much time has passed since the last one that no more will come.
 bool SimNode::drained() {
     view_ = 0;
     stop_works();
-    if (feed_ != draining_) {
-        draining_ = feed_;
+    if (stream_ != draining_) {
+        draining_ = stream_;
         heard_ = world_.now();
     }
-    return !feed_ || world_.now() - heard_ >= kFeedSilence;
+    return !stream_ || world_.now() - heard_ >= kStreamSilence;
 }
 
 /// Nothing is planned here between the end of one master and the last part of the report to the next.
 void SimNode::join(uint64_t view) {
-    if (feed_) {
-        feed_->close();
-        feed_ended(feed_, false);
+    if (stream_) {
+        stream_->close();
+        stream_ended(stream_, false);
     }
     auto report = std::make_shared<Report>();
     report->view = view;
     const size_t entries_max = 1 + world_.random.below(60);
     catalogue_->report(entries_max, world_.now(), [&](const HeldSegment& held) {
         Part part{.writes = {held.writes.begin(), held.writes.end()},
-                  .rests = {held.rests.begin(), held.rests.end()},
+                  .quarantined = {held.quarantined.begin(), held.quarantined.end()},
                   .exact = held.exact,
                   .more = held.more};
         for (const HeldObject& object : held.objects)
@@ -112,7 +112,7 @@ void SimNode::join(uint64_t view) {
     world_.note("{} reports {} objects in {} parts, {}exact", spec_.name, catalogue_->objects(), report->parts.size(),
                 report->parts[0].exact ? "" : "not ");
     // The new master may plan and drop from the last part on, before a stream of it has said so.
-    if (ever_known_) catalogue_->feed_ended(/*orderly=*/false);
+    if (ever_known_) catalogue_->stream_ended(/*orderly=*/false);
     report_ = report;
     send_part(report);
 }
@@ -153,8 +153,12 @@ bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec
         objects.back().group = object.group;
         if (!part.exact) master_.doubt(object.held.generation);
     }
-    const HeldSegment held{
-        .segment = spec, .objects = objects, .writes = part.writes, .rests = part.rests, .exact = part.exact, .more = part.more};
+    const HeldSegment held{.segment = spec,
+                           .objects = objects,
+                           .writes = part.writes,
+                           .quarantined = part.quarantined,
+                           .exact = part.exact,
+                           .more = part.more};
     const RemountReply reply = remount(t, {.client = id, .segments = {&held, 1}}, world_.now());
     if (reply.segments[0].refused != 0 && part.exact && !master_.missed_words(id))
         world_.violated(format_text("refused {} entries of {}", reply.segments[0].refused, spec.name));
@@ -164,37 +168,38 @@ bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec
 void SimNode::joined(uint64_t view) {
     ever_known_ = true;
     view_ = view;
-    if (feed_) feed_->close();
+    if (stream_) stream_->close();
     follow();
 }
 
-// ---- the feed
+// ---- the event stream
 
 void SimNode::follow() {
     struct Weak {
-        std::weak_ptr<SimFeed> feed;
+        std::weak_ptr<SimEventStream> stream;
         bool begun = false;
     };
     auto self = std::make_shared<Weak>();
-    feed_ = std::make_shared<SimFeed>(world_, endpoint,
-                                      SimFeed::Receiver{.on_update =
-                                                            [this, self](const FeedUpdate& update) {
-                                                                self->begun = true;
-                                                                heard_ = world_.now();
-                                                                catalogue_->apply(update, world_.now());
-                                                                for (const CopyOrder& order : update.orders) take_order(order);
-                                                                if (update.acknowledge) acknowledge(update.sequence);
-                                                            },
-                                                        .on_end = [this, self](bool orderly) { feed_ended(self->feed.lock(), orderly); }});
-    self->feed = feed_;
+    stream_ = std::make_shared<SimEventStream>(
+        world_, endpoint,
+        SimEventStream::Receiver{.on_update =
+                                     [this, self](const EventUpdate& update) {
+                                         self->begun = true;
+                                         heard_ = world_.now();
+                                         catalogue_->apply(update, world_.now());
+                                         for (const CopyOrder& order : update.orders) take_order(order);
+                                         if (update.acknowledge) acknowledge(update.sequence);
+                                     },
+                                 .on_end = [this, self](bool orderly) { stream_ended(self->stream.lock(), orderly); }});
+    self->stream = stream_;
     auto asked = std::make_shared<bool>(false);
-    world_.send(endpoint, master_.endpoint, [this, asked, feed = feed_, id = id_] {
-        if (!std::exchange(*asked, true)) master_.follow(id, feed);
+    world_.send(endpoint, master_.endpoint, [this, asked, stream = stream_, id = id_] {
+        if (!std::exchange(*asked, true)) master_.follow(id, stream);
     });
-    world_.after(1500ms, [this, self, feed = feed_] {  // the call was lost
-        if (self->begun || feed_ != feed) return;
-        feed->close();
-        feed_ended(feed, false);
+    world_.after(1500ms, [this, self, stream = stream_] {  // the call was lost
+        if (self->begun || stream_ != stream) return;
+        stream->close();
+        stream_ended(stream, false);
     });
 }
 
@@ -208,10 +213,10 @@ void SimNode::acknowledge(uint64_t sequence) {
     });
 }
 
-void SimNode::feed_ended(const std::shared_ptr<SimFeed>& feed, bool orderly) {
-    if (feed_ != feed) return;
-    catalogue_->feed_ended(orderly);
-    feed_.reset();
+void SimNode::stream_ended(const std::shared_ptr<SimEventStream>& stream, bool orderly) {
+    if (stream_ != stream) return;
+    catalogue_->stream_ended(orderly);
+    stream_.reset();
 }
 
 // ---- copies

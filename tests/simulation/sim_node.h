@@ -12,7 +12,7 @@
 
 namespace mooncake::store::simulation {
 
-/// A node: a segment with simulated bytes, the real catalogue of what lies in it, and the duties of a member of the pool: it pings,
+/// A node: a segment with simulated bytes, the real catalogue of what lies in it, and the duties of a member of the pool: it heartbeats,
 /// follows, and reports to every master it has not met.
 class SimNode {
 public:
@@ -55,10 +55,10 @@ private:
         };
         std::vector<Object> objects;
         std::vector<HeldWrite> writes;
-        std::vector<HeldRest> rests;
+        std::vector<HeldQuarantine> quarantined;
         bool exact = false, more = false;
     };
-    static constexpr Duration kFeedSilence = 1s;  // no word that is on its way takes longer
+    static constexpr Duration kStreamSilence = 1s;  // no event that is on its way takes longer
     struct Report {
         uint64_t view = 0;
         std::vector<Part> parts;
@@ -80,7 +80,7 @@ private:
 
     void start();
     void beat();
-    void pinged(const PingReply& reply, uint64_t view);
+    void heartbeat_answered(const HeartbeatReply& reply, uint64_t view);
     bool drained();
     void join(uint64_t view);
     void send_part(const std::shared_ptr<Report>& report);
@@ -88,7 +88,7 @@ private:
     void joined(uint64_t view);
     void follow();
     void acknowledge(uint64_t sequence);
-    void feed_ended(const std::shared_ptr<SimFeed>& feed, bool orderly);
+    void stream_ended(const std::shared_ptr<SimEventStream>& stream, bool orderly);
     void take_order(const CopyOrder& order);
     void copy_chunk(const std::shared_ptr<Work>& work, size_t target, uint64_t at);
     void end_work(const std::shared_ptr<Work>& work, StoreCode code);
@@ -106,12 +106,12 @@ private:
     std::unique_ptr<Catalogue> catalogue_;
     uint64_t view_ = 0;  // the master that knows what we hold; 0: none
     bool ever_known_ = false;
-    std::shared_ptr<Report> report_;     // under way
-    std::shared_ptr<SimFeed> feed_;      // null: not following
-    std::shared_ptr<SimFeed> draining_;  // the one whose last words are awaited
-    Time heard_{};                       // its last word, or when that began
+    std::shared_ptr<Report> report_;            // under way
+    std::shared_ptr<SimEventStream> stream_;    // null: not following
+    std::shared_ptr<SimEventStream> draining_;  // the one whose last events are awaited
+    Time heard_{};                              // its last event, or when that began
     std::map<TaskId, std::shared_ptr<Work>> works_;
-    Time answered_{};        // when the last ping that was answered had been sent
+    Time answered_{};        // when the last heartbeat that was answered had been sent
     bool renewing_ = false;  // the master has not let go of the segment yet
     SegmentId unmounting_;   // the last one that we asked to be unmounted
     Time mounting_{};        // since then

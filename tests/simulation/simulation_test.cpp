@@ -53,7 +53,7 @@ private:
         options.client_ttl = 3s;
         options.put_discard_timeout = 2s;
         options.put_release_timeout = 20s;
-        options.silent_writer_rest = 4s;
+        options.silent_writer_quarantine = 4s;
         options.pending_task_timeout = options.processing_task_timeout = 8s;
         return options;
     }
@@ -139,7 +139,7 @@ private:
             world_.violated("a task never ended");
         const MasterState& state = master_.state();
         if (state.write_count() != 0) world_.violated("a write never ended");
-        if (state.quarantine().size() != 0) world_.violated("a range rests for ever");
+        if (state.quarantine().size() != 0) world_.violated("a range quarantined for ever");
         if (state.segments().size() != nodes_.size()) world_.violated("a node did not find back");
         size_t replicas = 0, catalogued = 0;
         for (ObjectId id = 1; id < state.objects().limit(); ++id) replicas += state.objects()[id].replicas.size();
@@ -188,7 +188,7 @@ TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
         lost += simulation.bytes_lost();
     }
     std::printf(
-        "%lu puts, %lu gets, %lu copies, %lu refused for space, %lu reads outlived their lease, %lu met bytes of a lost word, %lu steps, "
+        "%lu puts, %lu gets, %lu copies, %lu refused for space, %lu reads outlived their lease, %lu met bytes of a lost event, %lu steps, "
         "%lu bytes lost with a killed master\n",
         puts, gets, copies, refused, late, missed, steps, lost);
     if (seeds().size() > 1) {  // one alone may be a pool that is down or full most of the time

@@ -62,7 +62,7 @@ public:
     static constexpr Duration kLatest = 1000ms;  // of any message
     double loss = 0.02, doubling = 0.02;
     bool loud = false;
-    uint64_t bytes_lost = 0;  // of feeds, with a master that was killed before the kernel had them
+    uint64_t bytes_lost = 0;  // of event streams, with a master that was killed before the kernel had them
     std::string violation;
 
 private:

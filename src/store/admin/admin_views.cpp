@@ -37,7 +37,7 @@ PoolView view_pool(const LockedMaster& master) {
     return master.look([](const MasterState& state, Time now) {
         PoolView view{.capacity_bytes = state.segments().capacity(),
                       .used_bytes = state.segments().used_bytes(),
-                      .resting_bytes = state.quarantine().bytes(),
+                      .quarantined_bytes = state.quarantine().bytes(),
                       .keys = state.objects().size(),
                       .values = state.values(),
                       .writes = state.write_count(),
@@ -62,7 +62,7 @@ std::vector<SegmentDetail> view_segments(const LockedMaster& master, std::option
                             .status = segment.status,
                             .used_bytes = segment.allocator.used_bytes(),
                             .capacity_bytes = segment.allocator.capacity(),
-                            .suspect = segment.deaf || segment.suspect_until > now || segment.heard_until <= now});
+                            .suspect = segment.stream_down || segment.suspect_until > now || segment.heard_until <= now});
         };
         for (const SegmentNumber number : name ? segments.find_name(*name) : segments.numbers()) add(number);
         return rows;

@@ -18,8 +18,8 @@
 namespace mooncake::store {
 
 struct PoolView {
-    uint64_t capacity_bytes = 0, used_bytes = 0;  // used: with what rests
-    uint64_t resting_bytes = 0;
+    uint64_t capacity_bytes = 0, used_bytes = 0;  // used: with what is in quarantine
+    uint64_t quarantined_bytes = 0;
     size_t keys = 0, values = 0, writes = 0, clients = 0, segments = 0;  // keys: with those being written
     uint64_t soft_pinned = 0;                                            // keys
     StateTotals totals;

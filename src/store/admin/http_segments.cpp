@@ -105,7 +105,7 @@ net::HttpResponse AdminService::overview(const Request&) const {
                         {"uptime_ms", std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started_).count()},
                         {"capacity_bytes", pool.capacity_bytes},
                         {"used_bytes", pool.used_bytes},
-                        {"resting_bytes", pool.resting_bytes},
+                        {"resting_bytes", pool.quarantined_bytes},
                         {"keys", pool.keys},
                         {"writes_in_progress", pool.writes},
                         {"lookup_keys", lookups.keys},

@@ -26,7 +26,7 @@ struct Snapshot {
 void add_pool(Snapshot& snapshot, const PoolView& pool) {
     snapshot.gauge("master_allocated_bytes", "memory of the pool in use", pool.used_bytes);
     snapshot.gauge("master_total_capacity_bytes", "memory of the pool", pool.capacity_bytes);
-    snapshot.gauge("master_resting_bytes", "memory that may be used again when leases on it are over", pool.resting_bytes);
+    snapshot.gauge("master_resting_bytes", "memory that may be used again when leases on it are over", pool.quarantined_bytes);
     snapshot.gauge("master_allocated_file_size_bytes", "values on disk", 0);
     snapshot.gauge("master_total_file_capacity_bytes", "disk of the pool", 0);
     snapshot.gauge("master_key_count", "keys, with those being written", pool.keys);
@@ -39,7 +39,7 @@ void add_pool(Snapshot& snapshot, const PoolView& pool) {
     snapshot.counter("master_put_start_discard_cnt", "writes taken from their writer", pool.totals.discarded_writes);
     snapshot.counter("master_put_start_release_cnt", "writes given up after the release time", pool.totals.expired_writes);
     snapshot.gauge("master_put_start_discarded_staging_size", "memory that waits for the end of leases and lost writers",
-                   pool.resting_bytes);
+                   pool.quarantined_bytes);
     snapshot.gauge("master_soft_pin_key_count", "keys whose soft pin has not ended", pool.soft_pinned);
     for (const char* suffix : {"", "_mem"}) {
         snapshot.counter(format_text("master_evicted_key_count{}", suffix), "keys evicted", pool.totals.evicted_objects);

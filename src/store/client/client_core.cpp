@@ -16,7 +16,7 @@ constexpr Duration kProbePatience = 100ms;
 ClientCore::ClientCore(PoolAccess& access, ClientConfig client_config)
     : pool(access), config(std::move(client_config)), metrics(pool.metrics), doubts(doubt_hooks()) {
     // Nothing that relies on a segment that failed is promised any more.
-    pool.on_segment_failed([this] { leases.forget_promises(); });
+    pool.on_segment_failed([this] { leases.forget_soft_leases(); });
 }
 
 DoubtfulWrites::Hooks ClientCore::doubt_hooks() {

@@ -17,9 +17,9 @@
 
 namespace mooncake::store {
 
-/// Writes that were given up while a node did not answer: their bytes may still land there, so the master lets their ranges rest. When the node answers
+/// Writes that were given up while a node did not answer: their bytes may still land there, so the master lets their ranges are in quarantine. When the node answers
 /// again it is fenced, and the master is told that they may be used. On a thread of its own, begun with the first, or the first for which there is one. Bounded: what does not
-/// fit, or is never settled, rests for its time. Thread-safe.
+/// fit, or is never settled, is in quarantine for its time. Thread-safe.
 class DoubtfulWrites {
 public:
     struct Write {
@@ -40,7 +40,7 @@ public:
     explicit DoubtfulWrites(Hooks hooks) : hooks_(std::move(hooks)) {}
     ~DoubtfulWrites() { stop(); }
 
-    /// `endpoints`: where its bytes may still land. `until`: then its range has rested for long enough anyway.
+    /// `endpoints`: where its bytes may still land. `until`: then its range was in quarantine for long enough anyway.
     void add(std::string_view key, uint64_t generation, std::span<const std::string> endpoints, Time until);
     /// The master was lost: who meets us next knows nothing of them.
     void forget_all();

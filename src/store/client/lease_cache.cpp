@@ -11,8 +11,8 @@ namespace mooncake::store {
 LeaseCache::Entry& LeaseCache::Entry::operator=(Entry&& other) noexcept {
     key = std::move(other.key);
     hash = other.hash;
-    promise_end = other.promise_end;
-    promised_in = other.promised_in;
+    soft_lease_end = other.soft_lease_end;
+    soft_leased_in = other.soft_leased_in;
     place = other.place;
     used.store(other.used.load(std::memory_order_relaxed), std::memory_order_relaxed);
     return *this;
@@ -58,10 +58,10 @@ size_t LeaseCache::find(std::span<const std::string_view> keys, Time now, std::s
 size_t LeaseCache::find_existing(std::span<const std::string_view> keys, Time now, std::span<int32_t> results) const {
     size_t found = 0;
     ReadLock lock(mutex_);
-    const uint64_t era = promise_era_;
+    const uint64_t era = soft_lease_era_;
     find_each(keys, [&](size_t i, const Entry& entry) {
-        const bool promised = entry.promise_end > now && entry.promised_in == era;
-        if (!promised) return;
+        const bool soft_leased = entry.soft_lease_end > now && entry.soft_leased_in == era;
+        if (!soft_leased) return;
         results[i] = 1;
         if (!entry.used.load(std::memory_order_relaxed)) entry.used.store(true, std::memory_order_relaxed);
         ++found;
@@ -86,7 +86,7 @@ void LeaseCache::make_room(Time now) {
         if (++hand_ >= entries_.limit()) hand_ = 1;
         const Entry& entry = entries_[hand_];
         if (entry.key.empty()) continue;
-        const bool over = entry.place.lease_end <= now && entry.promise_end <= now;
+        const bool over = entry.place.lease_end <= now && entry.soft_lease_end <= now;
         if (!over && entry.used.exchange(false, std::memory_order_relaxed)) continue;
         return drop(hand_);
     }
@@ -104,23 +104,23 @@ void LeaseCache::remember(std::span<const std::string_view> keys, std::span<cons
         // An answer that was overtaken by a later one of the same life of the value knows less.
         if (entry.place.generation == places[i].generation && entry.place.lease_end > places[i].lease_end) continue;
         entry.place = places[i];
-        if (promises_changed_at_ > asked) continue;
-        entry.promise_end = std::max(entry.promise_end, places[i].lease_end);
-        entry.promised_in = promise_era_;
+        if (soft_leases_changed_at_ > asked) continue;
+        entry.soft_lease_end = std::max(entry.soft_lease_end, places[i].lease_end);
+        entry.soft_leased_in = soft_lease_era_;
     }
 }
 
 void LeaseCache::remember_existing(std::span<const std::string_view> keys, std::span<const int32_t> results, Time end, Ticket asked) {
     const Time now = Clock::now();
     WriteLock lock(mutex_);
-    if (all_changed_at_ > asked || promises_changed_at_ > asked) return;
+    if (all_changed_at_ > asked || soft_leases_changed_at_ > asked) return;
     for (size_t i = 0; i < keys.size(); ++i) {
         if (results[i] != 1) continue;
         const uint64_t hash = hash_of(keys[i]);
         if (changed_since(hash, asked)) continue;
         Entry& entry = *entry_for(keys[i], hash, now);
-        entry.promise_end = std::max(entry.promise_end, end);
-        entry.promised_in = promise_era_;
+        entry.soft_lease_end = std::max(entry.soft_lease_end, end);
+        entry.soft_leased_in = soft_lease_era_;
     }
 }
 
@@ -150,10 +150,10 @@ void LeaseCache::forget_all() {
     hand_ = 1;
 }
 
-void LeaseCache::forget_promises() {
+void LeaseCache::forget_soft_leases() {
     WriteLock lock(mutex_);
-    promises_changed_at_ = changes_.fetch_add(1, std::memory_order_acq_rel) + 1;
-    ++promise_era_;
+    soft_leases_changed_at_ = changes_.fetch_add(1, std::memory_order_acq_rel) + 1;
+    ++soft_lease_era_;
 }
 
 size_t LeaseCache::size() const {

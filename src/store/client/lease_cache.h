@@ -55,8 +55,8 @@ public:
     void forget(std::string_view key);
     void forget(std::span<const std::string_view> keys);
     void forget_all();
-    /// Promises of existence given up to now are not relied on any more; places stay.
-    void forget_promises();
+    /// Soft leases given up to now are not relied on any more; places stay.
+    void forget_soft_leases();
 
     size_t size() const;
 
@@ -64,8 +64,8 @@ private:
     struct Entry {
         std::string key;
         uint64_t hash = 0;
-        Time promise_end{};
-        uint64_t promised_in = 0;  // counts forget_promises()
+        Time soft_lease_end{};
+        uint64_t soft_leased_in = 0;  // counts forget_soft_leases()
         Place place;
         mutable std::atomic<bool> used{false};
 
@@ -93,8 +93,8 @@ private:
     Slab<Entry> entries_ MC_GUARDED_BY(mutex_);
     SlotIndex<4> index_ MC_GUARDED_BY(mutex_);
     uint32_t hand_ MC_GUARDED_BY(mutex_) = 1;  // where the search for a victim goes on
-    uint64_t promise_era_ MC_GUARDED_BY(mutex_) = 1;
-    uint64_t all_changed_at_ MC_GUARDED_BY(mutex_) = 0, promises_changed_at_ MC_GUARDED_BY(mutex_) = 0;
+    uint64_t soft_lease_era_ MC_GUARDED_BY(mutex_) = 1;
+    uint64_t all_changed_at_ MC_GUARDED_BY(mutex_) = 0, soft_leases_changed_at_ MC_GUARDED_BY(mutex_) = 0;
     std::vector<uint64_t> changed_at_ MC_GUARDED_BY(mutex_);  // by hash: the last change of any key there
 };
 

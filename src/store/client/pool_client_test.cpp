@@ -49,7 +49,7 @@ class PoolClientTest : public ::testing::Test {
 protected:
     PoolClientTest()
         : pool_({.engine = make_engine(), .master = master_.connect(), .name = "127.0.0.1:2"}), client_(pool_, {.buffer_bytes = kMiB}) {
-        const auto joined = pool_.join({&client_}, nothing_, {.ping_interval = 20ms, .retry_interval = 5ms}, soon());
+        const auto joined = pool_.join({&client_}, nothing_, {.heartbeat_interval = 20ms, .retry_interval = 5ms}, soon());
         EXPECT_TRUE(joined) << joined.error().to_string();
         EXPECT_EQ(client_.start(), StoreCode::kOk);
     }

@@ -86,7 +86,7 @@ std::vector<int32_t> PoolClient::ask_existing(std::span<const std::string_view> 
     auto reply = core.pool.ask_twice(MasterCall::kExist, [&] { return core.pool.master->exist(request, core.pool.rpc_deadline()); });
     if (!reply || reply->results.size() != keys.size())
         return std::vector<int32_t>(keys.size(), static_cast<int32_t>(reply ? StoreCode::kRpcFail : core.pool.code_of(reply.error())));
-    core.leases.remember_existing(keys, reply->results, asked + reply->promise, ticket);
+    core.leases.remember_existing(keys, reply->results, asked + reply->soft_lease, ticket);
     return std::move(reply->results);
 }
 

@@ -44,7 +44,7 @@ void MasterState::apply(const WriteCommitted& change) {
     Object& object = objects_[id];
     if (object.has_value()) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
-        buried_.bury(objects_.hash(object.tenant, object.key()), write.generation);
+        tombstones_.leave(objects_.hash(object.tenant, object.key()), write.generation);
         drop_ranges_of(object, change.now);
     } else {
         value_arrived(id);
@@ -68,15 +68,15 @@ void MasterState::apply(const WriteCommitted& change) {
         observer_->range_filled(*this, object.replicas[i].segment, object.generation, object.checksum);
 }
 
-void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.rest_until, change.now, change.in_doubt); }
+void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.quarantine_until, change.now, change.in_doubt); }
 
 void MasterState::apply(const WriterStopped& change) {
     const ClientNumber writer = clients_.find(change.client);
     MC_CHECK(writer != 0);
-    for (const RestId id : quarantine_.find_write(change.generation)) {
+    for (const QuarantineId id : quarantine_.find_write(change.generation)) {
         const SegmentNumber segment = quarantine_[id].segment;
         const bool doubtful = std::find(change.in_doubt.begin(), change.in_doubt.end(), segment) != change.in_doubt.end();
-        if (quarantine_[id].writer == writer && !doubtful) end_rest(id);
+        if (quarantine_[id].writer == writer && !doubtful) end_quarantine(id);
     }
 }
 
@@ -92,15 +92,15 @@ void MasterState::apply(const LeasesGranted& change) {
         }
         Object& object = objects_[ids[i]];
         lease(object, change.until);
-        promise(object, change.promised);
+        lease_softly(object, change.soft_leased);
         const ObjectId unit_id = unit(ids[i]);
         if (objects_[unit_id].shelf != Shelf::kNone) tenants_[object.tenant].order.touch(unit_id);
     }
 }
 
-void MasterState::apply(const PromisesGranted& change) {
+void MasterState::apply(const SoftLeasesGranted& change) {
     for (const ObjectId id : change.objects) {
-        promise(objects_[id], change.until);
+        lease_softly(objects_[id], change.until);
     }
 }
 
@@ -116,14 +116,15 @@ void MasterState::apply(const ObjectsRemoved& change) {
     for (const ObjectId id : change.objects) {
         // What was evicted may come back: it is the value of its key all the same. What was removed may not, nor a later value of the key
         // that some node has yet to tell us of.
-        if (change.cause == RemovalCause::kAsked) buried_.bury(objects_.hash(objects_[id].tenant, objects_[id].key()), generations_.next());
+        if (change.cause == RemovalCause::kAsked)
+            tombstones_.leave(objects_.hash(objects_[id].tenant, objects_[id].key()), generations_.next());
         drop_value(id, change.now);
     }
 }
 
-void MasterState::apply(const KeyBuried& change) { buried_.bury(objects_.hash(change.tenant, change.key), generations_.next()); }
+void MasterState::apply(const TombstoneLeft& change) { tombstones_.leave(objects_.hash(change.tenant, change.key), generations_.next()); }
 
-void MasterState::apply(const AllBuried& change) { buried_.bury_all(change.tenant, generations_.next()); }
+void MasterState::apply(const TombstoneOfAll& change) { tombstones_.leave_for_all(change.tenant, generations_.next()); }
 
 void MasterState::apply(const ReplicaRemoved& change) {
     Object& object = objects_[change.object];

@@ -32,21 +32,22 @@ void MasterState::apply(const ClientGone& change) {
     MC_CHECK(number != 0 && clients_[number].segments.empty());
     const bool quiet = change.how != ClientEnd::kSilent;
     // Its connection is up, so the process is there and does not run. When it goes on, its threads finish what they were copying before any of
-    // them hears of us: what it was writing rests until it reports.
+    // them hears of us: what it was writing is in quarantine until it reports.
     const bool stopped = !quiet && clients_[number].follows;
     // A client that nobody answers believes in its master until it expires.
     const Time silent_from = std::max(change.now, clients_[number].expires);
-    const Time quiet_from = quiet ? change.now : silent_from + (stopped ? options_.stopped_writer_rest : options_.silent_writer_rest);
+    const Time quiet_from = quiet ? change.now
+                                  : silent_from + (stopped ? options_.stopped_writer_quarantine : options_.silent_writer_quarantine);
     for (WriteId id = clients_[number].writes.first(), next = 0; id != 0; id = next, ++steps_walked()) {
         next = writes_[id].of_client.next;
         drop_write(id, quiet_from, change.now, {}, /*until_report=*/stopped);
     }
-    if (!stopped) end_rests_of(number, quiet_from, change.now, false);
+    if (!stopped) end_quarantine_of(number, quiet_from, change.now, false);
     if (quiet) std::erase_if(departed_, [&](const Departed& gone) { return gone.client == change.client; });  // its memory never comes back
     Client& client = clients_[number];
     client.alive = client.attached = client.follows = false;
     client.expires = {};
-    client.deaf_since = Time::max();
+    client.stream_down_since = Time::max();
     client.closed_requests.clear();
     clients_.drop_if_unused(number);
 }
@@ -54,23 +55,23 @@ void MasterState::apply(const ClientGone& change) {
 void MasterState::apply(const WriterQuiet& change) {
     const ClientNumber number = clients_.find(change.client);
     MC_CHECK(number != 0);
-    end_rests_of(number, change.now, change.now, true);
+    end_quarantine_of(number, change.now, change.now, true);
 }
 
-void MasterState::end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool reported_only) {
-    if (clients_[writer].rests == 0) return;
-    for (RestId id = quarantine_.first_of(writer), next = 0; id != 0; id = next, ++steps_walked()) {
+void MasterState::end_quarantine_of(ClientNumber writer, Time quiet_from, Time now, bool reported_only) {
+    if (clients_[writer].quarantined == 0) return;
+    for (QuarantineId id = quarantine_.first_of(writer), next = 0; id != 0; id = next, ++steps_walked()) {
         next = quarantine_.next_of_writer(id);
         if (reported_only && !quarantine_[id].until_report) continue;
-        Quarantine::Rest one = quarantine_.extract(id);
-        --clients_[writer].rests;
-        segments_[one.segment].resting_bytes -= one.bytes;
+        Quarantine::Quarantined one = quarantine_.extract(id);
+        --clients_[writer].quarantined;
+        segments_[one.segment].quarantined_bytes -= one.bytes;
         one.writer = 0;
         one.write = false;
         one.copy = 0;
         one.until = std::min(one.until, quiet_from);
         if (one.until <= now) segments_.free(one.segment, one.block);
-        else rest(one);
+        else put_in_quarantine(one);
     }
 }
 
@@ -78,8 +79,8 @@ void MasterState::apply(const ClientFollows& change) {
     const ClientNumber number = clients_.find(change.client);
     MC_CHECK(number != 0);
     clients_[number].follows = change.follows;
-    clients_[number].deaf_since = change.follows ? Time::max() : change.now;
-    for (const SegmentNumber segment : clients_[number].segments) segments_[segment].deaf = !change.follows;
+    clients_[number].stream_down_since = change.follows ? Time::max() : change.now;
+    for (const SegmentNumber segment : clients_[number].segments) segments_[segment].stream_down = !change.follows;
     segments_.rebuild_view(change.now);
 }
 
@@ -94,7 +95,7 @@ void MasterState::apply(const SegmentMounted& change) {
     MC_CHECK(client != 0);
     const SegmentNumber number = segments_.insert(change.segment, client, options_.alignment);
     clients_[client].segments.push_back(number);
-    segments_[number].deaf = clients_[client].deaf_since != Time::max();
+    segments_[number].stream_down = clients_[client].stream_down_since != Time::max();
     if (options_.silent_after != Duration::zero()) segments_[number].heard_until = change.now + options_.silent_after;
     meet_departed(number, change.client, change.now);
     segments_.rebuild_view(change.now);
@@ -110,7 +111,7 @@ void MasterState::apply(const SegmentOpened& change) {
     std::vector<BusyMemory> busy = std::exchange(segment.busy, {});
     std::sort(busy.begin(), busy.end(), [](const BusyMemory& a, const BusyMemory& b) { return a.offset < b.offset; });
     for (const BusyMemory& one : busy)
-        if (one.until > change.now && !stopped(one.writer)) rest_free_parts(change.segment, one);
+        if (one.until > change.now && !stopped(one.writer)) quarantine_free_parts(change.segment, one);
     segment.reporting = false;
     segment.dropped = {};
     segment.allocator.drop_address_index();
@@ -123,20 +124,20 @@ void MasterState::apply(const RangeBusy& change) {
         {.offset = change.offset, .bytes = rounded(change.length), .until = change.until, .writer = change.writer});
 }
 
-void MasterState::rest_free_parts(SegmentNumber number, const BusyMemory& busy) {
+void MasterState::quarantine_free_parts(SegmentNumber number, const BusyMemory& busy) {
     const RangeAllocator& allocator = segments_[number].allocator;
     const uint64_t end = std::min(busy.offset + busy.bytes, allocator.capacity());
     for (uint64_t at = busy.offset; at < end;) {
         const RangeAllocator::Block block = allocator.block_at(at);
         const uint64_t part_end = std::min(end, allocator.offset(block) + allocator.length(block));
         if (allocator.is_free(block))
-            rest({.segment = number,
-                  .block = segments_.take(number, at, part_end - at, owner_word(OwnerKind::kResting, 0)),
-                  .writer = busy.writer ? clients_.find_or_insert(busy.writer) : 0,
-                  .until_report = static_cast<bool>(busy.writer),
-                  .length = length_of(part_end - at),
-                  .generation = generations_.take(),
-                  .until = busy.until});
+            put_in_quarantine({.segment = number,
+                               .block = segments_.take(number, at, part_end - at, owner_word(OwnerKind::kQuarantined, 0)),
+                               .writer = busy.writer ? clients_.find_or_insert(busy.writer) : 0,
+                               .until_report = static_cast<bool>(busy.writer),
+                               .length = length_of(part_end - at),
+                               .generation = generations_.take(),
+                               .until = busy.until});
         at = part_end;
     }
 }
@@ -157,9 +158,9 @@ void MasterState::meet_departed(SegmentNumber number, const ClientId& client, Ti
         const ClientNumber writer = gone.writer ? clients_.find(gone.writer) : 0;
         // A writer that ended by silence was given at most this long, beginning before now.
         const bool quiet_soon = gone.writer && !clients_.alive(writer);
-        const Time until = quiet_soon ? std::min(gone.until, now + options_.client_ttl + options_.silent_writer_rest) : gone.until;
+        const Time until = quiet_soon ? std::min(gone.until, now + options_.client_ttl + options_.silent_writer_quarantine) : gone.until;
         const BusyMemory busy{.offset = offset, .bytes = end - offset, .until = until};
-        if (gone.writer) rest_free_parts(number, busy);
+        if (gone.writer) quarantine_free_parts(number, busy);
         else segments_[number].busy.push_back(busy);
     }
     std::erase_if(departed_, [&](const Departed& gone) {
@@ -197,8 +198,8 @@ void MasterState::note_departed(SegmentNumber number, RangeAllocator::Block bloc
             gone.until = now + options_.put_release_timeout;
             gone.writer = clients_[copies_[owner_number(owner)].client].id;
             break;
-        case OwnerKind::kResting: {
-            const Quarantine::Rest& one = quarantine_[owner_number(owner)];
+        case OwnerKind::kQuarantined: {
+            const Quarantine::Quarantined& one = quarantine_[owner_number(owner)];
             gone.until = one.until;
             if (one.writer != 0) gone.writer = clients_[one.writer].id;
             break;
@@ -231,10 +232,10 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
         refund(objects_[write.object].tenant, write.length, 1);
         write.replicas.erase(write.replicas.find(segment));
         if (write.replicas.empty()) drop_write(number, now, now);
-    } else if (owner_kind(owner) == OwnerKind::kResting) {
+    } else if (owner_kind(owner) == OwnerKind::kQuarantined) {
         const ClientNumber writer = quarantine_.extract(number).writer;
         if (writer == 0) return;
-        --clients_[writer].rests;
+        --clients_[writer].quarantined;
         clients_.drop_if_unused(writer);
     } else if (owner_kind(owner) == OwnerKind::kCopy) {
         Copy& copy = copies_[number];
@@ -305,15 +306,15 @@ void MasterState::apply(const GenerationSeen& change) { generations_.seen(change
 
 void MasterState::apply(const RangeReserved& change) {
     const RangeAllocator::Block block = segments_.take(change.segment, change.offset, rounded(change.length),
-                                                       owner_word(OwnerKind::kResting, 0));
+                                                       owner_word(OwnerKind::kQuarantined, 0));
     MC_CHECK(block != 0);
-    rest({.segment = change.segment,
-          .block = block,
-          .writer = change.writer ? clients_.find_or_insert(change.writer) : 0,
-          .until_report = true,
-          .length = change.length,
-          .generation = generations_.take(),
-          .until = change.until});
+    put_in_quarantine({.segment = change.segment,
+                       .block = block,
+                       .writer = change.writer ? clients_.find_or_insert(change.writer) : 0,
+                       .until_report = true,
+                       .length = change.length,
+                       .generation = generations_.take(),
+                       .until = change.until});
 }
 
 }  // namespace mooncake::store

@@ -86,7 +86,7 @@ void MasterState::apply(const CopyStarted& change) {
 
 void MasterState::apply(const CopyEnded& change) {
     if (change.code != StoreCode::kOk) {
-        cancel_copy(change.copy, change.code, change.message, change.rest_until, change.now);
+        cancel_copy(change.copy, change.code, change.message, change.quarantine_until, change.now);
         return;
     }
     const Copy copy = std::move(copies_[change.copy]);
@@ -109,18 +109,19 @@ void MasterState::apply(const CopyEnded& change) {
 void MasterState::apply(const CopierStopped& change) {
     const ClientNumber copier = clients_.find(change.client);
     MC_CHECK(copier != 0);
-    for (const RestId id : quarantine_.find_copy(change.task.low))
-        if (quarantine_[id].writer == copier) end_rest(id);
+    for (const QuarantineId id : quarantine_.find_copy(change.task.low))
+        if (quarantine_[id].writer == copier) end_quarantine(id);
 }
 
-void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Time rest_until, Time now) {
+void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Time quarantine_until, Time now) {
     const Copy copy = std::move(copies_[id]);
     copies_.give_back(id);
     ++(copy.move ? totals_.moves : totals_.copies).revoked;
     Object& object = objects_[copy.object];
     refund(object.tenant, object.length, copy.targets.size());
     for (size_t i = 0; i < copy.targets.size(); ++i)
-        drop_range(copy.targets[i], object.length, object.generation, rest_until, now, {.writer = copy.client, .copy = copy.task.low});
+        drop_range(copy.targets[i], object.length, object.generation, quarantine_until, now,
+                   {.writer = copy.client, .copy = copy.task.low});
     object.copy = 0;
     if (object.has_value()) update_order(copy.object);
     finish_task(tasks_.find(copy.task), code, std::move(message), 0, now);

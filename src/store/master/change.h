@@ -63,7 +63,7 @@ struct WriterQuiet {
     ClientId client;
     Time now{};
 };
-/// Its feed broke, or it follows again. As long as it is not told what it holds, others are preferred for new values.
+/// Its event stream broke, or it follows again. As long as it is not told what it holds, others are preferred for new values.
 struct ClientFollows {
     ClientId client;
     bool follows = false;
@@ -76,13 +76,13 @@ struct RequestClosed {
 
 // segments ----------------------------------------------------------------------------------------------------------------
 
-/// Nothing new goes there until it is opened. What was busy when the same memory went rests again.
+/// Nothing new goes there until it is opened. What was busy when the same memory went goes into quarantine again.
 struct SegmentMounted {
     ClientId client;
     SegmentSpec segment;
     Time now{};
 };
-/// Its node has told all it holds. Ranges reported busy that are free now rest.
+/// Its node has told all it holds. Ranges reported busy that are free now go into quarantine.
 struct SegmentOpened {
     SegmentNumber segment = 0;
     Time closed_until{};
@@ -168,11 +168,11 @@ struct WriteCommitted {
 };
 struct WriteDropped {
     WriteId write = 0;
-    Time rest_until{};  // of its ranges; not above now: free at once
+    Time quarantine_until{};  // of its ranges; not above now: free at once
     Time now{};
-    std::vector<SegmentNumber> in_doubt{};  // what it has there rests longer: until put_release_timeout is over
+    std::vector<SegmentNumber> in_doubt{};  // what it has there is in quarantine longer: until put_release_timeout is over
 };
-/// The writer of a write that was taken from it has stopped, but for segments in doubt: what rests for fear of its bytes is free.
+/// The writer of a write that was taken from it has stopped, but for segments in doubt: what is in quarantine for fear of its bytes is free.
 struct WriterStopped {
     ClientId client;
     uint64_t generation = 0;
@@ -180,11 +180,11 @@ struct WriterStopped {
     Time now{};
 };
 struct LeasesGranted {
-    Time until{};     // their bytes stay where they are
-    Time promised{};  // they are kept, if at all possible
+    Time until{};        // their bytes stay where they are
+    Time soft_leased{};  // they are kept, if at all possible
     std::vector<ObjectId> objects;
 };
-struct PromisesGranted {
+struct SoftLeasesGranted {
     Time until{};
     std::vector<ObjectId> objects;
 };
@@ -195,12 +195,12 @@ struct ObjectsRemoved {
     Time now{};
 };
 /// Somebody wants this key gone, which we do not know: whoever reports it later is late.
-struct KeyBuried {
+struct TombstoneLeft {
     TenantNumber tenant = 0;
     std::string key;
 };
 /// The same for all keys of a tenant, or (0) of all.
-struct AllBuried {
+struct TombstoneOfAll {
     TenantNumber tenant = 0;
 };
 /// Not the last one.
@@ -245,15 +245,15 @@ struct CopyStarted {
     std::vector<ReplicaLocation> targets;
     Time now{};
 };
-/// Of a move, the source goes. If it failed, the target ranges rest until then.
+/// Of a move, the source goes. If it failed, the target ranges are in quarantine until then.
 struct CopyEnded {
     CopyId copy = 0;
     StoreCode code = StoreCode::kOk;
     std::string message;
-    Time rest_until{};
+    Time quarantine_until{};
     Time now{};
 };
-/// Who carried out a copy that had been taken from it has stopped: its targets need not rest any more.
+/// Who carried out a copy that had been taken from it has stopped: its targets need not be in quarantine any more.
 struct CopierStopped {
     TaskId task;
     ClientId client;
@@ -308,8 +308,8 @@ struct ClockAdvanced {
 using Change =
     std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
                  SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, GenerationSeen, RangeReserved,
-                 WriteStarted, WriteCommitted, WriteDropped, WriterStopped, LeasesGranted, PromisesGranted, ObjectsRemoved, KeyBuried,
-                 AllBuried, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped,
+                 WriteStarted, WriteCommitted, WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft,
+                 TombstoneOfAll, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped,
                  DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -113,12 +113,13 @@ private:
         return {};
     }
 
-    Result<> check_rest(RestId id, const Quarantine::Rest& rest, Time last) {
-        MC_AGREE(rest.until >= last && rest.bytes == state_.rounded(rest.length), "rest {} contradicts itself", id);
-        const RangeAllocator& allocator = state_.segments()[rest.segment].allocator;
-        MC_RETURN_IF_ERROR(claim({allocator.offset(rest.block), rest.segment, rest.block}, rest.length, OwnerKind::kResting, id));
-        resting_[rest.segment] += rest.bytes;
-        if (rest.writer != 0) ++rests_[rest.writer];
+    Result<> check_quarantined(QuarantineId id, const Quarantine::Quarantined& quarantine, Time last) {
+        MC_AGREE(quarantine.until >= last && quarantine.bytes == state_.rounded(quarantine.length), "quarantine {} contradicts itself", id);
+        const RangeAllocator& allocator = state_.segments()[quarantine.segment].allocator;
+        MC_RETURN_IF_ERROR(claim({allocator.offset(quarantine.block), quarantine.segment, quarantine.block}, quarantine.length,
+                                 OwnerKind::kQuarantined, id));
+        in_quarantine_[quarantine.segment] += quarantine.bytes;
+        if (quarantine.writer != 0) ++quarantined_[quarantine.writer];
         return {};
     }
 
@@ -126,13 +127,13 @@ private:
         uint64_t bytes = 0;
         Result<> checked;
         Time last{};
-        state_.quarantine().for_each([&](RestId id, const Quarantine::Rest& rest) {
-            if (checked) checked = check_rest(id, rest, last);
-            last = rest.until;
-            bytes += rest.bytes;
+        state_.quarantine().for_each([&](QuarantineId id, const Quarantine::Quarantined& quarantine) {
+            if (checked) checked = check_quarantined(id, quarantine, last);
+            last = quarantine.until;
+            bytes += quarantine.bytes;
         });
         MC_RETURN_IF_ERROR(std::move(checked));
-        MC_AGREE(bytes == state_.quarantine().bytes(), "{} bytes rest, not {}", bytes, state_.quarantine().bytes());
+        MC_AGREE(bytes == state_.quarantine().bytes(), "{} bytes are in quarantine, not {}", bytes, state_.quarantine().bytes());
         return {};
     }
 
@@ -143,7 +144,7 @@ private:
             MC_AGREE(segment.allocator.consistent(), "the allocator of segment {} contradicts itself", number);
             MC_AGREE(segment.allocator.used_blocks() == claimed_[number], "segment {} has {} used ranges, {} of them claimed", number,
                      segment.allocator.used_blocks(), claimed_[number]);
-            MC_AGREE(segment.resting_bytes == resting_[number], "segment {} has another number of bytes at rest", number);
+            MC_AGREE(segment.quarantined_bytes == in_quarantine_[number], "segment {} has another number of bytes in quarantine", number);
             MC_AGREE(state_.clients().alive(segment.client), "segment {} has no living owner", number);
             if (segment.view_position != UINT32_MAX) {
                 const SegmentView& view = state_.segments().view().segments[segment.view_position];
@@ -165,7 +166,7 @@ private:
             ++seen;
             uint32_t writing = 0, blocked = 0;
             uint64_t bytes = 0;
-            Time leased{}, promised{}, pinned{};
+            Time leased{}, soft_leased{}, pinned{};
             for (size_t i = 0; i < group.members.size(); ++i) {
                 const Object& object = state_.objects()[group.members[i]];
                 MC_AGREE(object.group == id && object.group_position == i && object.tenant == group.tenant, "group {} has a wrong member",
@@ -174,13 +175,13 @@ private:
                 blocked += object.blocked;
                 bytes += object.has_value() ? state_.rounded(object.length) : 0;
                 leased = std::max(leased, object.lease_end);
-                promised = std::max(promised, object.promise_end);
+                soft_leased = std::max(soft_leased, object.soft_lease_end);
                 pinned = std::max(pinned, object.soft_pin_end);
             }
             const auto agrees = [](const GroupHold& hold, Time latest) {
                 return hold.stale ? hold.latest >= latest : hold.latest == latest;
             };
-            MC_AGREE(agrees(group.leased, leased) && agrees(group.promised, promised) && agrees(group.soft_pinned, pinned),
+            MC_AGREE(agrees(group.leased, leased) && agrees(group.soft_leased, soft_leased) && agrees(group.soft_pinned, pinned),
                      "group {} is held otherwise than its members", id);
             MC_AGREE(bytes == group.bytes, "group {} has {} bytes, not {}", id, group.bytes, bytes);
             MC_AGREE(writing == group.writing && blocked == group.blocked, "group {} counts its members wrong", id);
@@ -205,12 +206,15 @@ private:
     Result<> check_clients() {
         for (ClientNumber number = 1; number < state_.clients().limit(); ++number) {
             const Client& client = state_.clients()[number];
-            MC_AGREE(client.objects == written_[number] && client.rests == rests_[number] && client.writes.size() == writes_[number],
-                     "client {} is referred to otherwise than it counts", number);
-            size_t rests = 0;
-            for (RestId id = state_.quarantine().first_of(number); id != 0; id = state_.quarantine().next_of_writer(id), ++rests)
-                MC_AGREE(state_.quarantine()[id].writer == number, "rest {} is listed under client {}", id, number);
-            MC_AGREE(rests == client.rests, "client {} has {} rests listed of {}", number, rests, client.rests);
+            MC_AGREE(
+                client.objects == written_[number] && client.quarantined == quarantined_[number] && client.writes.size() == writes_[number],
+                "client {} is referred to otherwise than it counts", number);
+            size_t quarantined = 0;
+            for (QuarantineId id = state_.quarantine().first_of(number); id != 0;
+                 id = state_.quarantine().next_of_writer(id), ++quarantined)
+                MC_AGREE(state_.quarantine()[id].writer == number, "quarantine {} is listed under client {}", id, number);
+            MC_AGREE(quarantined == client.quarantined, "client {} has {} quarantined listed of {}", number, quarantined,
+                     client.quarantined);
             for (WriteId id = client.writes.first(); id != 0; id = state_.write(id).of_client.next)
                 MC_AGREE(state_.write(id).client == number, "write {} is listed under client {}", id, number);
             for (const SegmentNumber segment : client.segments)
@@ -223,10 +227,10 @@ private:
     const MasterState& state_;
     size_t copies_ = 0;
     std::map<SegmentNumber, size_t> claimed_;
-    std::map<SegmentNumber, uint64_t> resting_;
+    std::map<SegmentNumber, uint64_t> in_quarantine_;
     std::map<TenantNumber, uint64_t> charged_;
     std::map<TenantNumber, size_t> objects_, ordered_;
-    std::map<ClientNumber, uint32_t> written_, rests_;
+    std::map<ClientNumber, uint32_t> written_, quarantined_;
     std::map<ClientNumber, size_t> writes_;
 };
 
@@ -243,11 +247,12 @@ void dump_objects(const MasterState& state, std::string& to) {
         if (!state.objects().exists(id)) continue;
         const Object& object = state.objects()[id];
         to += format_text(
-            "object {} tenant {} key {} generation {} length {} checksum {} lease {} promise {} pin {} {} writer {} group {} write {} copy "
+            "object {} tenant {} key {} generation {} length {} checksum {} lease {} soft_lease {} pin {} {} writer {} group {} write {} "
+            "copy "
             "{} type {} shelf {} moved {} at",
             id, object.tenant, object.key(), object.generation, object.length, object.checksum, ticks(object.lease_end),
-            ticks(object.promise_end), ticks(object.soft_pin_end), object.hard_pin, object.writer, object.group, object.write, object.copy,
-            static_cast<int>(object.data_type), static_cast<int>(object.shelf), object.moved_by);
+            ticks(object.soft_lease_end), ticks(object.soft_pin_end), object.hard_pin, object.writer, object.group, object.write,
+            object.copy, static_cast<int>(object.data_type), static_cast<int>(object.shelf), object.moved_by);
         dump_replicas(object.replicas, to);
         to += '\n';
     }
@@ -288,7 +293,7 @@ void dump_order(const MasterState& state, std::string& to) {
         const EvictionPolicy& policy = tenant.order.policy();
         for (size_t c = 0; c < EvictionPolicy::kClasses; ++c)
             for (ObjectId id = policy.coldest(c); id != 0; id = policy.next_coldest(id)) to += format_text(" {}", id);
-        for (const Shelf shelf : {Shelf::kPromised, Shelf::kLeased, Shelf::kSoftPinned}) {
+        for (const Shelf shelf : {Shelf::kSoftLeased, Shelf::kLeased, Shelf::kSoftPinned}) {
             to += " |";
             for (ObjectId id = tenant.order.first_aside(shelf); id != 0; id = state.objects()[id].order.next) to += format_text(" {}", id);
         }
@@ -314,23 +319,24 @@ std::string dump_state(const MasterState& state) {
     for (ClientNumber number = 1; number < state.clients().limit(); ++number) {
         const Client& client = state.clients()[number];
         if (client.id)
-            text += format_text("client {} {} {} {} follows {} expires {} deaf {} objects {} rests {}\n", number, client.id.to_string(),
-                                client.alive, client.attached, client.follows, ticks(client.expires), ticks(client.deaf_since),
-                                client.objects, client.rests);
+            text += format_text("client {} {} {} {} follows {} expires {} stream down {} objects {} quarantined {}\n", number,
+                                client.id.to_string(), client.alive, client.attached, client.follows, ticks(client.expires),
+                                ticks(client.stream_down_since), client.objects, client.quarantined);
     }
     for (const SegmentNumber number : state.segments().numbers()) {
         const Segment& segment = state.segments()[number];
-        text += format_text("segment {} {} client {} status {} reporting {} {} until {} closed {} suspect {} used {} resting {}\n", number,
-                            segment.spec.name, segment.client, segment_status_name(segment.status), segment.reporting, segment.busy.size(),
-                            ticks(segment.status_end), ticks(segment.closed_until), ticks(segment.suspect_until),
-                            segment.allocator.used_bytes(), segment.resting_bytes);
+        text += format_text("segment {} {} client {} status {} reporting {} {} until {} closed {} suspect {} used {} quarantined {}\n",
+                            number, segment.spec.name, segment.client, segment_status_name(segment.status), segment.reporting,
+                            segment.busy.size(), ticks(segment.status_end), ticks(segment.closed_until), ticks(segment.suspect_until),
+                            segment.allocator.used_bytes(), segment.quarantined_bytes);
     }
-    state.quarantine().for_each([&](RestId id, const Quarantine::Rest& rest) {
-        text += format_text("rest {} {} {}+{} {} generation {} writer {}\n", id, ticks(rest.until), rest.segment,
-                            state.segments()[rest.segment].allocator.offset(rest.block), rest.length, rest.generation, rest.writer);
+    state.quarantine().for_each([&](QuarantineId id, const Quarantine::Quarantined& quarantine) {
+        text += format_text("quarantine {} {} {}+{} {} generation {} writer {}\n", id, ticks(quarantine.until), quarantine.segment,
+                            state.segments()[quarantine.segment].allocator.offset(quarantine.block), quarantine.length,
+                            quarantine.generation, quarantine.writer);
     });
-    return text + format_text("next generation {} event {} buried {}\n", state.next_generation(), ticks(state.next_event()),
-                              state.buried().size());
+    return text + format_text("next generation {} event {} tombstones {}\n", state.next_generation(), ticks(state.next_event()),
+                              state.tombstones().size());
 }
 
 }  // namespace mooncake::store

@@ -19,12 +19,12 @@ struct Client {
     ClientId id;
     bool alive = false;
     bool attached = false;  // it told us what it holds since we came up; others are asked to
-    bool follows = false;   // its feed is up
+    bool follows = false;   // its event stream is up
     Time expires{};
-    Time deaf_since = Time::max();  // when its feed broke; Time::max(): it follows, or never did
-    uint32_t objects = 0;           // whose writer it is
-    uint32_t rests = 0;             // ranges in quarantine for fear of its late bytes
-    IndexList writes;               // that have not ended
+    Time stream_down_since = Time::max();  // when its event stream broke; Time::max(): it follows, or never did
+    uint32_t objects = 0;                  // whose writer it is
+    uint32_t quarantined = 0;              // ranges in quarantine for fear of its late bytes
+    IndexList writes;                      // that have not ended
     std::vector<SegmentNumber> segments;
     std::vector<uint64_t> closed_requests;  // the latest revoked ones: a late start of them is refused
 
@@ -51,7 +51,7 @@ public:
     /// Forgets it if it is dead and nothing refers to it.
     void drop_if_unused(ClientNumber number) {
         const Client& client = clients_[number];
-        if (client.alive || client.objects != 0 || client.rests != 0) return;
+        if (client.alive || client.objects != 0 || client.quarantined != 0) return;
         by_id_.erase(client.id);
         clients_.give_back(number);
     }

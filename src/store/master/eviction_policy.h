@@ -166,18 +166,18 @@ public:
 
     const EvictionPolicy& policy() const { return *policy_; }
     ObjectId first_aside(Shelf shelf) const { return list(shelf).first(); }
-    size_t size() const { return policy_->size() + promised_.size() + leased_.size() + soft_pinned_.size(); }
+    size_t size() const { return policy_->size() + soft_leased_.size() + leased_.size() + soft_pinned_.size(); }
 
 private:
     const IndexList& list(Shelf shelf) const {
-        return shelf == Shelf::kPromised ? promised_ : shelf == Shelf::kLeased ? leased_ : soft_pinned_;
+        return shelf == Shelf::kSoftLeased ? soft_leased_ : shelf == Shelf::kLeased ? leased_ : soft_pinned_;
     }
     IndexList& list(Shelf shelf) { return const_cast<IndexList&>(std::as_const(*this).list(shelf)); }
     OrderLinks links() const { return {objects_}; }
 
     ObjectTable& objects_;
     std::unique_ptr<EvictionPolicy> policy_;
-    IndexList promised_, leased_, soft_pinned_;
+    IndexList soft_leased_, leased_, soft_pinned_;
 };
 
 }  // namespace mooncake::store

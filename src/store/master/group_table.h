@@ -13,7 +13,7 @@
 
 namespace mooncake::store {
 
-/// When the last of the leases, promises or soft pins on the members of a group is over. Found by looking at all of them only when it is
+/// When the last of the leases, soft leases or soft pins on the members of a group is over. Found by looking at all of them only when it is
 /// asked for and a member that may have been the last one has lost its own.
 struct GroupHold {
     void raise(Time end) { latest = latest > end ? latest : end; }
@@ -31,7 +31,7 @@ struct Group {
     uint32_t writing = 0;  // members that have no value yet
     uint32_t blocked = 0;  // members with Object::blocked
     uint64_t bytes = 0;    // of all values, rounded, each counted once
-    GroupHold leased, promised, soft_pinned;
+    GroupHold leased, soft_leased, soft_pinned;
 };
 
 /// The groups by (tenant, name) and by number. Not thread-safe.

@@ -10,7 +10,7 @@
 
 namespace mooncake::store {
 
-/// How many bytes are held by leases and promises, to within a small part of the longest hold. Constant cost. Not thread-safe.
+/// How many bytes are held by leases and soft leases, to within a small part of the longest hold. Constant cost. Not thread-safe.
 class HoldLedger {
 public:
     explicit HoldLedger(Duration longest) : width_(std::max<Duration>(longest / kSteps, 1ms)) {}

@@ -46,26 +46,26 @@ protected:
         attach(kClient);
     }
     Duration lease(int key) { return get_all({std::to_string(key)}).lease; }
-    Duration promise(int key) {
+    Duration lease_softly(int key) {
         auto t = transaction();
         const std::string name = std::to_string(key);
         const std::string_view view = name;
-        return exist(t, {.keys = {&view, 1}}, now_).promise;
+        return exist(t, {.keys = {&view, 1}}, now_).soft_lease;
     }
 };
 
-TEST_F(Rationing, PromisesTheFullTimeWhileThereIsRoom) {
+TEST_F(Rationing, LeasesSoftlyForTheFullTimeWhileThereIsRoom) {
     fill(kPool / 16, 6);
-    for (int i = 0; i < 6; ++i) EXPECT_EQ(promise(i), 10s);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(lease_softly(i), 10s);
 }
 
-TEST_F(Rationing, PromisesLessTheMoreIsPromised) {
+TEST_F(Rationing, LeasesSoftlyForLessTheMoreIsLeased) {
     ASSERT_EQ(fill(kPool / 16), 16);
-    EXPECT_EQ(promise(0), 10s);
-    EXPECT_EQ(promise(1), 7500ms);
-    EXPECT_EQ(promise(2), 5s);
-    EXPECT_EQ(promise(3), 2500ms);
-    EXPECT_EQ(promise(4), 200ms);
+    EXPECT_EQ(lease_softly(0), 10s);
+    EXPECT_EQ(lease_softly(1), 7500ms);
+    EXPECT_EQ(lease_softly(2), 5s);
+    EXPECT_EQ(lease_softly(3), 2500ms);
+    EXPECT_EQ(lease_softly(4), 200ms);
 }
 
 TEST_F(Rationing, LeasesLessTheMoreIsLeasedEvenWhileThereIsRoom) {
@@ -77,7 +77,7 @@ TEST_F(Rationing, LeasesLessTheMoreIsLeasedEvenWhileThereIsRoom) {
     EXPECT_EQ(lease(4), 50ms) << "enough to read";
 }
 
-TEST_F(Rationing, WhatIsReadIsPromisedForLongerThanItIsLeased) {
+TEST_F(Rationing, WhatIsReadIsLeasedSoftlyForLongerThanItIsLeased) {
     fill(kPool / 16, 6);
     for (int i = 0; i < 6; ++i) lease(i);
     pass(9s);
@@ -100,7 +100,7 @@ TEST_F(Rationing, MemoryOfWhatIsRemovedByForceIsSoonOfUseAgain) {
     EXPECT_TRUE(holds("new0")) << "none had to go for another";
 }
 
-TEST_F(Rationing, WhatRestsStillCountsAsLeased) {
+TEST_F(Rationing, WhatIsInQuarantineStillCountsAsLeased) {
     fill(kPool / 16, 4);
     for (int i = 0; i < 4; ++i) lease(i);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(remove_key(std::to_string(i), true), StoreCode::kOk);

@@ -23,7 +23,7 @@ using TenantNumber = uint32_t;
 using ClientNumber = uint32_t;
 using SegmentNumber = uint32_t;
 using CopyId = uint32_t;
-using RestId = uint32_t;
+using QuarantineId = uint32_t;
 using TaskNumber = uint32_t;
 
 /// A range of a segment that is taken in its allocator.
@@ -69,7 +69,7 @@ private:
 };
 
 /// Where an evictable entry stands: in the policy's order, or set aside until something is over.
-enum class Shelf : uint8_t { kNone, kOrder, kPromised, kLeased, kSoftPinned };
+enum class Shelf : uint8_t { kNone, kOrder, kSoftLeased, kLeased, kSoftPinned };
 
 /// What the master knows of one key. There are many: two cache lines, the first for finding and probing.
 struct alignas(64) Object {
@@ -77,7 +77,7 @@ struct alignas(64) Object {
     uint32_t key_length = 0;
     TenantNumber tenant = 0;
     uint64_t generation = 0;  // of the value; 0: there is none yet
-    Time promise_end{};
+    Time soft_lease_end{};
     Time lease_end{};
     GroupId group = 0;
     ClientNumber writer = 0;  // of the value
@@ -102,7 +102,7 @@ struct alignas(64) Object {
     std::string_view key() const { return {key_bytes.get(), key_length}; }
     bool has_value() const { return generation != 0; }
     /// Nobody was told lately that it is there.
-    bool free_of_leases(Time now) const { return lease_end <= now && promise_end <= now; }
+    bool free_of_leases(Time now) const { return lease_end <= now && soft_lease_end <= now; }
 };
 static_assert(sizeof(Object) == 128);
 
@@ -134,7 +134,7 @@ struct Copy {
 };
 
 /// What a taken block of an allocator belongs to.
-enum class OwnerKind : uint32_t { kObject = 1, kWrite, kCopy, kResting };
+enum class OwnerKind : uint32_t { kObject = 1, kWrite, kCopy, kQuarantined };
 constexpr uint64_t owner_word(OwnerKind kind, uint32_t number) { return uint64_t{static_cast<uint32_t>(kind)} << 32 | number; }
 constexpr OwnerKind owner_kind(uint64_t word) { return static_cast<OwnerKind>(word >> 32); }
 constexpr uint32_t owner_number(uint64_t word) { return static_cast<uint32_t>(word); }

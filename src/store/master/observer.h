@@ -23,8 +23,8 @@ public:
     virtual void range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) = 0;
     virtual void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) = 0;
     /// Not called for what goes with its segment.
-    virtual void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) = 0;
-    /// The object, still in the state, is about to lose or to change its value while somebody may hold a lease or a promise on it.
+    virtual void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) = 0;
+    /// The object, still in the state, is about to lose or to change its value while somebody may hold a lease of either kind on it.
     virtual void value_outdated(const MasterState& state, ObjectId object) = 0;
     /// A copy or move is to be carried out by the owner of its source.
     virtual void copy_ordered(const MasterState& state, CopyId copy) = 0;

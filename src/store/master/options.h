@@ -15,7 +15,7 @@ namespace mooncake::store {
 struct MasterOptions {
     // leases and pins
     Duration lease_ttl = 10s;
-    double held_share = 1.0 / 16;  // of the pool, that leases and promises may hold for their full time once memory gets short; 0: all
+    double held_share = 1.0 / 16;  // of the pool, that leases and soft leases may hold for their full time once memory gets short; 0: all
     Duration soft_pin_ttl = 30min;
     Duration soft_pin_ttl_max = 24h;
     // eviction
@@ -25,17 +25,19 @@ struct MasterOptions {
     bool evict_ahead = false;      // off: memory is freed when a put needs it, and used to the last byte
     // writes and clients
     Duration client_ttl = 10s;
-    Duration deaf_client_ttl = 2s;        // of who was not heard of since its feed broke: a process that was killed
-    Duration put_discard_timeout = 30s;   // an unfinished write may be pre-empted from then on
-    Duration put_release_timeout = 600s;  // its writer begins nothing more of it (PutStartReply::release): its memory is reused soon
-    Duration silent_writer_rest = 30s;    // the same for a writer that stopped pinging, from its end
-    Duration stopped_writer_rest = 600s;  // and if its feed did not break: the process is stopped, and may go on in the middle of a copy
-    Duration deaf_writer_timeout = 1s;    // who has not followed for so long is probably dead: its writes may be pre-empted
+    Duration stream_down_client_ttl = 2s;     // of who was not heard of since its event stream broke: a process that was killed
+    Duration put_discard_timeout = 30s;       // an unfinished write may be pre-empted from then on
+    Duration put_release_timeout = 600s;      // its writer begins nothing more of it (PutStartReply::release): its memory is reused soon
+    Duration silent_writer_quarantine = 30s;  // the same for a writer that stopped sending heartbeats, from its end
+    Duration stopped_writer_quarantine =
+        600s;  // and if its event stream did not break: the process is stopped, and may go on in the middle of a copy
+    Duration stream_down_writer_timeout = 1s;  // who has not followed for so long is probably dead: its writes may be pre-empted
     // placement
     PlacementStrategy placement = PlacementStrategy::kRandom;
     uint64_t alignment = RangeAllocator::kDefaultAlignment;
     Duration suspect_min = 1s, suspect_max = 60s;  // no new writes to a segment reported failing; doubles while reports go on
-    Duration silent_after = 900ms;  // no new writes to who has not pinged for so long (lenders do every 300 ms); zero: whatever it does
+    Duration silent_after =
+        900ms;  // no new writes to who has not sent a heartbeat for so long (lenders do every 300 ms); zero: whatever it does
     // tenants
     bool tenants = false;  // off: all names mean the default tenant
     // tasks
@@ -48,7 +50,7 @@ struct MasterOptions {
 
     /// What a writer moves it gives up after 2 s and 100 ns per byte; some more, since clocks and threads run late.
     Duration release_margin(uint64_t bytes) const noexcept {
-        return silent_writer_rest + 100ns * static_cast<int64_t>(std::min(bytes, uint64_t{1} << 40));
+        return silent_writer_quarantine + 100ns * static_cast<int64_t>(std::min(bytes, uint64_t{1} << 40));
     }
 };
 

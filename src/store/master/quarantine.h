@@ -17,10 +17,10 @@
 namespace mooncake::store {
 
 /// Freed ranges that must not be reused yet, by the time at which they may, and by the writer that is feared. They stay taken in their
-/// allocators, with the number of their rest as owner. Not thread-safe.
+/// allocators, with the number of their quarantine as owner. Not thread-safe.
 class Quarantine {
 public:
-    struct Rest {
+    struct Quarantined {
         SegmentNumber segment = 0;
         RangeAllocator::Block block = 0;  // 0: this number is free
         ClientNumber writer = 0;          // whose late bytes are feared; 0: readers' leases only
@@ -34,94 +34,95 @@ public:
         Links at_time, of_writer;  // others of the same
     };
 
-    RestId add(const Rest& rest) {
-        const RestId id = rests_.take();
-        rests_[id] = rest;
-        by_time_[rest.until].push_back(id, [this](RestId other) -> Links& { return rests_[other].at_time; });
-        if (rest.writer != 0) by_writer_[rest.writer].push_back(id, [this](RestId other) -> Links& { return rests_[other].of_writer; });
-        if (rest.write) of_writes_.emplace(rest.generation, id);
-        if (rest.copy != 0) of_copies_.emplace(rest.copy, id);
-        bytes_ += rest.bytes;
+    QuarantineId add(const Quarantined& quarantine) {
+        const QuarantineId id = quarantined_.take();
+        quarantined_[id] = quarantine;
+        by_time_[quarantine.until].push_back(id, [this](QuarantineId other) -> Links& { return quarantined_[other].at_time; });
+        if (quarantine.writer != 0)
+            by_writer_[quarantine.writer].push_back(id, [this](QuarantineId other) -> Links& { return quarantined_[other].of_writer; });
+        if (quarantine.write) of_writes_.emplace(quarantine.generation, id);
+        if (quarantine.copy != 0) of_copies_.emplace(quarantine.copy, id);
+        bytes_ += quarantine.bytes;
         return id;
     }
-    /// Calls free(rest) for ranges whose time has come, no more than `most`.
+    /// Calls free(quarantined) for ranges whose time has come, no more than `most`.
     template <typename Free>
     void release(Time now, size_t most, Free&& free) {
         for (; most != 0 && next() <= now; --most) free(extract(by_time_.begin()->second.first()));
     }
-    Rest extract(RestId id) {
-        Rest& rest = rests_[id];
-        const auto time = by_time_.find(rest.until);
-        time->second.erase(id, [this](RestId other) -> Links& { return rests_[other].at_time; });
+    Quarantined extract(QuarantineId id) {
+        Quarantined& quarantine = quarantined_[id];
+        const auto time = by_time_.find(quarantine.until);
+        time->second.erase(id, [this](QuarantineId other) -> Links& { return quarantined_[other].at_time; });
         if (time->second.size() == 0) by_time_.erase(time);
-        if (rest.writer != 0) {
-            const auto writer = by_writer_.find(rest.writer);
-            writer->second.erase(id, [this](RestId other) -> Links& { return rests_[other].of_writer; });
+        if (quarantine.writer != 0) {
+            const auto writer = by_writer_.find(quarantine.writer);
+            writer->second.erase(id, [this](QuarantineId other) -> Links& { return quarantined_[other].of_writer; });
             if (writer->second.size() == 0) by_writer_.erase(writer);
         }
-        if (rest.write) erase(of_writes_, rest.generation, id);
-        if (rest.copy != 0) erase(of_copies_, rest.copy, id);
-        bytes_ -= rest.bytes;
-        const Rest extracted = rest;
-        rests_.give_back(id);
+        if (quarantine.write) erase(of_writes_, quarantine.generation, id);
+        if (quarantine.copy != 0) erase(of_copies_, quarantine.copy, id);
+        bytes_ -= quarantine.bytes;
+        const Quarantined extracted = quarantine;
+        quarantined_.give_back(id);
         return extracted;
     }
 
     /// The first of those for fear of that writer, and the one after; 0: no more.
-    RestId first_of(ClientNumber writer) const {
+    QuarantineId first_of(ClientNumber writer) const {
         const auto found = by_writer_.find(writer);
         return found == by_writer_.end() ? 0 : found->second.first();
     }
-    RestId next_of_writer(RestId id) const { return rests_[id].of_writer.next; }
+    QuarantineId next_of_writer(QuarantineId id) const { return quarantined_[id].of_writer.next; }
 
-    /// Whether something rests for fear of that write.
+    /// Whether something is in quarantine for fear of that write.
     bool fears(uint64_t generation, ClientNumber writer) const {
         const auto [begin, end] = of_writes_.equal_range(generation);
-        return std::any_of(begin, end, [&](const auto& entry) { return rests_[entry.second].writer == writer; });
+        return std::any_of(begin, end, [&](const auto& entry) { return quarantined_[entry.second].writer == writer; });
     }
-    /// What rests for fear of that write or copy, in an order that is the same wherever the same changes are applied.
-    std::vector<RestId> find_write(uint64_t generation) const { return find(of_writes_, generation); }
-    std::vector<RestId> find_copy(uint64_t task) const { return find(of_copies_, task); }
+    /// What is in quarantine for fear of that write or copy, in an order that is the same wherever the same changes are applied.
+    std::vector<QuarantineId> find_write(uint64_t generation) const { return find(of_writes_, generation); }
+    std::vector<QuarantineId> find_copy(uint64_t task) const { return find(of_copies_, task); }
 
-    const Rest& operator[](RestId id) const { return rests_[id]; }
+    const Quarantined& operator[](QuarantineId id) const { return quarantined_[id]; }
     Time next() const { return by_time_.empty() ? Time::max() : by_time_.begin()->first; }
     /// When that many bytes will have come back; Time::max() if there are fewer.
     Time time_for(uint64_t bytes) const {
         if (bytes > bytes_) return Time::max();
-        for (const auto& [time, rests] : by_time_) {
-            steps_walked() += rests.size();
-            for (RestId id = rests.first(); id != 0; id = rests_[id].at_time.next) {
-                if (rests_[id].bytes >= bytes) return time;
-                bytes -= rests_[id].bytes;
+        for (const auto& [time, quarantined] : by_time_) {
+            steps_walked() += quarantined.size();
+            for (QuarantineId id = quarantined.first(); id != 0; id = quarantined_[id].at_time.next) {
+                if (quarantined_[id].bytes >= bytes) return time;
+                bytes -= quarantined_[id].bytes;
             }
         }
         return Time::max();
     }
     uint64_t bytes() const noexcept { return bytes_; }
-    size_t size() const noexcept { return rests_.size(); }
-    /// visit(id, rest) for all, those first that end first.
+    size_t size() const noexcept { return quarantined_.size(); }
+    /// visit(id, quarantined) for all, those first that end first.
     template <typename Visit>
     void for_each(Visit&& visit) const {
-        for (const auto& [time, rests] : by_time_)
-            for (RestId id = rests.first(); id != 0; id = rests_[id].at_time.next) visit(id, rests_[id]);
+        for (const auto& [time, quarantined] : by_time_)
+            for (QuarantineId id = quarantined.first(); id != 0; id = quarantined_[id].at_time.next) visit(id, quarantined_[id]);
     }
 
 private:
-    using Index = std::unordered_multimap<uint64_t, RestId>;
+    using Index = std::unordered_multimap<uint64_t, QuarantineId>;
 
-    static void erase(Index& index, uint64_t key, RestId id) {
+    static void erase(Index& index, uint64_t key, QuarantineId id) {
         const auto [begin, end] = index.equal_range(key);
         index.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == id; }));
     }
-    static std::vector<RestId> find(const Index& index, uint64_t key) {
-        std::vector<RestId> found;
+    static std::vector<QuarantineId> find(const Index& index, uint64_t key) {
+        std::vector<QuarantineId> found;
         const auto [begin, end] = index.equal_range(key);
         for (auto at = begin; at != end; ++at) found.push_back(at->second);
         std::sort(found.begin(), found.end());
         return found;
     }
 
-    Slab<Rest, 256> rests_;
+    Slab<Quarantined, 256> quarantined_;
     std::map<Time, IndexList> by_time_;
     std::unordered_map<ClientNumber, IndexList> by_writer_;
     Index of_writes_;  // by generation: one for each replica

@@ -56,7 +56,7 @@ uint32_t SegmentTable::host_number(std::string_view host) const {
 
 bool SegmentTable::answers(SegmentNumber number, Time now) const {
     const Segment& segment = *segments_[number];
-    return !segment.reporting && !segment.deaf && segment.suspect_until <= now && segment.heard_until > now;
+    return !segment.reporting && !segment.stream_down && segment.suspect_until <= now && segment.heard_until > now;
 }
 
 void SegmentTable::heard(SegmentNumber number, Time until) {
@@ -109,7 +109,7 @@ void SegmentTable::rebuild_view(Time now) {
         view_.push_back({.segment = number,
                          .name = segment.name_number,
                          .host = static_cast<uint32_t>(hosts_.size() - 1),
-                         .suspect = segment.deaf || segment.suspect_until > now,
+                         .suspect = segment.stream_down || segment.suspect_until > now,
                          .capacity = segment.allocator.capacity(),
                          .free = segment.allocator.free_bytes()});
         capacity_sums_.push_back(sum += segment.allocator.capacity());

@@ -41,15 +41,15 @@ struct Segment {
     bool adopting = true;   // and what we do not know is news to us
     Time suspect_until{};   // its data path was reported failing
     Duration suspect_for{0};
-    bool deaf = false;               // its owner is not told of new ranges now
+    bool stream_down = false;        // its owner is not told of new ranges now
     Time heard_until = Time::max();  // its owner is silent from then on
     bool silent = false;             // when the view was made
     bool trusted = false;            // likewise
     uint32_t name_number = 0;
     uint32_t view_position = UINT32_MAX;  // UINT32_MAX: not in the view
-    uint64_t resting_bytes = 0;
+    uint64_t quarantined_bytes = 0;
     std::unordered_set<uint64_t> dropped;  // while reporting: generations that went again, which its node may tell once more
-    std::vector<BusyMemory> busy;          // while reporting: what of it is free in the end will rest
+    std::vector<BusyMemory> busy;          // while reporting: what of it is free in the end goes into quarantine
     RangeAllocator allocator;
 };
 
@@ -98,7 +98,7 @@ public:
     /// Those that are mounted, oldest first.
     std::span<const SegmentNumber> numbers() const noexcept { return numbers_; }
     uint64_t capacity() const noexcept { return capacity_; }
-    uint64_t used_bytes() const noexcept { return used_bytes_; }  // with what rests
+    uint64_t used_bytes() const noexcept { return used_bytes_; }  // with what is in quarantine
     size_t size() const noexcept { return numbers_.size(); }
 
 private:

@@ -9,7 +9,7 @@ namespace mooncake::store {
 
 MasterState::MasterState(const MasterOptions& options, StateObserver* observer)
     : options_(options), observer_(observer), objects_(options.hash_seed), tenants_(objects_), leased_(options.lease_ttl),
-      promised_(options.lease_ttl), generations_(options.first_generation) {
+      soft_leased_(options.lease_ttl), generations_(options.first_generation) {
     MC_CHECK(options.first_generation != 0 && options.first_generation < Generations::kEnd);
 }
 
@@ -80,38 +80,38 @@ void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t g
     if (segments_[replica.segment].reporting) segments_[replica.segment].dropped.insert(generation);
     if (until <= now) segments_.free(replica.segment, replica.block);
     else
-        rest({.segment = replica.segment,
-              .block = replica.block,
-              .writer = feared.writer,
-              .until_report = feared.until_report,
-              .write = feared.write,
-              .copy = feared.copy,
-              .length = length,
-              .generation = generation,
-              .until = until});
+        put_in_quarantine({.segment = replica.segment,
+                           .block = replica.block,
+                           .writer = feared.writer,
+                           .until_report = feared.until_report,
+                           .write = feared.write,
+                           .copy = feared.copy,
+                           .length = length,
+                           .generation = generation,
+                           .until = until});
 }
 
-void MasterState::rest(Quarantine::Rest what) {
+void MasterState::put_in_quarantine(Quarantine::Quarantined what) {
     Segment& segment = segments_[what.segment];
     what.bytes = segment.allocator.length(what.block);
-    segment.resting_bytes += what.bytes;
-    if (what.writer != 0) ++clients_[what.writer].rests;
-    segment.allocator.set_owner(what.block, owner_word(OwnerKind::kResting, quarantine_.add(what)));
+    segment.quarantined_bytes += what.bytes;
+    if (what.writer != 0) ++clients_[what.writer].quarantined;
+    segment.allocator.set_owner(what.block, owner_word(OwnerKind::kQuarantined, quarantine_.add(what)));
 }
 
-void MasterState::end_rest(RestId id) {
-    const Quarantine::Rest one = quarantine_.extract(id);
-    segments_[one.segment].resting_bytes -= one.bytes;
+void MasterState::end_quarantine(QuarantineId id) {
+    const Quarantine::Quarantined one = quarantine_.extract(id);
+    segments_[one.segment].quarantined_bytes -= one.bytes;
     segments_.free(one.segment, one.block);
     if (one.writer == 0) return;
-    --clients_[one.writer].rests;
+    --clients_[one.writer].quarantined;
     clients_.drop_if_unused(one.writer);
 }
 
 /// Of its value. Readers keep the bytes until their leases are over, and so long they count as leased.
 void MasterState::drop_ranges_of(const Object& object, Time now) {
     refund(object.tenant, object.length, object.replicas.size());
-    promised_.remove(object.promise_end, rounded(object.length));
+    soft_leased_.remove(object.soft_lease_end, rounded(object.length));
     for (size_t i = 0; i < object.replicas.size(); ++i)
         drop_range(object.replicas[i], object.length, object.generation, object.lease_end, now);
 }
@@ -123,19 +123,19 @@ void MasterState::lease(Object& object, Time until) {
     if (object.group != 0) groups_[object.group].leased.raise(until);
 }
 
-void MasterState::promise(Object& object, Time until) {
-    if (until <= object.promise_end) return;
-    promised_.move(object.promise_end, until, rounded(object.length));
-    object.promise_end = until;
-    if (object.group != 0) groups_[object.group].promised.raise(until);
+void MasterState::lease_softly(Object& object, Time until) {
+    if (until <= object.soft_lease_end) return;
+    soft_leased_.move(object.soft_lease_end, until, rounded(object.length));
+    object.soft_lease_end = until;
+    if (object.group != 0) groups_[object.group].soft_leased.raise(until);
 }
 
 void MasterState::forget_leases(Object& object) {
     if (object.group != 0) {
         groups_[object.group].leased.lower(object.lease_end);
-        groups_[object.group].promised.lower(object.promise_end);
+        groups_[object.group].soft_leased.lower(object.soft_lease_end);
     }
-    object.lease_end = object.promise_end = {};
+    object.lease_end = object.soft_lease_end = {};
 }
 
 void MasterState::set_length(Object& object, uint64_t length) {
@@ -165,10 +165,10 @@ Duration MasterState::rationed(const HoldLedger& ledger, Duration shortest, Time
     return std::max(std::chrono::duration_cast<Duration>(full * std::max(left, 0.0)), std::min(full, shortest));
 }
 
-Duration MasterState::promise_time(Time now) const {
+Duration MasterState::soft_lease_time(Time now) const {
     constexpr double kCareless = 0.5;  // of the pool in use: below, nothing is at stake
     const bool careless = static_cast<double>(segments_.used_bytes()) < kCareless * static_cast<double>(segments_.capacity());
-    return careless ? options_.lease_ttl : rationed(promised_, 200ms, now);
+    return careless ? options_.lease_ttl : rationed(soft_leased_, 200ms, now);
 }
 
 Duration MasterState::lease_time(Time now) const { return rationed(leased_, 50ms, now); }
@@ -291,17 +291,17 @@ void MasterState::forget_write(WriteId id) {
     writes_.give_back(id);
 }
 
-void MasterState::drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt, bool until_report) {
+void MasterState::drop_write(WriteId id, Time quarantine_until, Time now, std::span<const SegmentNumber> in_doubt, bool until_report) {
     Write& write = writes_[id];
     const ObjectId object_id = write.object;
     Object& object = objects_[object_id];
-    if (rest_until > now) ++totals_.discarded_writes;
+    if (quarantine_until > now) ++totals_.discarded_writes;
     if (write.started + options_.put_release_timeout <= now) ++totals_.expired_writes;
     refund(object.tenant, write.length, write.replicas.size());
-    const Time doubt_until = std::max(rest_until, write.started + options_.put_release_timeout);
+    const Time doubt_until = std::max(quarantine_until, write.started + options_.put_release_timeout);
     for (size_t i = 0; i < write.replicas.size(); ++i) {
         const bool doubtful = std::find(in_doubt.begin(), in_doubt.end(), write.replicas[i].segment) != in_doubt.end();
-        drop_range(write.replicas[i], write.length, write.generation, doubtful ? doubt_until : rest_until, now,
+        drop_range(write.replicas[i], write.length, write.generation, doubtful ? doubt_until : quarantine_until, now,
                    {.writer = write.client, .until_report = until_report, .write = true});
     }
     object.write = 0;
@@ -319,12 +319,12 @@ void MasterState::apply(const SetAside& change) {
 
 void MasterState::apply(const ClockAdvanced& change) {
     constexpr size_t kReleasedAtOnce = 16384;  // some milliseconds; the others are still due, and come with the next operation
-    quarantine_.release(change.now, kReleasedAtOnce, [this](const Quarantine::Rest& rest) {
-        segments_[rest.segment].resting_bytes -= rest.bytes;
-        segments_.free(rest.segment, rest.block);
-        if (rest.writer == 0) return;
-        --clients_[rest.writer].rests;
-        clients_.drop_if_unused(rest.writer);
+    quarantine_.release(change.now, kReleasedAtOnce, [this](const Quarantine::Quarantined& quarantine) {
+        segments_[quarantine.segment].quarantined_bytes -= quarantine.bytes;
+        segments_.free(quarantine.segment, quarantine.block);
+        if (quarantine.writer == 0) return;
+        --clients_[quarantine.writer].quarantined;
+        clients_.drop_if_unused(quarantine.writer);
     });
     std::vector<ObjectId> back;
     for (; !returns_.empty() && returns_.top().at <= change.now; returns_.pop()) {

@@ -11,7 +11,6 @@
 
 #include "base/time.h"
 #include "store/allocation/slab.h"
-#include "store/master/buried_keys.h"
 #include "store/master/change.h"
 #include "store/master/client_table.h"
 #include "store/master/generations.h"
@@ -25,6 +24,7 @@
 #include "store/master/segment_table.h"
 #include "store/master/task_table.h"
 #include "store/master/tenant_table.h"
+#include "store/master/tombstones.h"
 #include "store/master/unwanted_segments.h"
 #include "store/protocol/stored_form.h"
 
@@ -80,10 +80,10 @@ public:
     void apply(const WriteDropped& change);
     void apply(const WriterStopped& change);
     void apply(const LeasesGranted& change);
-    void apply(const PromisesGranted& change);
+    void apply(const SoftLeasesGranted& change);
     void apply(const ObjectsRemoved& change);
-    void apply(const KeyBuried& change);
-    void apply(const AllBuried& change);
+    void apply(const TombstoneLeft& change);
+    void apply(const TombstoneOfAll& change);
     void apply(const ReplicaRemoved& change);
     void apply(const QuotaSet& change);
     void apply(const TaskCreated& change);
@@ -106,7 +106,7 @@ public:
     const GroupTable& groups() const noexcept { return groups_; }
     const ObjectTable& objects() const noexcept { return objects_; }
     const Quarantine& quarantine() const noexcept { return quarantine_; }
-    const BuriedKeys& buried() const noexcept { return buried_; }
+    const Tombstones& tombstones() const noexcept { return tombstones_; }
     const UnwantedSegments& unwanted() const noexcept { return unwanted_; }
     const Write& write(WriteId id) const { return writes_[id]; }
     const Copy& copy(CopyId id) const { return copies_[id]; }
@@ -128,9 +128,9 @@ public:
     ObjectId unit(ObjectId id) const;
     /// The group of the unit, or just the object.
     std::span<const ObjectId> members(const ObjectId& unit) const;
-    /// When the last lease, promise or soft pin on the unit or another of its group is over; if that is past, any earlier time.
+    /// When the last lease, soft lease or soft pin on the unit or another of its group is over; if that is past, any earlier time.
     Time lease_end(ObjectId unit, Time now) const { return latest_hold(unit, &Group::leased, &Object::lease_end, now); }
-    Time promise_end(ObjectId unit, Time now) const { return latest_hold(unit, &Group::promised, &Object::promise_end, now); }
+    Time soft_lease_end(ObjectId unit, Time now) const { return latest_hold(unit, &Group::soft_leased, &Object::soft_lease_end, now); }
     Time soft_pin_end(ObjectId unit, Time now) const { return latest_hold(unit, &Group::soft_pinned, &Object::soft_pin_end, now); }
     /// Of the values of the unit, rounded, each counted once.
     uint64_t bytes_of(ObjectId unit) const;
@@ -142,9 +142,9 @@ public:
     uint64_t length_of(uint64_t bytes) const;
     uint64_t next_generation() const noexcept { return generations_.next(); }
     const Generations& generations() const noexcept { return generations_; }
-    /// How long a value may be promised now: the full time while half of the pool is free; then the less the more is promised already, so that
+    /// How long a value may be leased softly now: the full time while half of the pool is free; then the less the more is leased softly already, so that
     /// what is held never crowds out what is used.
-    Duration promise_time(Time now) const;
+    Duration soft_lease_time(Time now) const;
     /// How long its place may be leased now: the less the more is leased already, since leased memory cannot be used again even where its
     /// value was removed by force.
     Duration lease_time(Time now) const;
@@ -175,23 +175,23 @@ private:
     Time latest_hold(ObjectId unit, GroupHold Group::*of_group, Time Object::*of_object, Time now) const;
     ReplicaList take_ranges(const std::vector<ReplicaLocation>& where, uint64_t length, uint64_t owner);
     void give_ranges(const ReplicaList& replicas, uint64_t owner);
-    /// A range of that generation is of no use any more: it is free now, or rests; its node is told.
+    /// A range of that generation is of no use any more: it is free now, or goes into quarantine; its node is told.
     void drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, Feared feared = {});
-    void rest(Quarantine::Rest what);
+    void put_in_quarantine(Quarantine::Quarantined what);
     /// The writer, whom it was feared for, may be forgotten with it.
-    void end_rest(RestId id);
+    void end_quarantine(QuarantineId id);
     /// The writer is known to be quiet from some time on.
-    void end_rests_of(ClientNumber writer, Time quiet_from, Time now, bool reported_only);
-    /// Whatever is free in [offset, offset + bytes) rests.
-    void rest_free_parts(SegmentNumber segment, const BusyMemory& busy);
+    void end_quarantine_of(ClientNumber writer, Time quiet_from, Time now, bool reported_only);
+    /// Whatever is free in [offset, offset + bytes) goes into quarantine.
+    void quarantine_free_parts(SegmentNumber segment, const BusyMemory& busy);
     void meet_departed(SegmentNumber segment, const ClientId& client, Time now);
     void note_departed(SegmentNumber segment, RangeAllocator::Block block, Time now);
     void drop_ranges_of(const Object& object, Time now);
     void lease(Object& object, Time until);
-    void promise(Object& object, Time until);
+    void lease_softly(Object& object, Time until);
     Duration rationed(const HoldLedger& ledger, Duration shortest, Time now) const;
     void finish_task(TaskNumber number, StoreCode code, std::string message, uint64_t bytes, Time now);
-    void cancel_copy(CopyId id, StoreCode code, std::string message, Time rest_until, Time now);
+    void cancel_copy(CopyId id, StoreCode code, std::string message, Time quarantine_until, Time now);
     /// Not the last one.
     void drop_replica(Object& object, SegmentNumber segment, Time now);
     Drain& drain_of(const JobId& id);
@@ -210,9 +210,9 @@ private:
     /// Takes the write out of the lists it is in.
     void forget_write(WriteId id);
     void value_arrived(ObjectId id);
-    /// The value goes, its ranges rest as long as they are leased; the object goes too unless it is being written.
+    /// The value goes, its ranges are in quarantine as long as they are leased; the object goes too unless it is being written.
     void drop_value(ObjectId id, Time now);
-    void drop_write(WriteId id, Time rest_until, Time now, std::span<const SegmentNumber> in_doubt = {}, bool until_report = false);
+    void drop_write(WriteId id, Time quarantine_until, Time now, std::span<const SegmentNumber> in_doubt = {}, bool until_report = false);
     void erase_if_empty(ObjectId id);
     /// Puts the object's unit into the eviction order, or takes it out, as its members now allow.
     void update_order(ObjectId id);
@@ -233,11 +233,11 @@ private:
     uint64_t last_task_ = 0, last_job_ = 0;
     IndexList writes_by_age_;
     Quarantine quarantine_;
-    HoldLedger leased_, promised_;
+    HoldLedger leased_, soft_leased_;
     PinCounter soft_pins_;
     std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;
     std::vector<Departed> departed_;
-    BuriedKeys buried_;
+    Tombstones tombstones_;
     UnwantedSegments unwanted_;
     Generations generations_;
     size_t values_ = 0;

@@ -37,15 +37,15 @@ void TenantTable::share_out(uint64_t capacity) {
         return;
     }
     std::sort(tenants.begin(), tenants.end(), [](const Tenant* a, const Tenant* b) { return a->name < b->name; });
-    uint64_t rest = capacity;
+    uint64_t remaining = capacity;
     for (Tenant* tenant : tenants) {
         tenant->effective_quota = static_cast<uint64_t>(static_cast<unsigned __int128>(tenant->requested_quota.value_or(0)) * capacity /
                                                         requested);
-        rest -= tenant->effective_quota;
+        remaining -= tenant->effective_quota;
     }
     for (Tenant* tenant : tenants) {
-        if (rest == 0) break;
-        if (tenant->requested_quota.value_or(0) > tenant->effective_quota) ++tenant->effective_quota, --rest;
+        if (remaining == 0) break;
+        if (tenant->requested_quota.value_or(0) > tenant->effective_quota) ++tenant->effective_quota, --remaining;
     }
 }
 

@@ -19,7 +19,7 @@ struct Tenant {
     std::string name;
     std::optional<uint64_t> requested_quota;  // nothing: no policy, so no new writes where tenants are on
     uint64_t effective_quota = 0;
-    uint64_t charged_bytes = 0;  // ranges of values, writes and copies; what rests is nobody's
+    uint64_t charged_bytes = 0;  // ranges of values, writes and copies; what is in quarantine is nobody's
     uint64_t evicted_bytes = 0;  // since the start
     size_t objects = 0;
     EvictionOrder order;

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "base/time.h"
-#include "store/protocol/feed.h"
+#include "store/protocol/events.h"
 #include "store/protocol/segments.h"
 
 namespace mooncake::store {
@@ -18,9 +18,9 @@ public:
     /// False: it is known already, and stays as it is.
     virtual bool add_segment(const SegmentSpec& /*segment*/) { return false; }
     virtual void remove_segment(const SegmentId& /*segment*/) {}
-    virtual void apply(const FeedView& /*update*/, Time /*now*/) {}
-    /// The feed broke. `orderly`: by its other end (so every word of it arrived), not by silence.
-    virtual void feed_ended(bool /*orderly*/) {}
+    virtual void apply(const EventView& /*update*/, Time /*now*/) {}
+    /// The event stream broke. `orderly`: by its other end (so every event of it arrived), not by silence.
+    virtual void stream_ended(bool /*orderly*/) {}
     /// Hands out, in parts of at most `entries_max` entries each, everything a new master must know; borrowed for the time of the call,
     /// during which no lock is held. Stops at the first false. Segments must not be removed nor updates applied meanwhile: a segment
     /// that goes is not reported to its end.

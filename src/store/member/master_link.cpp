@@ -21,8 +21,8 @@ using rpc::Method;
 
 constexpr Duration kAcknowledgeTimeout = 5s;
 // What a master tells a node about its memory is safe in the kernel's buffer: nobody waits until the node has read it, so one wake-up serves for
-// all that comes within this time. Where words must be acknowledged somebody waits, and they rarely come alone.
-constexpr Duration kFeedLinger = 2ms, kFeedHurry = 100ms;
+// all that comes within this time. Where events must be acknowledged somebody waits, and they rarely come alone.
+constexpr Duration kStreamLinger = 2ms, kStreamHurry = 100ms;
 // A lost network must not keep the next try waiting: the handshake of a dial that was begun too early repeats ever more slowly. One packet
 // of a call's dial may be lost.
 constexpr Duration kLivenessConnectTimeout = 1s, kCallsConnectTimeout = 2s;
@@ -43,7 +43,7 @@ public:
     explicit MasterLink(const MasterLinkOptions& options)
         : address_(plain_address(options.address)), calls_(client(options, std::min(options.connect_timeout, kCallsConnectTimeout))),
           liveness_(client(options, std::min(options.connect_timeout, kLivenessConnectTimeout))),
-          feed_(client(options, std::min(options.connect_timeout, kLivenessConnectTimeout))) {}
+          stream_(client(options, std::min(options.connect_timeout, kLivenessConnectTimeout))) {}
     ~MasterLink() override {
         stop_calls();
         stop_liveness();
@@ -102,8 +102,8 @@ public:
     Result<StoreCode> unmount(const UnmountRequest& request, Deadline deadline) override {
         return ask(*liveness_, Method::kStoreUnmount, encode_unmount_request(request), decode_code_reply, deadline);
     }
-    Result<PingReply> ping(const ClientId& client, Deadline deadline) override {
-        return ask(*liveness_, Method::kStorePing, encode_client_request(client), decode_ping_reply, deadline);
+    Result<HeartbeatReply> heartbeat(const ClientId& client, Deadline deadline) override {
+        return ask(*liveness_, Method::kStorePing, encode_client_request(client), decode_heartbeat_reply, deadline);
     }
     Result<StoreCode> goodbye(const ClientId& client, Deadline deadline) override {
         return ask(*liveness_, Method::kStoreGoodbye, encode_client_request(client), decode_code_reply, deadline);
@@ -126,9 +126,9 @@ public:
         return ask(*calls_, Method::kStoreEndTask, encode_task_end(end), decode_code_reply, deadline);
     }
 
-    uint64_t follow(const ClientId& client, Feed feed) override;
-    void unfollow(uint64_t feed) override {
-        if (feed != 0) feed_->cancel(feed);
+    uint64_t follow(const ClientId& client, EventStream stream) override;
+    void unfollow(uint64_t stream) override {
+        if (stream != 0) stream_->cancel(stream);
     }
     void acknowledge(const ClientId& client, uint64_t sequence) override {
         if (!address_) return;
@@ -139,7 +139,7 @@ public:
     void stop_calls() override { calls_->stop(); }
     void stop_liveness() override {
         liveness_->stop();
-        feed_->stop();
+        stream_->stop();
     }
 
 private:
@@ -190,7 +190,7 @@ private:
     const Result<std::string> address_;
     const std::unique_ptr<rpc::Client> calls_;
     const std::unique_ptr<rpc::Client> liveness_;
-    const std::unique_ptr<rpc::Client> feed_;
+    const std::unique_ptr<rpc::Client> stream_;
 };
 
 Result<PutStartReply> MasterLink::put_start(const PutStartRequest& request, bool replace, Deadline deadline,
@@ -224,39 +224,39 @@ Result<PutStartReply> MasterLink::put_start(const PutStartRequest& request, bool
     return joined;
 }
 
-uint64_t MasterLink::follow(const ClientId& client, Feed feed) {
+uint64_t MasterLink::follow(const ClientId& client, EventStream stream) {
     if (!address_) {
-        feed.on_end(address_.error());
+        stream.on_end(address_.error());
         return 0;
     }
     struct Follower {
-        Feed feed;
+        EventStream stream;
         std::atomic<bool> broken{false};  // an update made no sense
         std::atomic<uint64_t> call{0};    // not known yet when the first update comes
-        Time hurry_until{};               // only the feed's thread
+        Time hurry_until{};               // only the event stream's thread
     };
     const auto follower = std::make_shared<Follower>();
-    follower->feed = std::move(feed);
-    const uint64_t call = feed_->call_stream(
+    follower->stream = std::move(stream);
+    const uint64_t call = stream_->call_stream(
         *address_, Method::kStoreFollow, encode_client_request(client),
         [this, follower](std::span<const std::byte> part) {
             if (follower->broken) return;
-            const auto update = decode_feed_view(part);
+            const auto update = decode_event_view(part);
             if (update) {
-                follower->feed.on_update(*update);
+                follower->stream.on_update(*update);
                 const Time now = Clock::now();
-                if (update->acknowledge || update->reset || !update->orders.empty()) follower->hurry_until = now + kFeedHurry;
-                if (now >= follower->hurry_until) feed_->linger(*address_, kFeedLinger);
+                if (update->acknowledge || update->reset || !update->orders.empty()) follower->hurry_until = now + kStreamHurry;
+                if (now >= follower->hurry_until) stream_->linger(*address_, kStreamLinger);
                 return;
             }
-            MC_LOG_WARNING("the master's feed makes no sense: {}", update.error().to_string());
+            MC_LOG_WARNING("the master's stream makes no sense: {}", update.error().to_string());
             follower->broken = true;
             unfollow(follower->call);
         },
         [follower](const Result<rpc::Bytes>& end) {
-            if (follower->broken) follower->feed.on_end(Error(Code::kCorrupt, "an update of the master's feed made no sense"));
-            else if (end) follower->feed.on_end(Error(Code::kCancelled, "the master ended the feed"));
-            else follower->feed.on_end(end.error());
+            if (follower->broken) follower->stream.on_end(Error(Code::kCorrupt, "an update of the master's stream made no sense"));
+            else if (end) follower->stream.on_end(Error(Code::kCancelled, "the master ended the stream"));
+            else follower->stream.on_end(end.error());
         });
     follower->call = call;
     if (follower->broken) unfollow(call);

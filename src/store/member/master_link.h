@@ -10,7 +10,7 @@
 #include "base/incarnation.h"
 #include "base/time.h"
 #include "rpc/rpc.h"
-#include "store/protocol/feed.h"
+#include "store/protocol/events.h"
 #include "store/protocol/objects.h"
 #include "store/protocol/segments.h"
 #include "store/protocol/tasks.h"
@@ -41,7 +41,7 @@ public:
     virtual Result<StoreCode> mount(const MountRequest& request, Deadline deadline) = 0;
     virtual Result<RemountReply> remount(const RemountRequest& request, Deadline deadline) = 0;
     virtual Result<StoreCode> unmount(const UnmountRequest& request, Deadline deadline) = 0;
-    virtual Result<PingReply> ping(const ClientId& client, Deadline deadline) = 0;
+    virtual Result<HeartbeatReply> heartbeat(const ClientId& client, Deadline deadline) = 0;
     virtual Result<StoreCode> goodbye(const ClientId& client, Deadline deadline) = 0;
     virtual Result<StoreCode> report_failures(const FailureReport& report, Deadline deadline) = 0;
     virtual Result<SegmentsReply> segments(Deadline deadline) = 0;
@@ -50,27 +50,27 @@ public:
     virtual Result<TaskInfo> query_task(const TaskId& task, Deadline deadline) = 0;  // kNotFound
     virtual Result<StoreCode> end_task(const TaskEnd& end, Deadline deadline) = 0;
 
-    /// Follows the master's feed until it breaks or unfollow(). `on_update` (of what lasts for the call) and then, once, `on_end` run on one I/O thread. A master that
-    /// does not know the client ends it with kNotFound, before any update; one that gave the client up ends it without further words: the
+    /// Follows the master's event stream until it breaks or unfollow(). `on_update` (of what lasts for the call) and then, once, `on_end` run on one I/O thread. A master that
+    /// does not know the client ends it with kNotFound, before any update; one that gave the client up ends it without further events: the
     /// catalogue stays what it was.
-    struct Feed {
-        std::function<void(const FeedView&)> on_update;
+    struct EventStream {
+        std::function<void(const EventView&)> on_update;
         std::function<void(const Error& why)> on_end;
     };
-    virtual uint64_t follow(const ClientId& client, Feed feed) = 0;
-    virtual void unfollow(uint64_t feed) = 0;
+    virtual uint64_t follow(const ClientId& client, EventStream stream) = 0;
+    virtual void unfollow(uint64_t stream) = 0;
     virtual void acknowledge(const ClientId& client, uint64_t sequence) = 0;  // does not wait
 
     /// Ends the calls about objects and tasks that are under way (put_start() to replica_clear(), *_task()) with kCancelled, and refuses
-    /// later ones, so that a client can close while its master is silent. Those about liveness and the feed go on working. Idempotent.
+    /// later ones, so that a client can close while its master is silent. Those about liveness and the event stream go on working. Idempotent.
     virtual void stop_calls() = 0;
     /// The same for all the others: nothing can be asked any more.
     virtual void stop_liveness() {}
 };
 
-/// Three connections, each with its own I/O thread: for calls about objects, for liveness, and for the feed. So no load makes a living
-/// client look dead; and as nothing is sent on the feed's after the first request, a master that dies leaves nothing unread there, which
-/// would make its kernel throw away the last words.
+/// Three connections, each with its own I/O thread: for calls about objects, for liveness, and for the event stream. So no load makes a living
+/// client look dead; and as nothing is sent on the event stream's after the first request, a master that dies leaves nothing unread there, which
+/// would make its kernel throw away the last events.
 struct MasterLinkOptions {
     std::string address;  // host:port
     Incarnation incarnation;

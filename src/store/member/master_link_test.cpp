@@ -72,12 +72,12 @@ private:
     std::unique_ptr<rpc::Server> server_;
 };
 
-/// A feed, and what it said.
+/// An event stream, and what it said.
 class Follower {
 public:
-    MasterApi::Feed feed() {
+    MasterApi::EventStream stream() {
         return {.on_update =
-                    [this](const FeedView& update) {
+                    [this](const EventView& update) {
                         Lock lock(mutex_);
                         sequences_.push_back(update.sequence);
                         changed_.notify_all();
@@ -117,7 +117,7 @@ TEST_F(MasterLinkTest, EveryCallReachesItsMethodAndBringsItsAnswer) {
     const std::vector<std::string_view> keys{"a", "b"};
     desk_.answer(Method::kStoreExist, [](auto body) {
         EXPECT_EQ(decode_keys_request(body)->keys.size(), 2U);
-        return encode_exist_reply({.results = {1, 0}, .promise = 3s});
+        return encode_exist_reply({.results = {1, 0}, .soft_lease = 3s});
     });
     desk_.answer(Method::kStoreGetReplicas, [](auto) {
         return encode_get_reply({.items = {{.length = 4}, {.length = 5}}, .lease = 2s, .epoch = 9});
@@ -148,7 +148,7 @@ TEST_F(MasterLinkTest, LivenessAndTasksToo) {
         desk_.answer(method, [](auto) { return encode_code_reply(StoreCode::kSegmentNotFound); });
     desk_.answer(Method::kStorePing, [](auto body) {
         EXPECT_EQ(*decode_client_request(body), kClient);
-        return encode_ping_reply({.epoch = 3, .client_ttl = 10s});
+        return encode_heartbeat_reply({.epoch = 3, .client_ttl = 10s});
     });
     desk_.answer(Method::kStoreRemount, [](auto body) {
         EXPECT_EQ(decode_remount_request(body)->request.epoch, 3U);
@@ -162,7 +162,7 @@ TEST_F(MasterLinkTest, LivenessAndTasksToo) {
     EXPECT_EQ(*master_->goodbye(kClient, soon()), StoreCode::kSegmentNotFound);
     EXPECT_EQ(*master_->report_failures({.client = kClient}, soon()), StoreCode::kSegmentNotFound);
     EXPECT_EQ(*master_->end_task({.client = kClient}, soon()), StoreCode::kSegmentNotFound);
-    EXPECT_EQ(master_->ping(kClient, soon())->epoch, 3U);
+    EXPECT_EQ(master_->heartbeat(kClient, soon())->epoch, 3U);
     const HeldSegment held{.segment = {.id = {1, 1}, .name = "n"}};
     EXPECT_EQ(master_->remount({.client = kClient, .epoch = 3, .segments = {&held, 1}}, soon())->segments[0].adopted, 8U);
     EXPECT_EQ(master_->segments(soon())->epoch, 3U);
@@ -182,7 +182,7 @@ TEST_F(MasterLinkTest, ABatchOfAnyLengthIsAskedInPartsThatAMasterTakes) {
     const std::vector<std::string_view> keys(2 * kKeysMax + 5, "k");
     size_t calls = 0;
     desk_.answer(Method::kStoreExist, [&](auto body) {
-        ExistReply reply{.promise = 1s + std::chrono::seconds(++calls)};
+        ExistReply reply{.soft_lease = 1s + std::chrono::seconds(++calls)};
         reply.results.resize(decode_keys_request(body)->keys.size(), static_cast<int32_t>(calls));
         return encode_exist_reply(reply);
     });
@@ -196,7 +196,7 @@ TEST_F(MasterLinkTest, ABatchOfAnyLengthIsAskedInPartsThatAMasterTakes) {
     ASSERT_EQ(there->results.size(), keys.size());
     EXPECT_EQ(there->results.front(), 1);
     EXPECT_EQ(there->results.back(), static_cast<int32_t>(calls));
-    EXPECT_EQ(there->promise, 2s) << "the shortest one";
+    EXPECT_EQ(there->soft_lease, 2s) << "the shortest one";
     EXPECT_GT(calls, 2u);
     const auto removed = master_->remove({.keys = keys}, soon());
     ASSERT_TRUE(removed) << removed.error().to_string();
@@ -280,44 +280,44 @@ TEST_F(MasterLinkTest, NamesThatNoSegmentHasAreRefusedWithoutAsking) {
     }
 }
 
-TEST_F(MasterLinkTest, FollowsAFeedToItsLastWord) {
+TEST_F(MasterLinkTest, FollowsAnEventStreamToItsLastEvent) {
     Follower follower;
-    ASSERT_NE(master_->follow(kClient, follower.feed()), 0U);
-    const auto feed = desk_.held(Method::kStoreFollow);
-    for (uint64_t i = 1; i <= 1000; ++i) ASSERT_TRUE(feed->part(encode_feed_update({.sequence = i})));
+    ASSERT_NE(master_->follow(kClient, follower.stream()), 0U);
+    const auto stream = desk_.held(Method::kStoreFollow);
+    for (uint64_t i = 1; i <= 1000; ++i) ASSERT_TRUE(stream->part(encode_event_update({.sequence = i})));
     desk_.stop();
     EXPECT_TRUE(rpc::peer_closed(follower.end()));
     EXPECT_EQ(follower.sequences().size(), 1000U);
     EXPECT_EQ(follower.sequences().back(), 1000U);
 }
 
-TEST_F(MasterLinkTest, AFeedCanBeGivenUp) {
+TEST_F(MasterLinkTest, AnEventStreamCanBeGivenUp) {
     Follower follower;
-    const uint64_t number = master_->follow(kClient, follower.feed());
-    const auto feed = desk_.held(Method::kStoreFollow);
-    ASSERT_TRUE(feed->part(encode_feed_update({.sequence = 1})));
+    const uint64_t number = master_->follow(kClient, follower.stream());
+    const auto stream = desk_.held(Method::kStoreFollow);
+    ASSERT_TRUE(stream->part(encode_event_update({.sequence = 1})));
     ASSERT_TRUE(follower.wait_for(1));
     master_->unfollow(number);
     EXPECT_EQ(follower.end().code(), Code::kCancelled);
     master_->unfollow(number);
 }
 
-TEST_F(MasterLinkTest, AFeedThatIsRefusedSaysWhy) {
+TEST_F(MasterLinkTest, AnEventStreamThatIsRefusedSaysWhy) {
     Follower follower;
-    master_->follow(kClient, follower.feed());
+    master_->follow(kClient, follower.stream());
     desk_.held(Method::kStoreFollow)->fail(Error(Code::kNotFound, "who are you"));
     EXPECT_EQ(follower.end().code(), Code::kNotFound);
 }
 
-TEST_F(MasterLinkTest, AFeedThatMakesNoSenseIsEnded) {
+TEST_F(MasterLinkTest, AnEventStreamThatMakesNoSenseIsEnded) {
     Follower follower;
-    master_->follow(kClient, follower.feed());
-    const auto feed = desk_.held(Method::kStoreFollow);
-    ASSERT_TRUE(feed->part(encode_feed_update({.sequence = 1})));
-    ASSERT_TRUE(feed->part(Bytes(100, std::byte{0xee})));
-    feed->part(encode_feed_update({.sequence = 2}));
+    master_->follow(kClient, follower.stream());
+    const auto stream = desk_.held(Method::kStoreFollow);
+    ASSERT_TRUE(stream->part(encode_event_update({.sequence = 1})));
+    ASSERT_TRUE(stream->part(Bytes(100, std::byte{0xee})));
+    stream->part(encode_event_update({.sequence = 2}));
     EXPECT_EQ(follower.end().code(), Code::kCorrupt);
-    EXPECT_THAT(follower.sequences(), ElementsAre(1U)) << "what follows a word that was not understood is not heard";
+    EXPECT_THAT(follower.sequences(), ElementsAre(1U)) << "what follows an event that was not understood is not heard";
 }
 
 TEST_F(MasterLinkTest, AcknowledgesWithoutWaiting) {
@@ -325,35 +325,35 @@ TEST_F(MasterLinkTest, AcknowledgesWithoutWaiting) {
     EXPECT_NE(desk_.held(Method::kStoreAcknowledge), nullptr);
 }
 
-TEST_F(MasterLinkTest, PingsPassWhileCallsAboutObjectsAreStuck) {
-    desk_.answer(Method::kStorePing, [](auto) { return encode_ping_reply({.epoch = 3}); });
+TEST_F(MasterLinkTest, HeartbeatsPassWhileCallsAboutObjectsAreStuck) {
+    desk_.answer(Method::kStorePing, [](auto) { return encode_heartbeat_reply({.epoch = 3}); });
     std::jthread stuck([&] { EXPECT_EQ(master_->exist({}, soon()).error().code(), Code::kCancelled); });
     const auto held = desk_.held(Method::kStoreExist);
-    EXPECT_TRUE(master_->ping(kClient, soon()));
+    EXPECT_TRUE(master_->heartbeat(kClient, soon()));
     master_->stop_calls();
     stuck.join();
     EXPECT_EQ(master_->exist({}, soon()).error().code(), Code::kCancelled);
-    EXPECT_TRUE(master_->ping(kClient, soon())) << "only the calls about objects were stopped";
+    EXPECT_TRUE(master_->heartbeat(kClient, soon())) << "only the calls about objects were stopped";
 }
 
-TEST_F(MasterLinkTest, StoppingEndsPingsAndTheFeed) {
+TEST_F(MasterLinkTest, StoppingEndsHeartbeatsAndTheFeed) {
     Follower follower;
-    master_->follow(kClient, follower.feed());
-    std::jthread stuck([&] { EXPECT_EQ(master_->ping(kClient, soon()).error().code(), Code::kCancelled); });
-    const auto ping = desk_.held(Method::kStorePing), feed = desk_.held(Method::kStoreFollow);
+    master_->follow(kClient, follower.stream());
+    std::jthread stuck([&] { EXPECT_EQ(master_->heartbeat(kClient, soon()).error().code(), Code::kCancelled); });
+    const auto answer = desk_.held(Method::kStorePing), stream = desk_.held(Method::kStoreFollow);
     master_->stop_liveness();
     EXPECT_EQ(follower.end().code(), Code::kCancelled);
 }
 
 TEST_F(MasterLinkTest, AMasterThatIsGoneAndComesBackIsReachedAgain) {
-    desk_.answer(Method::kStorePing, [](auto) { return encode_ping_reply({.epoch = 3}); });
-    ASSERT_TRUE(master_->ping(kClient, soon()));
+    desk_.answer(Method::kStorePing, [](auto) { return encode_heartbeat_reply({.epoch = 3}); });
+    ASSERT_TRUE(master_->heartbeat(kClient, soon()));
     desk_.stop();
-    EXPECT_EQ(master_->ping(kClient, soon()).error().code(), Code::kUnavailable);
+    EXPECT_EQ(master_->heartbeat(kClient, soon()).error().code(), Code::kUnavailable);
     Desk again(desk_.port());
-    again.answer(Method::kStorePing, [](auto) { return encode_ping_reply({.epoch = 4}); });
-    Result<PingReply> reply = fail(Code::kUnavailable, "not asked");
-    for (const Deadline patience = soon(); !reply && !patience.passed();) reply = master_->ping(kClient, soon());
+    again.answer(Method::kStorePing, [](auto) { return encode_heartbeat_reply({.epoch = 4}); });
+    Result<HeartbeatReply> reply = fail(Code::kUnavailable, "not asked");
+    for (const Deadline patience = soon(); !reply && !patience.passed();) reply = master_->heartbeat(kClient, soon());
     ASSERT_TRUE(reply) << reply.error().to_string();
     EXPECT_EQ(reply->epoch, 4U);
 }
@@ -384,15 +384,15 @@ TEST(MasterLink, UnderstandsAMasterOfTheNextVersion) {
 TEST(MasterAddress, MustBeAHostAndAPort) {
     for (const std::string address : {"etcd://10.0.0.1:2379", "redis://h:1", "", "host", "host:0", "host:99999", "a b:1"}) {
         const auto master = connect_master({.address = address, .incarnation = Incarnation::random()});
-        const auto reply = master->ping(kClient, soon());
+        const auto reply = master->heartbeat(kClient, soon());
         ASSERT_FALSE(reply) << address;
         EXPECT_THAT(reply.error().message(), HasSubstr("master address")) << address;
         Follower follower;
-        EXPECT_EQ(master->follow(kClient, follower.feed()), 0U);
+        EXPECT_EQ(master->follow(kClient, follower.stream()), 0U);
         EXPECT_EQ(follower.end().code(), reply.error().code());
         master->unfollow(0);
     }
-    EXPECT_EQ(connect_master({.address = "etcd://h:1"})->ping(kClient, soon()).error().code(), Code::kNotSupported);
+    EXPECT_EQ(connect_master({.address = "etcd://h:1"})->heartbeat(kClient, soon()).error().code(), Code::kNotSupported);
 }
 
 }  // namespace mooncake::store

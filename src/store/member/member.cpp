@@ -11,25 +11,25 @@ namespace mooncake::store {
 
 namespace {
 
-constexpr Duration kPingTimeout = 1s;     // a master that needs longer may as well be gone; the next ping asks again
-constexpr Duration kReportTimeout = 30s;  // of one part: all nodes of a pool come at once
+constexpr Duration kHeartbeatTimeout = 1s;  // a master that needs longer may as well be gone; the next heartbeat asks again
+constexpr Duration kReportTimeout = 30s;    // of one part: all nodes of a pool come at once
 constexpr Duration kUnmountTimeout = 1s;
 // What the kernel has of an ended stream comes without a pause, but on a busy machine it may take a while until our thread reads it. Only where
 // its host is lost does a stream not end by itself.
-constexpr Duration kFeedSilence = 1s;
+constexpr Duration kStreamSilence = 1s;
 constexpr int kMountTries = 3;
-// A master cuts off who has not read its feed for 2 s (FeedHubOptions::unsent_timeout). We take ourselves for one who slept somewhat sooner, but not
-// for a ping that nobody answers.
-constexpr Duration kSleep = kPingTimeout + 500ms;
+// A master cuts off who has not read its event stream for 2 s (EventHubOptions::unsent_timeout). We take ourselves for one who slept somewhat sooner, but not
+// for a heartbeat that nobody answers.
+constexpr Duration kSleep = kHeartbeatTimeout + 500ms;
 constexpr Duration kWaking = 5s;  // for our threads to find out what happened meanwhile
 
 }  // namespace
 
 Member::Member(Setup setup)
     : setup_(std::move(setup)), silence_(Code::kUnavailable, "the master was not asked yet"),
-      feed_(
-          setup_.master, setup_.client,
-          {.on_update = [this](const FeedView& update) { on_update(update); }, .on_end = [this](const Error& why) { on_feed_end(why); }}) {
+      stream_(setup_.master, setup_.client,
+              {.on_update = [this](const EventView& update) { on_update(update); },
+               .on_end = [this](const Error& why) { on_stream_end(why); }}) {
     awake_at_ = setup_.lease_clock();
 }
 
@@ -41,7 +41,7 @@ Time Member::beat(Deadline deadline) {
     note_awake();
     // Also where it was us who slept: the master has given us up, so nothing it planned may go on.
     if (!told_lost_ && !heard_of()) lose_master();
-    const auto reply = ping();
+    const auto reply = heartbeat();
     note_awake();
     const Time next = reply ? on_answer(*reply, now) : on_silence(reply.error());
     awake_at_ = setup_.lease_clock();  // joining may take any time
@@ -58,9 +58,9 @@ bool Member::slept() const {
     return now - awake_at_.load() > kSleep || now < woke_until_.load();
 }
 
-Result<PingReply> Member::ping() {
+Result<HeartbeatReply> Member::heartbeat() {
     const BootTime sent = setup_.lease_clock();
-    MC_ASSIGN_OR_RETURN(const PingReply reply, setup_.master.ping(setup_.client, within(kPingTimeout)));
+    MC_ASSIGN_OR_RETURN(const HeartbeatReply reply, setup_.master.heartbeat(setup_.client, within(kHeartbeatTimeout)));
     if (reply.client_ttl > Duration::zero()) client_ttl_.store(reply.client_ttl, std::memory_order_relaxed);
     answered_at_.store(sent, std::memory_order_relaxed);
     return reply;
@@ -81,13 +81,13 @@ Time Member::on_silence(const Error& why) {
     return now + std::clamp(left, Duration::zero(), setup_.options.retry_interval);
 }
 
-Time Member::on_answer(const PingReply& reply, Time asked) {
+Time Member::on_answer(const HeartbeatReply& reply, Time asked) {
     {
         Lock lock(mutex_);
         if (!answering_ && joins_ != 0) MC_LOG_INFO("the master answers again");
         answering_ = true;
     }
-    if (reply.status == PingStatus::kNeedRemount || reply.epoch != joined_epoch_) {
+    if (reply.status == HeartbeatStatus::kNeedRemount || reply.epoch != joined_epoch_) {
         const auto joined = join(reply.epoch);
         if (!joined) {
             MC_LOG_WARNING_EVERY(1s, "could not join the pool: {}", joined.error().to_string());
@@ -107,16 +107,16 @@ Time Member::on_answer(const PingReply& reply, Time asked) {
             setup_.listener.master_found(joined_epoch_);
         }
     }
-    if (!feed_.open()) {
+    if (!stream_.open()) {
         if (const Time next = followed_at_ + setup_.options.retry_interval; setup_.clock() < next) return next;
         // It lives, so it went on without telling us: only a complete new stream makes the catalogue exact again.
-        setup_.holdings.feed_ended(/*orderly=*/false);
+        setup_.holdings.stream_ended(/*orderly=*/false);
         follow();
     }
     settle_unmounts();
     // Several may be lost before the master gives us up.
-    const Duration interval = std::min(setup_.options.ping_interval, client_ttl_.load(std::memory_order_relaxed) / 4);
-    return asked + (setup_.holdings.lends() ? std::min(interval, setup_.options.lender_ping_interval) : interval);
+    const Duration interval = std::min(setup_.options.heartbeat_interval, client_ttl_.load(std::memory_order_relaxed) / 4);
+    return asked + (setup_.holdings.lends() ? std::min(interval, setup_.options.node_heartbeat_interval) : interval);
 }
 
 void Member::lose_master() {
@@ -135,15 +135,15 @@ Result<> Member::join(uint64_t epoch) {
         stage_ = Stage::kOutside;
     }
     lose_master();
-    feed_.drain(kFeedSilence);
+    stream_.drain(kStreamSilence);
     MC_ASSIGN_OR_RETURN(const std::vector<HeldSegment> segments, report_all(epoch));
     // Nobody else may have taken over in between: what a predecessor was told is lost with it.
     MC_RETURN_IF_ERROR(check_master(epoch));
     obeys_.store(true, std::memory_order_release);
     followed_epoch_ = epoch;
     follow();
-    MC_RETURN_IF_ERROR(await_feed(epoch));
-    // Only now: before the feed tells of new writes there must be none, or a master that dies right away takes them along.
+    MC_RETURN_IF_ERROR(await_stream(epoch));
+    // Only now: before the event stream tells of new writes there must be none, or a master that dies right away takes them along.
     for (const HeldSegment& segment : segments) MC_RETURN_IF_ERROR(send_part(epoch, {&segment, 1}));
     joined_epoch_ = epoch;
     told_lost_ = false;
@@ -158,16 +158,16 @@ Result<> Member::join(uint64_t epoch) {
 }
 
 Result<> Member::check_master(uint64_t epoch) {
-    MC_ASSIGN_OR_RETURN(const PingReply reply, ping());
-    if (reply.status != PingStatus::kOk || reply.epoch != epoch)
+    MC_ASSIGN_OR_RETURN(const HeartbeatReply reply, heartbeat());
+    if (reply.status != HeartbeatStatus::kOk || reply.epoch != epoch)
         return fail(Code::kStale, "the master changed from life {} to {} while we joined", epoch, reply.epoch);
     return {};
 }
 
-Result<> Member::await_feed(uint64_t epoch) {
-    while (!feed_.wait_until_complete(within(setup_.options.ping_interval).left())) {
-        if (!feed_.open()) return fail(Code::kUnavailable, "the master's feed broke at its start");
-        if (limit_.passed()) return fail(Code::kTimedOut, "the master's feed did not come to its start in time");
+Result<> Member::await_stream(uint64_t epoch) {
+    while (!stream_.wait_until_complete(within(setup_.options.heartbeat_interval).left())) {
+        if (!stream_.open()) return fail(Code::kUnavailable, "the master's stream broke at its start");
+        if (limit_.passed()) return fail(Code::kTimedOut, "the master's stream did not come to its start in time");
         MC_RETURN_IF_ERROR(check_master(epoch));
     }
     return {};
@@ -237,29 +237,29 @@ void Member::settle_unmounts() {
     }
 }
 
-// ---- the feed
+// ---- the event stream
 
 void Member::follow() {
     followed_at_ = setup_.clock();
-    feed_.follow();
+    stream_.follow();
 }
 
-void Member::on_update(const FeedView& update) {
+void Member::on_update(const EventView& update) {
     setup_.holdings.apply(update, setup_.clock());
     if (update.complete) missed_words_.store(false, std::memory_order_release);
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
-    // Orders of a master that is lost, or that must have given us up while we slept, are void; its words about memory are not.
+    // Orders of a master that is lost, or that must have given us up while we slept, are void; its events about memory are not.
     if (obeys_.load(std::memory_order_acquire) && heard_of())
         for (const CopyOrder& order : update.orders) setup_.listener.copy_ordered(order);
     if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
 }
 
-void Member::on_feed_end(const Error& why) {
+void Member::on_stream_end(const Error& why) {
     const bool ended = rpc::peer_closed(why);
     // If we slept ourselves, the end may be old, and the master may have gone on without us.
-    const bool awake = setup_.lease_clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.ping_interval;
-    setup_.holdings.feed_ended(awake && ended);
+    const bool awake = setup_.lease_clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.heartbeat_interval;
+    setup_.holdings.stream_ended(awake && ended);
     if (!ended && slept()) missed_words_.store(true, std::memory_order_release);
     // A dead master changes nothing: what it granted holds for its time. A living one changes values without telling us from here on.
     if (!ended) setup_.listener.all_keys_changed();
@@ -351,7 +351,7 @@ void Member::begin_leaving() {
         stage_ = Stage::kLeft;
         changed_.notify_all();
     }
-    feed_.give_up();
+    stream_.give_up();
 }
 
 void Member::say_goodbye(Deadline deadline) {
@@ -364,7 +364,7 @@ void Member::say_goodbye(Deadline deadline) {
 }
 
 void Member::leave() {
-    feed_.close();
+    stream_.close();
     epoch_.store(0, std::memory_order_release);
 }
 

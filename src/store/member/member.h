@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
-#include "store/member/feed_port.h"
+#include "store/member/event_port.h"
 #include "store/member/holdings.h"
 #include "store/member/master_link.h"
 #include "store/member/membership.h"
@@ -44,7 +44,7 @@ public:
     Result<StoreCode> mount(const SegmentSpec& segment, Deadline deadline);
     Result<StoreCode> unmount(const SegmentId& segment, Duration grace, Deadline deadline);
 
-    /// Lets nobody wait any more, and ends the feed.
+    /// Lets nobody wait any more, and ends the event stream.
     void begin_leaving();
     /// Tells the master, if it ever knew us. No beat() may be running.
     void say_goodbye(Deadline deadline);
@@ -61,13 +61,13 @@ private:
     enum class Stage : uint8_t { kOutside, kInside, kLeft };
 
     Time on_silence(const Error& why);
-    Time on_answer(const PingReply& reply, Time asked);
-    Result<PingReply> ping();
+    Time on_answer(const HeartbeatReply& reply, Time asked);
+    Result<HeartbeatReply> heartbeat();
     Result<> join(uint64_t epoch);
     /// Tells what our segments hold; returns them as they are to be opened for new writes.
     Result<std::vector<HeldSegment>> report_all(uint64_t epoch);
     Result<> check_master(uint64_t epoch);
-    Result<> await_feed(uint64_t epoch);
+    Result<> await_stream(uint64_t epoch);
     Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part);
     void lose_master();
     void settle_unmounts();
@@ -76,20 +76,20 @@ private:
     bool wait_for_change(Deadline deadline, const std::function<bool()>& changed);
 
     void follow();
-    void on_update(const FeedView& update);
-    void on_feed_end(const Error& why);
+    void on_update(const EventView& update);
+    void on_stream_end(const Error& why);
     /// This thread runs; if it should have run long ago, nothing here did meanwhile.
     void note_awake();
     bool slept() const;
 
     const Setup setup_;
     std::atomic<uint64_t> epoch_{0};
-    std::atomic<bool> obeys_{false};       // the feed is that of a master we have not lost
-    std::atomic<BootTime> answered_at_{};  // when the last ping that was answered had been sent
+    std::atomic<bool> obeys_{false};       // the event stream is that of a master we have not lost
+    std::atomic<BootTime> answered_at_{};  // when the last heartbeat that was answered had been sent
     std::atomic<Duration> client_ttl_{10s};
     std::atomic<BootTime> awake_at_;         // when beat() was last seen at work
-    std::atomic<BootTime> woke_until_{};     // what a feed says before that may be the end of it while we slept
-    std::atomic<bool> missed_words_{false};  // the feed was cut off, and no complete one has come since
+    std::atomic<BootTime> woke_until_{};     // what an event stream says before that may be the end of it while we slept
+    std::atomic<bool> missed_words_{false};  // the event stream was cut off, and no complete one has come since
 
     /// From then on the master may have given us up for being silent.
     BootTime lost_at() const { return answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed); }
@@ -98,10 +98,10 @@ private:
 
     // Only beat().
     Deadline limit_ = Deadline::never();  // of this one
-    uint64_t joined_epoch_ = 0;           // whose feed we follow; 0: none
-    uint64_t followed_epoch_ = 0;         // whose feed we followed last
+    uint64_t joined_epoch_ = 0;           // whose event stream we follow; 0: none
+    uint64_t followed_epoch_ = 0;         // whose event stream we followed last
     bool told_lost_ = true;               // the listener knows of no master
-    Time followed_at_{};                  // when the last feed was asked for
+    Time followed_at_{};                  // when the last event stream was asked for
 
     mutable Mutex mutex_;
     std::condition_variable_any changed_;
@@ -112,7 +112,7 @@ private:
     uint64_t reports_ MC_GUARDED_BY(mutex_) = 0, joins_ MC_GUARDED_BY(mutex_) = 0;
     std::set<SegmentId> to_unmount_ MC_GUARDED_BY(mutex_);  // the master may have them, we do not
 
-    FeedPort feed_;
+    EventPort stream_;
 };
 
 }  // namespace mooncake::store

@@ -150,15 +150,15 @@ TEST_F(MemberTest, SaysWhyItIsNoMember) {
     EXPECT_THAT(listener_.take(), IsEmpty());
 }
 
-TEST_F(MemberTest, PingsAtAFixedRate) {
+TEST_F(MemberTest, SendsHeartbeatsAtAFixedRate) {
     join();
     const Time began = now();
-    master_.in_ping = [this] { advance(300ms); };
+    master_.in_heartbeat = [this] { advance(300ms); };
     for (int i = 1; i <= 5; ++i) beat();
-    EXPECT_EQ(now() - began, 5s + 300ms) << "the time a ping takes is not added to the interval";
+    EXPECT_EQ(now() - began, 5s + 300ms) << "the time a heartbeat takes is not added to the interval";
 }
 
-TEST_F(MemberTest, PingsMoreOftenWhileItLends) {
+TEST_F(MemberTest, SendsHeartbeatsMoreOftenWhileItLends) {
     join();
     beat();
     EXPECT_EQ(next_ - now(), 1s);
@@ -170,9 +170,9 @@ TEST_F(MemberTest, PingsMoreOftenWhileItLends) {
     EXPECT_EQ(next_ - now(), 1s);
 }
 
-TEST_F(MemberTest, HandsOnWhatTheFeedSays) {
+TEST_F(MemberTest, HandsOnWhatTheEventStreamSays) {
     join_with_values();
-    FeedUpdate update{.sequence = 7, .acknowledge = true, .changed = {{"t", "k"}, {"t", "l"}}};
+    EventUpdate update{.sequence = 7, .acknowledge = true, .changed = {{"t", "k"}, {"t", "l"}}};
     update.orders.push_back({.key = "k"});
     master_.tell(update);
     master_.tell({.sequence = 8, .all_changed = true});
@@ -185,7 +185,7 @@ TEST_F(MemberTest, TellsANewMasterEverythingExactlyWhenTheOldOneEnded) {
     join_with_values();
     master_.die();
     master_.settle();
-    EXPECT_EQ(wakes_, 1) << "the end of the feed is a reason to ask at once";
+    EXPECT_EQ(wakes_, 1) << "the end of the stream is a reason to ask at once";
     beat();
     beat();
     EXPECT_THAT(listener_.take(), IsEmpty()) << "what it granted and planned holds: nobody else can have changed it";
@@ -199,21 +199,21 @@ TEST_F(MemberTest, TellsANewMasterEverythingExactlyWhenTheOldOneEnded) {
     EXPECT_TRUE(parts[0].more && parts[1].more && !parts[2].more);
     EXPECT_EQ(parts[0].writes + parts[1].writes, 1U);
     EXPECT_EQ(parts[0].keys.size() + parts[1].keys.size(), 3U);
-    EXPECT_EQ(master_.feeds(), 1U);
+    EXPECT_EQ(master_.streams(), 1U);
     EXPECT_EQ(member_.epoch(), 101U);
 }
 
-TEST_F(MemberTest, HearsTheLastWordsOfAMasterThatHasBeenReplaced) {
+TEST_F(MemberTest, HearsTheLastEventsOfAMasterThatHasBeenReplaced) {
     join_with_values();
     std::jthread old_master;
     listener_.in_lost = [&] {
         EXPECT_THAT(master_.take_parts(), IsEmpty()) << "nothing is reported while writes go on";
         old_master = std::jthread([this] {
             for (uint64_t i = 10; i < 13; ++i) master_.tell({.planned = {planned(i, i * 128, "late")}, .filled = {filled(i)}});
-            FeedUpdate order;
+            EventUpdate order;
             order.orders.push_back({.key = "void"});
             master_.tell(order);
-            master_.end_feeds(Error(Code::kUnavailable, "peer closed the connection"));
+            master_.end_streams(Error(Code::kUnavailable, "peer closed the connection"));
         });
         old_master.join();
     };
@@ -223,19 +223,19 @@ TEST_F(MemberTest, HearsTheLastWordsOfAMasterThatHasBeenReplaced) {
     for (const std::string& line : listener_.take()) EXPECT_NE(line, "copy void") << "orders of a lost master";
 }
 
-TEST_F(MemberTest, AFeedThatNeverEndsIsGivenUpAndThenNothingIsExact) {
+TEST_F(MemberTest, AnEventStreamThatNeverEndsIsGivenUpAndThenNothingIsExact) {
     join_with_values();
     master_.come_back(101);  // the old connection just stays, as that to a host that was switched off
     beat();
     const std::vector<Part> parts = master_.take_parts();
     ASSERT_EQ(parts.size(), 3U);
     for (const Part& part : parts) EXPECT_FALSE(part.exact);
-    EXPECT_EQ(master_.feeds(), 1U);
+    EXPECT_EQ(master_.streams(), 1U);
 }
 
 TEST_F(MemberTest, AResetConnectionIsNotAnOrderlyEnd) {
     join_with_values();
-    master_.end_feeds(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    master_.end_streams(Error(Code::kUnavailable, "connection lost", ECONNRESET));
     master_.settle();
     master_.come_back(101);
     beat();
@@ -247,7 +247,7 @@ TEST_F(MemberTest, AResetConnectionIsNotAnOrderlyEnd) {
 TEST_F(MemberTest, WhatAMasterChangedAfterItCutUsOffDoesNotComeBackUnderAnother) {
     join_with_values();
     advance(2s);  // this process was stopped; the master told others that values have changed
-    master_.end_feeds(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    master_.end_streams(Error(Code::kUnavailable, "connection lost", ECONNRESET));
     expect_nothing_is_reported();
 }
 
@@ -257,17 +257,17 @@ TEST_F(MemberTest, NorDoesItWhenTheEndIsHeardAMomentAfterWeWoke) {
     master_.set_mood(Mood::kGone);
     beat();
     advance(100ms);
-    master_.end_feeds(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    master_.end_streams(Error(Code::kUnavailable, "connection lost", ECONNRESET));
     expect_nothing_is_reported();
 }
 
 TEST_F(MemberTest, TheMasterThatCutUsOffTellsUsAllAgain) {
     join_with_values();
     advance(2s);
-    master_.end_feeds(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    master_.end_streams(Error(Code::kUnavailable, "connection lost", ECONNRESET));
     master_.settle();
     beat();
-    EXPECT_EQ(master_.feeds(), 1U);
+    EXPECT_EQ(master_.streams(), 1U);
     master_.die();
     master_.settle();
     master_.come_back(101);
@@ -305,14 +305,14 @@ TEST_F(MemberTest, SilenceForTheClientsTimeEndsWritesAndTheSameMasterMayComeBack
     EXPECT_THAT(listener_.take_master(), ElementsAre("found 100"));
     EXPECT_TRUE(member_.answering());
     EXPECT_EQ(member_.epoch(), 100U);
-    EXPECT_THAT(master_.take_log(), ElementsAre("ping")) << "it still knows us: nothing to report, and the feed goes on";
+    EXPECT_THAT(master_.take_log(), ElementsAre("ping")) << "it still knows us: nothing to report, and the stream goes on";
 }
 
 TEST_F(MemberTest, ALongSleepOfItsOwnCountsAsSilence) {
     join_with_values();
     advance(15s);
     bool asked = false;
-    master_.in_ping = [&] { asked = true; };
+    master_.in_heartbeat = [&] { asked = true; };
     listener_.in_lost = [&] { EXPECT_FALSE(asked) << "writes end before anything else"; };
     next_ = now();
     beat();
@@ -322,8 +322,8 @@ TEST_F(MemberTest, ALongSleepOfItsOwnCountsAsSilence) {
 TEST_F(MemberTest, OrdersHeardAfterALongSleepAreVoid) {
     join_with_values();
     listener_.take();
-    advance(15s);  // the feed's thread may wake up before the one that pings
-    FeedUpdate update{.sequence = 7, .changed = {{"t", "k"}}};
+    advance(15s);  // the event stream's thread may wake up before the one that heartbeats
+    EventUpdate update{.sequence = 7, .changed = {{"t", "k"}}};
     update.orders.push_back({.key = "where another value may lie by now"});
     master_.tell(update);
     EXPECT_THAT(listener_.take(), ElementsAre("changed 1"));
@@ -363,9 +363,9 @@ TEST_F(MemberTest, AMasterReplacedRightAfterTheReportIsNoticed) {
     join_with_values();
     master_.die();
     master_.come_back(101);
-    int pings = 0;
-    master_.in_ping = [&] {
-        if (++pings != 2) return;
+    int heartbeats = 0;
+    master_.in_heartbeat = [&] {
+        if (++heartbeats != 2) return;
         master_.die();
         master_.come_back(102);
     };
@@ -375,11 +375,11 @@ TEST_F(MemberTest, AMasterReplacedRightAfterTheReportIsNoticed) {
     EXPECT_THAT(listener_.take_master(), ElementsAre("found 102"));
 }
 
-TEST_F(MemberTest, SegmentsAreOpenedForWritesOnlyWhenTheFeedTellsOfThem) {
+TEST_F(MemberTest, SegmentsAreOpenedForWritesOnlyWhenTheEventStreamTellsOfThem) {
     join_with_values();
     master_.die();
     master_.settle();
-    master_.feeds_complete = false;
+    master_.streams_complete = false;
     master_.come_back(101);
     master_.take_log();
     std::jthread joining([this] { beat(); });
@@ -393,40 +393,40 @@ TEST_F(MemberTest, SegmentsAreOpenedForWritesOnlyWhenTheFeedTellsOfThem) {
     EXPECT_EQ(member_.epoch(), 101U);
 }
 
-TEST_F(MemberTest, AFeedThatBreaksAtItsStartMeansJoiningAgain) {
+TEST_F(MemberTest, AnEventStreamThatBreaksAtItsStartMeansJoiningAgain) {
     join_with_values();
     master_.die();
     master_.settle();
-    master_.feeds_complete = false;
+    master_.streams_complete = false;
     master_.come_back(101);
     master_.take_log();
     std::jthread joining([this] { beat(); });
     ASSERT_TRUE(master_.wait_for("follow"));
-    master_.end_feeds(Error(Code::kNoSpace, "reads too slowly"));
+    master_.end_streams(Error(Code::kNoSpace, "reads too slowly"));
     joining.join();
     EXPECT_EQ(member_.epoch(), 0U);
     EXPECT_EQ(next_ - now(), 100ms);
-    master_.feeds_complete = true;
+    master_.streams_complete = true;
     master_.take_parts();
     beat();
     EXPECT_EQ(member_.epoch(), 101U);
     EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c"));
 }
 
-TEST_F(MemberTest, AFeedThatBreaksAloneIsFollowedAgainAndNotExactUntilComplete) {
+TEST_F(MemberTest, AnEventStreamThatBreaksAloneIsFollowedAgainAndNotExactUntilComplete) {
     join_with_values();
     advance(500ms);
-    master_.end_feeds(Error(Code::kNoSpace, "reads too slowly"));
+    master_.end_streams(Error(Code::kNoSpace, "reads too slowly"));
     master_.settle();
     EXPECT_EQ(wakes_, 1);
     next_ = now();
-    master_.feeds_complete = false;
+    master_.streams_complete = false;
     beat();
     EXPECT_THAT(listener_.take(), ElementsAre("all changed", "all changed")) << "at the end, and at the beginning";
-    EXPECT_EQ(master_.feeds(), 1U);
+    EXPECT_EQ(master_.streams(), 1U);
     EXPECT_EQ(next_ - now(), 300ms);
     master_.die();
-    master_.feeds_complete = true;
+    master_.streams_complete = true;
     master_.come_back(101);
     beat();
     for (const Part& part : master_.take_parts()) EXPECT_FALSE(part.exact);
@@ -437,10 +437,10 @@ TEST_F(MemberTest, AFeedThatBreaksAloneIsFollowedAgainAndNotExactUntilComplete) 
     for (const Part& part : master_.take_parts()) EXPECT_TRUE(part.exact);
 }
 
-TEST_F(MemberTest, AFeedThatIsRefusedAgainAndAgainCostsOneTryPerInterval) {
+TEST_F(MemberTest, AnEventStreamThatIsRefusedAgainAndAgainCostsOneTryPerInterval) {
     join();
-    master_.in_ping = [this] {
-        master_.end_feeds(Error(Code::kNoSpace, "no"));
+    master_.in_heartbeat = [this] {
+        master_.end_streams(Error(Code::kNoSpace, "no"));
         master_.settle();
     };
     const Time began = next_ = now();
@@ -527,7 +527,7 @@ TEST_F(MemberTest, NobodyWaitsForAMemberThatLeaves) {
     EXPECT_EQ(member_.mount(spec(), Deadline::never()).error().code(), Code::kCancelled);
     member_.say_goodbye(Deadline::after(20s));
     EXPECT_EQ(master_.count("goodbye"), 1U);
-    EXPECT_EQ(master_.feeds(), 0U);
+    EXPECT_EQ(master_.streams(), 0U);
 }
 
 }  // namespace mooncake::store

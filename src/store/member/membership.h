@@ -16,7 +16,7 @@
 
 namespace mooncake::store {
 
-/// What the pool tells its member. keys_changed(), all_keys_changed() and copy_ordered() are called on the feed's thread, one at a time;
+/// What the pool tells its member. keys_changed(), all_keys_changed() and copy_ordered() are called on the event stream's thread, one at a time;
 /// master_answered(), master_lost() and master_found() on the membership's own, never two at once. None may call the membership's mount(), unmount() or stop().
 class MembershipListener {
 public:
@@ -36,13 +36,13 @@ public:
 };
 
 struct MembershipOptions {
-    Duration ping_interval = 1s;
-    Duration lender_ping_interval = 300ms;  // who lends memory is missed sooner: MasterOptions::silent_after
-    Duration retry_interval = 100ms;        // while the master does not answer
-    size_t report_entries_max = 5'000;      // in one request
+    Duration heartbeat_interval = 1s;
+    Duration node_heartbeat_interval = 300ms;  // who lends memory is missed sooner: MasterOptions::silent_after
+    Duration retry_interval = 100ms;           // while the master does not answer
+    size_t report_entries_max = 5'000;         // in one request
 };
 
-/// Keeps this process a member of the pool: pings on a thread of its own, follows the feed, mounts again (with all they hold) whenever the
+/// Keeps this process a member of the pool: heartbeats on a thread of its own, follows the event stream, mounts again (with all they hold) whenever the
 /// master does not know us. Thread-safe; start() once.
 class Membership {
 public:
@@ -53,7 +53,7 @@ public:
 
     /// Makes us known; fails with the error of the first try.
     virtual Result<> start(Deadline deadline) = 0;
-    /// Stops following and pinging, says goodbye (within a second), joins. Idempotent.
+    /// Stops following and sending heartbeats, says goodbye (within a second), joins. Idempotent.
     virtual void stop() = 0;
 
     /// Mounted again by itself after a change of master, until unmounted. While no master answers both fail at once, with its last error; a
@@ -61,7 +61,7 @@ public:
     virtual Result<StoreCode> mount(const SegmentSpec& segment, Deadline deadline) = 0;
     virtual Result<StoreCode> unmount(const SegmentId& segment, Duration grace, Deadline deadline) = 0;
 
-    /// The life of the master whose word holds; 0: none.
+    /// The life of the master whose answers hold; 0: none.
     virtual uint64_t epoch() const noexcept = 0;
     /// Whether the master answered when it was last asked.
     virtual bool answering() const = 0;

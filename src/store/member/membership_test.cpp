@@ -37,13 +37,13 @@ protected:
     testing::FakeMaster master_;
     Listener listener_;
     Catalogue catalogue_;
-    std::unique_ptr<Membership> membership_ = Membership::create(master_, kClient, listener_, catalogue_,
-                                                                 {.ping_interval = 5ms, .retry_interval = 5ms, .report_entries_max = 100});
+    std::unique_ptr<Membership> membership_ = Membership::create(
+        master_, kClient, listener_, catalogue_, {.heartbeat_interval = 5ms, .retry_interval = 5ms, .report_entries_max = 100});
 };
 
 }  // namespace
 
-TEST_F(MembershipTest, PingsByItselfAndSaysGoodbyeOnce) {
+TEST_F(MembershipTest, SendsHeartbeatsByItselfAndSaysGoodbyeOnce) {
     ASSERT_TRUE(membership_->start(Deadline::after(20s)));
     EXPECT_EQ(listener_.found, 100U);
     ASSERT_TRUE(master_.wait_for("ping", 10));
@@ -51,10 +51,10 @@ TEST_F(MembershipTest, PingsByItselfAndSaysGoodbyeOnce) {
     membership_->stop();
     EXPECT_EQ(master_.count("goodbye"), 1U);
     EXPECT_EQ(membership_->epoch(), 0U);
-    const size_t pings = master_.count("ping");
+    const size_t heartbeats = master_.count("ping");
     membership_.reset();
-    EXPECT_EQ(master_.count("ping"), pings);
-    EXPECT_EQ(master_.feeds(), 0U);
+    EXPECT_EQ(master_.count("ping"), heartbeats);
+    EXPECT_EQ(master_.streams(), 0U);
 }
 
 TEST_F(MembershipTest, StartFailsWithTheErrorOfTheFirstTry) {
@@ -68,12 +68,12 @@ TEST_F(MembershipTest, StartFailsWithTheErrorOfTheFirstTry) {
 }
 
 TEST_F(MembershipTest, StartTakesNoLongerThanItMay) {
-    master_.in_ping = [this] { master_.set_mood(Mood::kSilent); };
+    master_.in_heartbeat = [this] { master_.set_mood(Mood::kSilent); };
     EXPECT_EQ(membership_->start(Deadline::after(50ms)).error().code(), Code::kTimedOut) << "hangs in the report";
     master_.set_mood(Mood::kAnswers);
-    master_.in_ping = nullptr;
-    master_.feeds_complete = false;
-    EXPECT_EQ(membership_->start(Deadline::after(50ms)).error().code(), Code::kTimedOut) << "hangs at the start of the feed";
+    master_.in_heartbeat = nullptr;
+    master_.streams_complete = false;
+    EXPECT_EQ(membership_->start(Deadline::after(50ms)).error().code(), Code::kTimedOut) << "hangs at the start of the stream";
 }
 
 TEST_F(MembershipTest, FindsARestartedMasterByItself) {
@@ -101,7 +101,7 @@ TEST_F(MembershipTest, StopsSoonWhileTheMasterHangs) {
 
 TEST_F(MembershipTest, StopsSoonWhileTheMasterHangsInAReport) {
     std::atomic<bool> falls_silent{false};
-    master_.in_ping = [&] {
+    master_.in_heartbeat = [&] {
         if (falls_silent) master_.set_mood(Mood::kSilent);
     };
     ASSERT_TRUE(membership_->start(Deadline::after(20s)));
@@ -114,9 +114,9 @@ TEST_F(MembershipTest, StopsSoonWhileTheMasterHangsInAReport) {
     EXPECT_LT(Clock::now() - began, 10s);
 }
 
-TEST_F(MembershipTest, AListenerThatTakesItsTimeDelaysNoPings) {
+TEST_F(MembershipTest, AListenerThatTakesItsTimeDelaysNoHeartbeats) {
     ASSERT_TRUE(membership_->start(Deadline::after(20s)));
-    FeedUpdate order;
+    EventUpdate order;
     order.orders.push_back({.key = "k"});
     std::jthread telling([&] { master_.tell(order); });
     listener_.ordered.wait();

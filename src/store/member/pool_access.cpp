@@ -13,7 +13,8 @@ namespace mooncake::store {
 namespace {
 
 constexpr Duration kLookupPatience = 2s;
-constexpr Duration kFencePatience = 100ms;  // for a word from who has just let us wait: else its memory rests for now, that is all
+constexpr Duration kFencePatience =
+    100ms;  // for an answer of who has just let us wait: else its memory stays in quarantine for now, that is all
 
 bool blames_segment(Code code) {
     switch (code) {

@@ -12,7 +12,7 @@
 
 namespace mooncake::store {
 
-/// The right to move bytes of planned writes: a lease that the master renews with every ping it answers, and that ends for good when the
+/// The right to move bytes of planned writes: a lease that the master renews with every heartbeat it answers, and that ends for good when the
 /// master is lost. A write belongs to the turn (one time of being open) in which it was planned: after a later one, even under the same
 /// master, its range may be somebody else's. Thread-safe.
 ///

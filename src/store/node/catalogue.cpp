@@ -14,32 +14,34 @@ namespace mooncake::store {
 
 namespace {
 
-/// What rests in one segment, without what is in use again. The master's clock ends a rest a moment before ours does: what it planned there
+/// What is in quarantine in one segment, without what is in use again. The master's clock ends a quarantine a moment before ours does: what it planned there
 /// since then is the truth.
-class RestList {
+class QuarantinedList {
 public:
-    explicit RestList(std::vector<HeldRanges::Rest> rests) : rests_(std::move(rests)) {
-        std::sort(rests_.begin(), rests_.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+    explicit QuarantinedList(std::vector<HeldRanges::Quarantined> quarantined) : quarantined_(std::move(quarantined)) {
+        std::sort(quarantined_.begin(), quarantined_.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
         uint64_t furthest = 0;
-        for (const auto& rest : rests_) furthest_.push_back(furthest = std::max(furthest, rest.offset + rest.length));
-        over_.resize(rests_.size());
+        for (const auto& quarantine : quarantined_)
+            furthest_.push_back(furthest = std::max(furthest, quarantine.offset + quarantine.length));
+        over_.resize(quarantined_.size());
     }
 
     void in_use(uint64_t offset, uint64_t length) {
-        const auto behind = std::lower_bound(rests_.begin(), rests_.end(), offset + length,
-                                             [](const HeldRanges::Rest& rest, uint64_t end) { return rest.offset < end; });
-        for (auto i = static_cast<size_t>(behind - rests_.begin()); i-- > 0 && furthest_[i] > offset;)
-            if (rests_[i].offset + rests_[i].length > offset) over_[i] = true;
+        const auto behind = std::lower_bound(
+            quarantined_.begin(), quarantined_.end(), offset + length,
+            [](const HeldRanges::Quarantined& quarantine, uint64_t end) { return quarantine.offset < end; });
+        for (auto i = static_cast<size_t>(behind - quarantined_.begin()); i-- > 0 && furthest_[i] > offset;)
+            if (quarantined_[i].offset + quarantined_[i].length > offset) over_[i] = true;
     }
 
     template <typename Visit>
     void for_each(Visit&& visit) const {
-        for (size_t i = 0; i < rests_.size(); ++i)
-            if (!over_[i]) visit(rests_[i]);
+        for (size_t i = 0; i < quarantined_.size(); ++i)
+            if (!over_[i]) visit(quarantined_[i]);
     }
 
 private:
-    std::vector<HeldRanges::Rest> rests_;
+    std::vector<HeldRanges::Quarantined> quarantined_;
     std::vector<uint64_t> furthest_;  // end of anything up to here
     std::vector<bool> over_;
 };
@@ -52,7 +54,7 @@ public:
     using HandOut = std::function<bool(const HeldSegment&)>;
     Reporter(const Lent& lent, bool exact, Time now, size_t entries_max, const HandOut& hand_out)
         : spec_(lent.spec), exact_(exact), now_(now), entries_max_(std::max<size_t>(entries_max, 1)), hand_out_(hand_out),
-          resting_(lent.ranges.rests(now)) {
+          in_quarantine_(lent.ranges.quarantined(now)) {
         for (const HeldRanges::Announced& range : lent.ranges.announced())
             writes_.push_back({.offset = range.offset, .length = range.length});
     }
@@ -62,7 +64,7 @@ public:
         return ranges.for_each(told_, [&](uint64_t generation, HeldRanges::Found found) {
             if (full()) return false;
             const HeldRanges::Record& record = *found.record;
-            resting_.in_use(record.offset, stored_bytes(record.length));
+            in_quarantine_.in_use(record.offset, stored_bytes(record.length));
             add(generation, record, found.key(), origins[record.origin], groups[record.group]);
             told_ = generation;
             return true;
@@ -70,21 +72,25 @@ public:
     }
     bool hand_over(bool more) {
         const bool go_on = hand_out_(
-            {.segment = spec_, .objects = objects_, .writes = writes_, .rests = rests_, .exact = exact_, .more = more});
+            {.segment = spec_, .objects = objects_, .writes = writes_, .quarantined = quarantined_, .exact = exact_, .more = more});
         objects_.clear();
         writes_.clear();
-        rests_.clear();
+        quarantined_.clear();
         texts_.release();
         text_bytes_ = 0;
         tenant_ = {};
         return go_on;
     }
-    /// After the last record: what rests, and the end.
+    /// After the last record: what is in quarantine, and the end.
     bool finish() {
         bool go_on = true;
-        resting_.for_each([&](const HeldRanges::Rest& rest) {
+        in_quarantine_.for_each([&](const HeldRanges::Quarantined& quarantine) {
             if (go_on && full()) go_on = hand_over(/*more=*/true);
-            if (go_on) rests_.push_back({.offset = rest.offset, .length = rest.length, .left = rest.until - now_, .writer = rest.writer});
+            if (go_on)
+                quarantined_.push_back({.offset = quarantine.offset,
+                                        .length = quarantine.length,
+                                        .left = quarantine.until - now_,
+                                        .writer = quarantine.writer});
         });
         return go_on && hand_over(/*more=*/false);
     }
@@ -92,7 +98,9 @@ public:
 private:
     static constexpr size_t kTextBytesMax = 256 << 10;  // keys may be long, and a request is bounded
 
-    bool full() const noexcept { return objects_.size() + writes_.size() + rests_.size() >= entries_max_ || text_bytes_ >= kTextBytesMax; }
+    bool full() const noexcept {
+        return objects_.size() + writes_.size() + quarantined_.size() >= entries_max_ || text_bytes_ >= kTextBytesMax;
+    }
     void add(uint64_t generation, const HeldRanges::Record& record, std::string_view key, std::string_view origin, std::string_view group) {
         const ClientId writer = HeldRanges::origin_writer(origin);
         if (!record.filled) {
@@ -126,11 +134,11 @@ private:
     const Time now_;
     const size_t entries_max_;
     const HandOut& hand_out_;
-    RestList resting_;
+    QuarantinedList in_quarantine_;
     std::optional<uint64_t> told_;  // the last generation
     std::vector<HeldObject> objects_;
     std::vector<HeldWrite> writes_;
-    std::vector<HeldRest> rests_;
+    std::vector<HeldQuarantine> quarantined_;
     std::pmr::monotonic_buffer_resource texts_;
     size_t text_bytes_ = 0;
     std::string_view tenant_;
@@ -168,7 +176,7 @@ void Catalogue::begin_stream() {
     round_ = !round_;
 }
 
-void Catalogue::apply(const FeedView& update, Time now) {
+void Catalogue::apply(const EventView& update, Time now) {
     bool shrunk = false;
     {
         Lock lock(mutex_);
@@ -178,23 +186,23 @@ void Catalogue::apply(const FeedView& update, Time now) {
     if (shrunk) return_free_memory();
 }
 
-void Catalogue::apply_locked(const FeedView& update, Time now) {
+void Catalogue::apply_locked(const EventView& update, Time now) {
     if (update.reset) begin_stream();
-    Lent* lent = nullptr;  // words of one segment mostly stand together
+    Lent* lent = nullptr;  // events of one segment mostly stand together
     const auto ranges_of = [&](const SegmentId& segment) MC_REQUIRES(mutex_) {
         if (lent == nullptr || lent->spec.id != segment) lent = find(segment);
         return lent == nullptr ? nullptr : &lent->ranges;
     };
-    const auto each = [&](const auto& words, const auto& apply_one) MC_REQUIRES(mutex_) {
-        constexpr size_t kWindow = 32;  // words whose cache misses overlap
+    const auto each = [&](const auto& events, const auto& apply_one) MC_REQUIRES(mutex_) {
+        constexpr size_t kWindow = 32;  // events whose cache misses overlap
         struct Place {
             HeldRanges* ranges = nullptr;
             RangePages::Page* page = nullptr;
             HeldRanges::Found found;
         };
         std::array<Place, kWindow> places;
-        for (size_t start = 0; start < words.size(); start += kWindow) {
-            const auto window = std::span(words).subspan(start, std::min(kWindow, words.size() - start));
+        for (size_t start = 0; start < events.size(); start += kWindow) {
+            const auto window = std::span(events).subspan(start, std::min(kWindow, events.size() - start));
             for (size_t i = 0; i < window.size(); ++i) {
                 places[i].ranges = ranges_of(window[i].segment);
                 places[i].page = places[i].ranges == nullptr ? nullptr : places[i].ranges->find_page(window[i].generation);
@@ -207,11 +215,11 @@ void Catalogue::apply_locked(const FeedView& update, Time now) {
     };
     const HeldRanges::Names names{groups_, origins_};
     // What is planned may move others, so it is looked up again: by then it is in the cache.
-    each(update.planned, [&](HeldRanges& ranges, HeldRanges::Found, const RangePlannedView& word)
-                             MC_REQUIRES(mutex_) { ranges.plan(word, round_, now, names); });
-    each(update.filled, [&](HeldRanges& ranges, HeldRanges::Found found, const RangeFilled& word) { ranges.fill(found, word); });
+    each(update.planned, [&](HeldRanges& ranges, HeldRanges::Found, const RangePlannedView& event)
+                             MC_REQUIRES(mutex_) { ranges.plan(event, round_, now, names); });
+    each(update.filled, [&](HeldRanges& ranges, HeldRanges::Found found, const RangeFilled& event) { ranges.fill(found, event); });
     each(update.dropped,
-         [&](HeldRanges& ranges, HeldRanges::Found found, const RangeDropped& word) { ranges.drop(found, word, now, names); });
+         [&](HeldRanges& ranges, HeldRanges::Found found, const RangeDropped& event) { ranges.drop(found, event, now, names); });
     if (!update.dropped.empty())
         for (const auto& [id, held] : segments_) held->ranges.tidy();
     if (!update.complete || !streaming_) return;
@@ -220,7 +228,7 @@ void Catalogue::apply_locked(const FeedView& update, Time now) {
     exact_ = true;
 }
 
-void Catalogue::feed_ended(bool orderly) {
+void Catalogue::stream_ended(bool orderly) {
     Lock lock(mutex_);
     if (!orderly) exact_ = false;
     if (!streaming_) return;

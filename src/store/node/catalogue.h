@@ -15,12 +15,12 @@
 #include "store/member/holdings.h"
 #include "store/node/held_ranges.h"
 #include "store/node/name_table.h"
-#include "store/protocol/feed.h"
+#include "store/protocol/events.h"
 #include "store/protocol/segments.h"
 
 namespace mooncake::store {
 
-/// What the segments of this process hold, as the master's feed tells it. When a master is lost, its successor learns it from here.
+/// What the segments of this process hold, as the master's event stream tells it. When a master is lost, its successor learns it from here.
 /// Thread-safe. About 70 bytes per entry, and its key; when most of very many have gone, the system gets their memory back.
 ///
 /// A stream that begins anew does not make it forget at once: until that stream is complete, what it has not told yet stays, so that a
@@ -29,10 +29,10 @@ class Catalogue final : public Holdings {
 public:
     bool add_segment(const SegmentSpec& segment) override;
     void remove_segment(const SegmentId& segment) override;
-    /// The words of one update count in this order: planned, filled, dropped. A range planned without a key only rests: its drop follows.
-    void apply(const FeedView& update, Time now) override;
-    void apply(const FeedUpdate& update, Time now) { apply(FeedView(update), now); }
-    void feed_ended(bool orderly) override;
+    /// The events of one update count in this order: planned, filled, dropped. A range planned without a key is only in quarantine: its drop follows.
+    void apply(const EventView& update, Time now) override;
+    void apply(const EventUpdate& update, Time now) { apply(EventView(update), now); }
+    void stream_ended(bool orderly) override;
     bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const override;
     bool lends() const override;
 
@@ -51,7 +51,7 @@ private:
 
     Lent* find(const SegmentId& segment) MC_REQUIRES(mutex_);
     void begin_stream() MC_REQUIRES(mutex_);
-    void apply_locked(const FeedView& update, Time now) MC_REQUIRES(mutex_);
+    void apply_locked(const EventView& update, Time now) MC_REQUIRES(mutex_);
     size_t count_values() const MC_REQUIRES(mutex_);
     bool report_segment(const SegmentId& id, size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const;
 
@@ -60,7 +60,7 @@ private:
     NameTable groups_ MC_GUARDED_BY(mutex_), origins_ MC_GUARDED_BY(mutex_);
     bool exact_ MC_GUARDED_BY(mutex_) = true;       // nothing but what is written here can be in use
     bool streaming_ MC_GUARDED_BY(mutex_) = false;  // a stream began and is not complete yet
-    bool round_ MC_GUARDED_BY(mutex_) = false;      // flips with each stream; tells its words from earlier ones
+    bool round_ MC_GUARDED_BY(mutex_) = false;      // flips with each stream; tells its events from earlier ones
     ShrinkWatch values_ MC_GUARDED_BY(mutex_){kValuesWorthReturning};
 };
 

@@ -44,8 +44,8 @@ struct Seen {
         auto operator<=>(const Object&) const = default;
     };
     std::set<Object> objects;
-    std::set<std::pair<uint64_t, uint64_t>> writes;            // offset, length
-    std::set<std::tuple<uint64_t, uint64_t, Duration>> rests;  // offset, length, left
+    std::set<std::pair<uint64_t, uint64_t>> writes;                  // offset, length
+    std::set<std::tuple<uint64_t, uint64_t, Duration>> quarantined;  // offset, length, left
     bool exact = false;
     size_t parts = 0, last_parts = 0, largest = 0;
 
@@ -65,11 +65,12 @@ std::map<SegmentId, Seen> reported(const Catalogue& catalogue, Time now, size_t 
                                  object.length, object.generation, object.checksum, object.data_type, object.hard_pin, object.soft_pin_left,
                                  object.writer});
         for (const HeldWrite& write : part.writes) seen.writes.insert({write.offset, write.length});
-        for (const HeldRest& rest : part.rests) seen.rests.insert({rest.offset, rest.length, rest.left});
+        for (const HeldQuarantine& quarantine : part.quarantined)
+            seen.quarantined.insert({quarantine.offset, quarantine.length, quarantine.left});
         seen.exact = part.exact;
         ++seen.parts;
         seen.last_parts += part.more ? 0 : 1;
-        seen.largest = std::max(seen.largest, part.objects.size() + part.writes.size() + part.rests.size());
+        seen.largest = std::max(seen.largest, part.objects.size() + part.writes.size() + part.quarantined.size());
         return true;
     });
     return all;
@@ -86,19 +87,19 @@ protected:
 
 }  // namespace
 
-TEST_F(CatalogueTest, ReportsValuesUnfinishedWritesAndRests) {
+TEST_F(CatalogueTest, ReportsValuesUnfinishedWritesAndQuarantines) {
     begin();
     RangePlanned value = planned(1, 0, "a");
     value.group = "g";
     value.hard_pin = true;
     value.data_type = ObjectDataType::kTensor;
     catalogue_.apply({.planned = {value, planned(2, 128, "b"), planned(3, 256, "c")}, .filled = {filled(1), filled(3)}}, kStart);
-    catalogue_.apply({.dropped = {{.segment = kSegment, .generation = 3, .rest = 10s}}}, kStart);
+    catalogue_.apply({.dropped = {{.segment = kSegment, .generation = 3, .quarantine = 10s}}}, kStart);
     const Seen seen = report(kStart + 4s);
     const Seen::Object expected{"default", "a", "g", 0, 100, 1, 10, ObjectDataType::kTensor, true, 0s, kWriter};
     EXPECT_THAT(seen.objects, testing::ElementsAre(expected));
     EXPECT_THAT(seen.writes, testing::ElementsAre(std::pair(128, 100)));
-    EXPECT_THAT(seen.rests, testing::ElementsAre(std::tuple(256, 100, Duration(6s))));
+    EXPECT_THAT(seen.quarantined, testing::ElementsAre(std::tuple(256, 100, Duration(6s))));
     EXPECT_TRUE(seen.exact);
     EXPECT_EQ(catalogue_.objects(), 1U);
 }
@@ -108,51 +109,53 @@ TEST_F(CatalogueTest, AnEmptySegmentIsReportedInOnePart) {
     EXPECT_EQ(report().last_parts, 1U);
 }
 
-TEST_F(CatalogueTest, ARestEndsByItself) {
+TEST_F(CatalogueTest, AQuarantineEndsByItself) {
     begin();
-    catalogue_.apply({.planned = {planned(1, 0, "a")}, .dropped = {{.segment = kSegment, .generation = 1, .rest = 2s}}}, kStart);
-    EXPECT_EQ(report(kStart + 1999ms).rests.size(), 1U);
-    EXPECT_EQ(report(kStart + 2s).rests.size(), 0U);
+    catalogue_.apply({.planned = {planned(1, 0, "a")}, .dropped = {{.segment = kSegment, .generation = 1, .quarantine = 2s}}}, kStart);
+    EXPECT_EQ(report(kStart + 1999ms).quarantined.size(), 1U);
+    EXPECT_EQ(report(kStart + 2s).quarantined.size(), 0U);
 }
 
-TEST_F(CatalogueTest, WhatWasNeverFilledRestsForFearOfItsWriter) {
+TEST_F(CatalogueTest, WhatWasNeverFilledIsInQuarantineForFearOfItsWriter) {
     begin();
     RangePlanned lost = planned(1, 0, "a"), read = planned(2, 128, "b");
     lost.writer = read.writer = kWriter;
     catalogue_.apply({.planned = {lost, read}, .filled = {filled(2)}}, kStart);
-    catalogue_.apply({.dropped = {{.segment = kSegment, .generation = 1, .rest = 9s}, {.segment = kSegment, .generation = 2, .rest = 9s}}},
-                     kStart);
+    catalogue_.apply(
+        {.dropped = {{.segment = kSegment, .generation = 1, .quarantine = 9s}, {.segment = kSegment, .generation = 2, .quarantine = 9s}}},
+        kStart);
     std::map<uint64_t, ClientId> writers;
     catalogue_.report(1000, kStart, [&](const HeldSegment& part) {
-        for (const HeldRest& rest : part.rests) writers[rest.offset] = rest.writer;
+        for (const HeldQuarantine& quarantine : part.quarantined) writers[quarantine.offset] = quarantine.writer;
         return true;
     });
     EXPECT_THAT(writers, testing::ElementsAre(std::pair(0, kWriter), std::pair(128, ClientId{})));
 }
 
-TEST_F(CatalogueTest, AWriteInARangeThatSeemsToRestIsTheTruth) {
+TEST_F(CatalogueTest, AWriteInARangeThatSeemsToBeInQuarantineIsTheTruth) {
     begin();
-    catalogue_.apply({.planned = {planned(1, 0, "a"), planned(2, 128, "b")},
-                      .dropped = {{.segment = kSegment, .generation = 1, .rest = 2s}, {.segment = kSegment, .generation = 2, .rest = 2s}}},
-                     kStart);
+    catalogue_.apply(
+        {.planned = {planned(1, 0, "a"), planned(2, 128, "b")},
+         .dropped = {{.segment = kSegment, .generation = 1, .quarantine = 2s}, {.segment = kSegment, .generation = 2, .quarantine = 2s}}},
+        kStart);
     catalogue_.apply({.planned = {planned(3, 64, "c")}, .filled = {filled(3)}}, kStart + 1s);  // from 64 to 164: over both
-    EXPECT_THAT(report(kStart + 1s).rests, testing::IsEmpty());
+    EXPECT_THAT(report(kStart + 1s).quarantined, testing::IsEmpty());
     EXPECT_THAT(report(kStart + 1s).keys(), testing::ElementsAre("c"));
 }
 
-TEST_F(CatalogueTest, RangesThatOnlyRestAreToldWithoutAKey) {
+TEST_F(CatalogueTest, RangesThatAreOnlyInQuarantineAreToldWithoutAKey) {
     begin();
-    // Ranges without a name in this life of the master all have generation 0, and a value may have the generation of what rests.
+    // Ranges without a name in this life of the master all have generation 0, and a value may have the generation of what is in quarantine.
     catalogue_.apply({.planned = {planned(5, 512, "alive"), planned(0, 0, ""), planned(0, 128, ""), planned(5, 256, "")},
                       .filled = {filled(5)},
-                      .dropped = {{.segment = kSegment, .generation = 0, .rest = 3s},
-                                  {.segment = kSegment, .generation = 0, .rest = 4s},
-                                  {.segment = kSegment, .generation = 5, .rest = 5s}}},
+                      .dropped = {{.segment = kSegment, .generation = 0, .quarantine = 3s},
+                                  {.segment = kSegment, .generation = 0, .quarantine = 4s},
+                                  {.segment = kSegment, .generation = 5, .quarantine = 5s}}},
                      kStart);
     const Seen seen = report();
     EXPECT_THAT(seen.keys(), testing::ElementsAre("alive"));
-    EXPECT_THAT(seen.rests, testing::ElementsAre(std::tuple(0, 100, Duration(3s)), std::tuple(128, 100, Duration(4s)),
-                                                 std::tuple(256, 100, Duration(5s))));
+    EXPECT_THAT(seen.quarantined, testing::ElementsAre(std::tuple(0, 100, Duration(3s)), std::tuple(128, 100, Duration(4s)),
+                                                       std::tuple(256, 100, Duration(5s))));
 }
 
 TEST_F(CatalogueTest, SoftPinsRunDown) {
@@ -166,16 +169,16 @@ TEST_F(CatalogueTest, SoftPinsRunDown) {
 
 TEST_F(CatalogueTest, PartsAreBoundedAndOnlyTheLastOneSaysSo) {
     begin();
-    FeedUpdate update;
+    EventUpdate update;
     for (uint64_t i = 1; i <= 25; ++i) update.planned.push_back(planned(i, i * 128, format_text("k{}", i)));
     for (uint64_t i = 1; i <= 12; ++i) update.filled.push_back(filled(i));
-    for (uint64_t i = 20; i <= 25; ++i) update.dropped.push_back({.segment = kSegment, .generation = i, .rest = 1s});
+    for (uint64_t i = 20; i <= 25; ++i) update.dropped.push_back({.segment = kSegment, .generation = i, .quarantine = 1s});
     catalogue_.apply(update, kStart);
     for (const size_t most : {1, 2, 5, 24, 25, 26}) {
         const Seen seen = reported(catalogue_, kStart, most)[kSegment];
         EXPECT_EQ(seen.objects.size(), 12U);
         EXPECT_EQ(seen.writes.size(), 7U);
-        EXPECT_EQ(seen.rests.size(), 6U);
+        EXPECT_EQ(seen.quarantined.size(), 6U);
         EXPECT_LE(seen.largest, most);
         EXPECT_EQ(seen.parts, (25 + most - 1) / most);
         EXPECT_EQ(seen.last_parts, 1U);
@@ -187,7 +190,7 @@ TEST_F(CatalogueTest, PartsAreBoundedAndOnlyTheLastOneSaysSo) {
 
 TEST_F(CatalogueTest, PartsWithLongKeysStaySmall) {
     begin();
-    FeedUpdate update;
+    EventUpdate update;
     for (uint64_t i = 1; i <= 100; ++i) {
         update.planned.push_back(planned(i, i * 128, std::string(50'000, 'k') + std::to_string(i)));
         update.filled.push_back(filled(i));
@@ -201,7 +204,7 @@ TEST_F(CatalogueTest, PartsWithLongKeysStaySmall) {
 TEST_F(CatalogueTest, ACompleteStreamReplacesWhatWasKnown) {
     begin();
     catalogue_.apply({.planned = {planned(1, 0, "a"), planned(2, 128, "b")}, .filled = {filled(1), filled(2)}}, kStart);
-    catalogue_.feed_ended(true);
+    catalogue_.stream_ended(true);
     catalogue_.apply({.reset = true, .planned = {planned(2, 128, "b")}}, kStart);
     catalogue_.apply({.planned = {planned(3, 0, "c")}, .filled = {filled(2), filled(3)}}, kStart);
     catalogue_.apply({.complete = true}, kStart);
@@ -213,10 +216,10 @@ TEST_F(CatalogueTest, AStreamThatBreaksBeforeItIsCompleteLosesNothing) {
     begin();
     catalogue_.apply(
         {.planned = {planned(1, 0, "a"), planned(2, 128, "b"), planned(4, 512, "d")}, .filled = {filled(1), filled(2), filled(4)}}, kStart);
-    catalogue_.feed_ended(true);
+    catalogue_.stream_ended(true);
     // "a" went while nobody listened; its range was given to "c". "d" is told again, but not yet that it is a value.
     catalogue_.apply({.reset = true, .planned = {planned(3, 64, "c"), planned(4, 512, "d")}, .filled = {filled(3)}}, kStart);
-    catalogue_.feed_ended(true);
+    catalogue_.stream_ended(true);
     EXPECT_THAT(report().keys(), testing::UnorderedElementsAre("c", "d"));  // "c" reaches into "b" too
     EXPECT_FALSE(report().exact);
 }
@@ -235,11 +238,11 @@ TEST_F(CatalogueTest, IsExactOnlyAfterACompleteStreamThatEndedByItsOtherEnd) {
     catalogue_.apply({.reset = true}, kStart);
     EXPECT_FALSE(report().exact);
     catalogue_.apply({.complete = true}, kStart);
-    catalogue_.feed_ended(true);
+    catalogue_.stream_ended(true);
     EXPECT_TRUE(report().exact);
-    catalogue_.feed_ended(true);  // one that never began
+    catalogue_.stream_ended(true);  // one that never began
     EXPECT_TRUE(report().exact);
-    catalogue_.feed_ended(false);
+    catalogue_.stream_ended(false);
     EXPECT_FALSE(report().exact);
     begin();
     EXPECT_TRUE(report().exact);
@@ -258,14 +261,15 @@ TEST_F(CatalogueTest, SegmentsAreApart) {
     EXPECT_EQ(catalogue_.objects(), 0U);
 }
 
-TEST_F(CatalogueTest, WordsAboutUnknownThingsAreIgnored) {
+TEST_F(CatalogueTest, EventsAboutUnknownThingsAreIgnored) {
     begin();
-    catalogue_.apply({.planned = {planned(1, 0, "a", kOther)},
-                      .filled = {filled(9), filled(1, kOther)},
-                      .dropped = {{.segment = kSegment, .generation = 9, .rest = 5s}, {.segment = kOther, .generation = 1, .rest = 5s}}},
-                     kStart);
+    catalogue_.apply(
+        {.planned = {planned(1, 0, "a", kOther)},
+         .filled = {filled(9), filled(1, kOther)},
+         .dropped = {{.segment = kSegment, .generation = 9, .quarantine = 5s}, {.segment = kOther, .generation = 1, .quarantine = 5s}}},
+        kStart);
     EXPECT_TRUE(report().objects.empty());
-    EXPECT_TRUE(report().rests.empty());
+    EXPECT_TRUE(report().quarantined.empty());
 }
 
 // ---- against a model
@@ -275,48 +279,48 @@ namespace {
 /// The same, as simply as it can be said.
 struct Model {
     struct Entry {
-        RangePlanned word;
+        RangePlanned event;
         uint64_t checksum = 0;
         bool filled = false;
         bool told = false;
     };
     std::map<uint64_t, Entry> entries;  // by generation
-    std::vector<std::tuple<uint64_t, uint64_t, Time>> rests;
+    std::vector<std::tuple<uint64_t, uint64_t, Time>> quarantined;
     bool streaming = false, exact = true;
 
     void settle() {
         std::vector<uint64_t> gone;
         for (const auto& [old_generation, old] : entries)
             for (const auto& [generation, entry] : entries)
-                if (!old.told && entry.told && old.word.offset < entry.word.offset + entry.word.length &&
-                    entry.word.offset < old.word.offset + old.word.length)
+                if (!old.told && entry.told && old.event.offset < entry.event.offset + entry.event.length &&
+                    entry.event.offset < old.event.offset + old.event.length)
                     gone.push_back(old_generation);
         for (const uint64_t generation : gone) entries.erase(generation);
         for (auto& [generation, entry] : entries) entry.told = true;
         streaming = false;
     }
-    void apply(const FeedUpdate& update, Time now) {
+    void apply(const EventUpdate& update, Time now) {
         if (update.reset) {
             if (streaming) settle();
             for (auto& [generation, entry] : entries) entry.told = false;
             streaming = true;
             exact = false;
         }
-        for (const RangePlanned& word : update.planned) {
-            Entry& entry = entries[word.generation];
-            entry.word = word;
+        for (const RangePlanned& event : update.planned) {
+            Entry& entry = entries[event.generation];
+            entry.event = event;
             entry.told = true;
         }
-        for (const RangeFilled& word : update.filled) {
-            const auto found = entries.find(word.generation);
+        for (const RangeFilled& event : update.filled) {
+            const auto found = entries.find(event.generation);
             if (found == entries.end()) continue;
             found->second.filled = true;
-            found->second.checksum = word.checksum;
+            found->second.checksum = event.checksum;
         }
-        for (const RangeDropped& word : update.dropped) {
-            const auto found = entries.find(word.generation);
+        for (const RangeDropped& event : update.dropped) {
+            const auto found = entries.find(event.generation);
             if (found == entries.end()) continue;
-            rests.emplace_back(found->second.word.offset, found->second.word.length, now + word.rest);
+            quarantined.emplace_back(found->second.event.offset, found->second.event.length, now + event.quarantine);
             entries.erase(found);
         }
         if (!update.complete || !streaming) return;
@@ -324,7 +328,7 @@ struct Model {
         streaming = false;
         exact = true;
     }
-    void feed_ended(bool orderly) {
+    void stream_ended(bool orderly) {
         if (!orderly) exact = false;
         if (streaming) settle();
     }
@@ -333,49 +337,50 @@ struct Model {
         seen.exact = exact;
         std::vector<std::pair<uint64_t, uint64_t>> used;
         for (const auto& [generation, entry] : entries) {
-            const RangePlanned& word = entry.word;
-            used.emplace_back(word.offset, word.offset + word.length);
+            const RangePlanned& event = entry.event;
+            used.emplace_back(event.offset, event.offset + event.length);
             if (entry.filled)
-                seen.objects.insert({word.tenant, word.key, word.group, word.offset, word.length, generation, entry.checksum,
-                                     word.data_type, word.hard_pin, 0s, word.writer});
-            else seen.writes.insert({word.offset, word.length});
+                seen.objects.insert({event.tenant, event.key, event.group, event.offset, event.length, generation, entry.checksum,
+                                     event.data_type, event.hard_pin, 0s, event.writer});
+            else seen.writes.insert({event.offset, event.length});
         }
-        for (const auto& [offset, length, until] : rests) {
+        for (const auto& [offset, length, until] : quarantined) {
             const bool over = std::any_of(used.begin(), used.end(), [offset = offset, end = offset + length](const auto& range) {
                 return range.first < end && offset < range.second;
             });
-            if (!over && until > now) seen.rests.insert({offset, length, until - now});
+            if (!over && until > now) seen.quarantined.insert({offset, length, until - now});
         }
         return seen;
     }
 };
 
-class RandomFeed {
+class RandomStream {
 public:
-    explicit RandomFeed(uint64_t seed) : random_(seed) {}
+    explicit RandomStream(uint64_t seed) : random_(seed) {}
 
     bool chance(unsigned percent) { return random_() % 100 < percent; }
     uint64_t below(uint64_t limit) { return random_() % limit; }
 
-    FeedUpdate next() {
-        FeedUpdate update{.sequence = ++sequence_, .reset = chance(4), .complete = chance(6)};
+    EventUpdate next() {
+        EventUpdate update{.sequence = ++sequence_, .reset = chance(4), .complete = chance(6)};
         for (uint64_t i = below(4); i > 0; --i) {
             const uint64_t slot = below(kSlots);
             const bool told_before = chance(20) && generation_ > 1;
-            RangePlanned word = planned(told_before ? 1 + below(generation_) : ++generation_, slot * 128, format_text("key {}", below(50)));
-            if (told_before && places_.contains(word.generation)) word.offset = places_[word.generation];
-            places_[word.generation] = word.offset;
-            word.tenant = chance(50) ? "default" : "other";
-            word.group = chance(30) ? format_text("group {}", below(5)) : "";
-            word.writer = {1, below(3)};
-            word.hard_pin = chance(10);
-            if (std::none_of(update.planned.begin(), update.planned.end(), [&](const auto& other) { return other.offset == word.offset; }))
-                update.planned.push_back(std::move(word));
+            RangePlanned event = planned(told_before ? 1 + below(generation_) : ++generation_, slot * 128,
+                                         format_text("key {}", below(50)));
+            if (told_before && places_.contains(event.generation)) event.offset = places_[event.generation];
+            places_[event.generation] = event.offset;
+            event.tenant = chance(50) ? "default" : "other";
+            event.group = chance(30) ? format_text("group {}", below(5)) : "";
+            event.writer = {1, below(3)};
+            event.hard_pin = chance(10);
+            if (std::none_of(update.planned.begin(), update.planned.end(), [&](const auto& other) { return other.offset == event.offset; }))
+                update.planned.push_back(std::move(event));
         }
         for (uint64_t i = below(4); i > 0; --i) update.filled.push_back(filled(1 + below(generation_ + 1)));
         for (uint64_t i = below(3); i > 0; --i)
             update.dropped.push_back(
-                {.segment = kSegment, .generation = 1 + below(generation_ + 1), .rest = std::chrono::milliseconds(below(2000))});
+                {.segment = kSegment, .generation = 1 + below(generation_ + 1), .quarantine = std::chrono::milliseconds(below(2000))});
         return update;
     }
 
@@ -393,24 +398,24 @@ TEST(CatalogueModel, AgreesWithASimpleModelOverRandomFeeds) {
         Catalogue catalogue;
         catalogue.add_segment(spec(kSegment));
         Model model;
-        RandomFeed feed(seed);
+        RandomStream stream(seed);
         Time now = kStart;
         for (int step = 0; step < 600; ++step) {
-            now += std::chrono::milliseconds(feed.below(100));
-            if (feed.chance(3)) {
-                const bool orderly = feed.chance(50);
-                catalogue.feed_ended(orderly);
-                model.feed_ended(orderly);
+            now += std::chrono::milliseconds(stream.below(100));
+            if (stream.chance(3)) {
+                const bool orderly = stream.chance(50);
+                catalogue.stream_ended(orderly);
+                model.stream_ended(orderly);
             } else {
-                const FeedUpdate update = feed.next();
+                const EventUpdate update = stream.next();
                 catalogue.apply(update, now);
                 model.apply(update, now);
             }
             if (step % 5 != 0) continue;
-            const Seen is = reported(catalogue, now, 1 + feed.below(30))[kSegment], expected = model.report(now);
+            const Seen is = reported(catalogue, now, 1 + stream.below(30))[kSegment], expected = model.report(now);
             ASSERT_EQ(is.objects, expected.objects) << "seed " << seed << " step " << step;
             ASSERT_EQ(is.writes, expected.writes) << "seed " << seed << " step " << step;
-            ASSERT_EQ(is.rests, expected.rests) << "seed " << seed << " step " << step;
+            ASSERT_EQ(is.quarantined, expected.quarantined) << "seed " << seed << " step " << step;
             ASSERT_EQ(is.exact, expected.exact) << "seed " << seed << " step " << step;
             ASSERT_EQ(catalogue.objects(), expected.objects.size());
         }
@@ -422,9 +427,9 @@ TEST(CatalogueCost, ManyEntriesTakeLittleMemory) {
     Catalogue catalogue;
     catalogue.add_segment(spec(kSegment));
     catalogue.apply({.reset = true, .complete = true}, kStart);
-    std::vector<FeedUpdate> updates;
+    std::vector<EventUpdate> updates;
     for (uint64_t first = 1; first <= kCount; first += kBatch) {
-        FeedUpdate& update = updates.emplace_back();
+        EventUpdate& update = updates.emplace_back();
         for (uint64_t i = first; i < first + kBatch; ++i) {
             update.planned.push_back(planned(i, i * 128, format_text("model/layer/{:032x}", i)));
             update.planned.back().group = format_text("request {}", i / 100);
@@ -432,7 +437,7 @@ TEST(CatalogueCost, ManyEntriesTakeLittleMemory) {
         }
     }
     const Time began = Clock::now();
-    for (const FeedUpdate& update : updates) catalogue.apply(update, kStart);
+    for (const EventUpdate& update : updates) catalogue.apply(update, kStart);
     const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
     const size_t bytes = catalogue.memory_bytes();
     const Time reporting = Clock::now();
@@ -451,7 +456,7 @@ TEST_F(CatalogueTest, GivesMemoryBackWhenMostOfVeryManyValuesHaveGone) {
     constexpr uint64_t kValues = 250'000, kBatch = 10'000;
     uint64_t sequence = 0;
     for (uint64_t first = 1; first <= kValues; first += kBatch) {
-        FeedUpdate update{.sequence = ++sequence};
+        EventUpdate update{.sequence = ++sequence};
         for (uint64_t generation = first; generation < first + kBatch; ++generation) {
             update.planned.push_back(planned(generation, generation * 128, std::to_string(generation)));
             update.filled.push_back(filled(generation));
@@ -461,7 +466,7 @@ TEST_F(CatalogueTest, GivesMemoryBackWhenMostOfVeryManyValuesHaveGone) {
     ASSERT_EQ(catalogue_.objects(), kValues);
     const uint64_t before = free_memory_returns();
     for (uint64_t first = 1; first <= kValues; first += kBatch) {
-        FeedUpdate update{.sequence = ++sequence};
+        EventUpdate update{.sequence = ++sequence};
         for (uint64_t generation = first; generation < first + kBatch; ++generation)
             update.dropped.push_back({.segment = kSegment, .generation = generation});
         catalogue_.apply(update, kStart);

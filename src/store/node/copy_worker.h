@@ -10,7 +10,7 @@
 
 #include "base/thread_annotations.h"
 #include "store/member/pool_access.h"
-#include "store/protocol/feed.h"
+#include "store/protocol/events.h"
 
 namespace mooncake::store {
 

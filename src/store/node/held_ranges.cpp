@@ -11,7 +11,7 @@ namespace mooncake::store {
 namespace {
 
 struct EndsLater {
-    bool operator()(const HeldRanges::Rest& a, const HeldRanges::Rest& b) const noexcept { return a.until > b.until; }
+    bool operator()(const HeldRanges::Quarantined& a, const HeldRanges::Quarantined& b) const noexcept { return a.until > b.until; }
 };
 
 }  // namespace
@@ -23,52 +23,53 @@ ClientId HeldRanges::origin_writer(std::string_view text) {
 }
 std::string_view HeldRanges::origin_tenant(std::string_view text) { return text.substr(std::min(sizeof(ClientId), text.size())); }
 
-void HeldRanges::plan(const RangePlannedView& word, bool round, Time now, Names names) {
-    if (word.key.empty()) {
-        announced_.push_back({.generation = word.generation, .offset = word.offset, .length = word.length, .writer = word.writer});
+void HeldRanges::plan(const RangePlannedView& event, bool round, Time now, Names names) {
+    if (event.key.empty()) {
+        announced_.push_back({.generation = event.generation, .offset = event.offset, .length = event.length, .writer = event.writer});
         return;
     }
-    const uint32_t group = names.groups.take(word.group);
-    const uint32_t origin = names.origins.take({reinterpret_cast<const char*>(&word.writer), sizeof word.writer}, word.tenant);
-    Found found = records_.find(word.generation);
+    const uint32_t group = names.groups.take(event.group);
+    const uint32_t origin = names.origins.take({reinterpret_cast<const char*>(&event.writer), sizeof event.writer}, event.tenant);
+    Found found = records_.find(event.generation);
     // A value that is told again stays one, even if the stream breaks before it says so.
-    const bool filled = found && found.record->filled && found.record->offset == word.offset && found.record->length == word.length;
+    const bool filled = found && found.record->filled && found.record->offset == event.offset && found.record->length == event.length;
     const uint64_t checksum = filled ? found.record->checksum : 0;
     if (found) {
         names.groups.give_back(found.record->group);
         names.origins.give_back(found.record->origin);
         values_ -= found.record->filled ? 1 : 0;
-        records_.set_key(found, word.key);
+        records_.set_key(found, event.key);
     } else {
-        found = records_.add(word.generation, word.key);
+        found = records_.add(event.generation, event.key);
     }
     Record& record = *found.record;
-    record.offset = word.offset;
-    record.length = word.length;
+    record.offset = event.offset;
+    record.length = event.length;
     record.group = group;
     record.origin = origin;
-    record.data_type = word.data_type;
-    record.hard_pin = word.hard_pin;
+    record.data_type = event.data_type;
+    record.hard_pin = event.hard_pin;
     record.filled = filled;
     record.round = round;
     record.checksum = checksum;
-    record.soft_pin_end = word.soft_pin_left > Duration::zero() ? now + word.soft_pin_left : Time{};
+    record.soft_pin_end = event.soft_pin_left > Duration::zero() ? now + event.soft_pin_left : Time{};
     values_ += filled ? 1 : 0;
 }
 
-void HeldRanges::fill(Found found, const RangeFilled& word) {
+void HeldRanges::fill(Found found, const RangeFilled& event) {
     if (!found) return;
     if (!found.record->filled) ++values_;
     found.record->filled = true;
-    found.record->checksum = word.checksum;
+    found.record->checksum = event.checksum;
 }
 
-void HeldRanges::drop(Found found, const RangeDropped& word, Time now, Names names) {
+void HeldRanges::drop(Found found, const RangeDropped& event, Time now, Names names) {
     if (!announced_.empty()) {
         const auto announced = std::find_if(announced_.begin(), announced_.end(),
-                                            [&](const Announced& range) { return range.generation == word.generation; });
+                                            [&](const Announced& range) { return range.generation == event.generation; });
         if (announced != announced_.end()) {
-            rest({.offset = announced->offset, .length = announced->length, .writer = announced->writer}, word.rest, now);
+            put_in_quarantine({.offset = announced->offset, .length = announced->length, .writer = announced->writer}, event.quarantine,
+                              now);
             announced_.erase(announced);
             return;
         }
@@ -76,7 +77,7 @@ void HeldRanges::drop(Found found, const RangeDropped& word, Time now, Names nam
     if (!found) return;
     // Nobody reads what was never filled.
     const ClientId writer = found.record->filled ? ClientId{} : origin_writer(names.origins[found.record->origin]);
-    rest({.offset = found.record->offset, .length = found.record->length, .writer = writer}, word.rest, now);
+    put_in_quarantine({.offset = found.record->offset, .length = found.record->length, .writer = writer}, event.quarantine, now);
     erase(found, names);
 }
 
@@ -87,25 +88,25 @@ void HeldRanges::erase(Found found, Names names) {
     records_.erase(found);
 }
 
-void HeldRanges::rest(Rest range, Duration left, Time now) {
-    expire_rests(now);
+void HeldRanges::put_in_quarantine(Quarantined range, Duration left, Time now) {
+    expire_quarantine(now);
     if (left <= Duration::zero()) return;
     range.until = now + left;
-    rests_.push_back(range);
-    std::push_heap(rests_.begin(), rests_.end(), EndsLater());
+    quarantined_.push_back(range);
+    std::push_heap(quarantined_.begin(), quarantined_.end(), EndsLater());
 }
 
-void HeldRanges::expire_rests(Time now) {
-    while (!rests_.empty() && rests_.front().until <= now) {
-        std::pop_heap(rests_.begin(), rests_.end(), EndsLater());
-        rests_.pop_back();
+void HeldRanges::expire_quarantine(Time now) {
+    while (!quarantined_.empty() && quarantined_.front().until <= now) {
+        std::pop_heap(quarantined_.begin(), quarantined_.end(), EndsLater());
+        quarantined_.pop_back();
     }
 }
 
-std::vector<HeldRanges::Rest> HeldRanges::rests(Time now) const {
-    std::vector<Rest> left;
-    for (const Rest& rest : rests_)
-        if (rest.until > now) left.push_back(rest);
+std::vector<HeldRanges::Quarantined> HeldRanges::quarantined(Time now) const {
+    std::vector<Quarantined> left;
+    for (const Quarantined& quarantine : quarantined_)
+        if (quarantine.until > now) left.push_back(quarantine);
     return left;
 }
 
@@ -147,10 +148,10 @@ void HeldRanges::clear(Names names) {
         return true;
     });
     records_.clear();
-    rests_.clear();
+    quarantined_.clear();
     announced_.clear();
 }
 
-size_t HeldRanges::memory_bytes() const noexcept { return records_.memory_bytes() + rests_.capacity() * sizeof(Rest); }
+size_t HeldRanges::memory_bytes() const noexcept { return records_.memory_bytes() + quarantined_.capacity() * sizeof(Quarantined); }
 
 }  // namespace mooncake::store

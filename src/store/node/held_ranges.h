@@ -11,19 +11,19 @@
 #include "base/time.h"
 #include "store/node/name_table.h"
 #include "store/node/range_pages.h"
-#include "store/protocol/feed.h"
+#include "store/protocol/events.h"
 
 namespace mooncake::store {
 
-/// The ranges of one segment that are in use: values and unfinished writes by generation, and what only rests. Not thread-safe.
+/// The ranges of one segment that are in use: values and unfinished writes by generation, and what is only in quarantine. Not thread-safe.
 class HeldRanges {
 public:
     using Record = RangePages::Record;
     using Found = RangePages::Found;
-    struct Rest {
+    struct Quarantined {
         uint64_t offset = 0, length = 0;
         Time until{};
-        ClientId writer{};  // as in HeldRest
+        ClientId writer{};  // as in HeldQuarantine
     };
     struct Announced {
         uint64_t generation = 0, offset = 0, length = 0;
@@ -37,10 +37,10 @@ public:
     static ClientId origin_writer(std::string_view text);
     static std::string_view origin_tenant(std::string_view text);
 
-    void plan(const RangePlannedView& word, bool round, Time now, Names names);
-    /// What the word speaks of is looked up before; then, for all of them, this.
-    void fill(Found found, const RangeFilled& word);
-    void drop(Found found, const RangeDropped& word, Time now, Names names);
+    void plan(const RangePlannedView& event, bool round, Time now, Names names);
+    /// What the event speaks of is looked up before; then, for all of them, this.
+    void fill(Found found, const RangeFilled& event);
+    void drop(Found found, const RangeDropped& event, Time now, Names names);
     /// In steps, with those of other generations in between; valid until something is planned or tidied.
     RangePages::Page* find_page(uint64_t generation) { return records_.find_page(generation); }
     static void look_into(const RangePages::Page* page, uint64_t generation) { RangePages::look_into(page, generation); }
@@ -60,8 +60,8 @@ public:
         return records_.for_each(after, std::forward<Visit>(visit));
     }
     size_t values() const noexcept { return values_; }
-    std::vector<Rest> rests(Time now) const;
-    /// Ranges announced to rest whose drop has not come.
+    std::vector<Quarantined> quarantined(Time now) const;
+    /// Ranges announced for quarantine whose drop has not come.
     const std::vector<Announced>& announced() const noexcept { return announced_; }
     void forget_announced() { announced_.clear(); }
     size_t memory_bytes() const noexcept;
@@ -70,12 +70,12 @@ private:
     static constexpr size_t kTidyPages = 128;  // at a time: nobody waits for long
 
     void erase(Found found, Names names);
-    void rest(Rest range, Duration left, Time now);
-    void expire_rests(Time now);
+    void put_in_quarantine(Quarantined range, Duration left, Time now);
+    void expire_quarantine(Time now);
 
     RangePages records_;
     size_t values_ = 0;
-    std::vector<Rest> rests_;  // a heap, the one that ends first on top
+    std::vector<Quarantined> quarantined_;  // a heap, the one that ends first on top
     std::vector<Announced> announced_;
 };
 

@@ -36,7 +36,7 @@ bool eventually(const std::function<bool()>& condition) {
 /// A process that lends memory, and nothing else.
 struct LendingProcess {
     explicit LendingProcess(LocalMaster& master) : pool(setup(master)), node(pool, {.pages = {.early = false}}) {
-        const auto joined = pool.join({&node}, node.catalogue(), {.ping_interval = 20ms, .retry_interval = 5ms}, soon());
+        const auto joined = pool.join({&node}, node.catalogue(), {.heartbeat_interval = 20ms, .retry_interval = 5ms}, soon());
         EXPECT_TRUE(joined) << joined.error().to_string();
     }
     ~LendingProcess() { stop(); }

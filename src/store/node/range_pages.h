@@ -15,7 +15,7 @@
 namespace mooncake::store {
 
 /// The records of the ranges of one segment, in the order of their generations. Generations rise, what came together mostly goes together,
-/// and words about neighbours come together. So neighbours lie together, in pages, and the keys of a page in one text: a batch of words
+/// and events about neighbours come together. So neighbours lie together, in pages, and the keys of a page in one text: a batch of events
 /// touches a few rows of cache lines, and no record needs an allocation of its own. Generations may come in any order and lie any distance
 /// apart; those that rise are the cheap ones. A record takes 64 bytes and its key; those that are gone keep their space until their page
 /// is empty, or swept, which happens as soon as there are more than a quarter as many as others. Not thread-safe.

@@ -12,7 +12,7 @@ class Faults : public ClientTest {
 protected:
     /// Over a network a node that ends is gone at once; memory that is mapped stays until somebody notices.
     static void far(StoreConfig& config) { config.options.engine.transports = {"tcp"}; }
-    /// Ends without a word: the master believes that it lives.
+    /// Ends silently: the master believes that it lives.
     void kill(std::unique_ptr<StoreClient>& client) {
         master().lose_calls("goodbye", 1);
         client.reset();
@@ -163,7 +163,8 @@ TEST_F(Faults, APutWhoseStartWasNotAnsweredKeepsNoKey) {
 }
 
 TEST_F(Faults, APutWaitsUntilItsClientKnowsTheReturnedMaster) {
-    membership_.ping_interval = 1s;  // a node that is late by three of them does not vouch for what is free; the end of its feed wakes it
+    membership_.heartbeat_interval =
+        1s;  // a node that is late by three of them does not vouch for what is free; the end of its event stream wakes it
     const auto node = client(), writer = requester();
     auto value = pattern(20'000, 1);
     for (int i = 0; i < 20; ++i) {

@@ -10,7 +10,7 @@ TEST_F(Leases, AnswerReadsAndProbesWithoutTheMaster) {
     const auto node = client(), other = requester();
     auto value = pattern(5000, 1);
     ASSERT_EQ(put(*node, "k", value), StoreCode::kOk);
-    // When the feed begins, everything that was remembered before it is forgotten, once.
+    // When the event stream begins, everything that was remembered before it is forgotten, once.
     EXPECT_TRUE(eventually([&] {
         const int asked = master().calls("get_replicas"), probed = master().calls("exist");
         for (int i = 0; i < 10; ++i) {
@@ -137,7 +137,7 @@ TEST(LeaseCache, ForgetsWhatWasNotUsedWhenItIsFull) {
     EXPECT_FALSE(knows(0));
 }
 
-TEST(LeaseCache, KeepsPlacesWhenPromisesAreForgotten) {
+TEST(LeaseCache, KeepsPlacesWhenSoftLeasesAreForgotten) {
     LeaseCache cache;
     const std::string_view keys[] = {"placed", "promised"};
     const Time now = Clock::now();
@@ -148,7 +148,7 @@ TEST(LeaseCache, KeepsPlacesWhenPromisesAreForgotten) {
     int32_t results[] = {0, 0};
     EXPECT_EQ(cache.find_existing(keys, now, results), 2u);
     const LeaseCache::Ticket before = cache.ticket();
-    cache.forget_promises();
+    cache.forget_soft_leases();
     cache.remember_existing(keys, one, now + 100s, before);  // asked before
     EXPECT_EQ(cache.find_existing(keys, now, results), 0u);
     Place found;

@@ -195,7 +195,7 @@ TEST_F(Values, AreRemovedForEverybody) {
     EXPECT_TRUE(holds(*other, "k", value));
     EXPECT_EQ(remove(*node, "k"), StoreCode::kObjectHasLease);
     EXPECT_EQ(remove(*node, "k", true), StoreCode::kOk);
-    EXPECT_EQ(exists(*other, "k"), 0);  // although it was promised
+    EXPECT_EQ(exists(*other, "k"), 0);  // although there is a soft lease
     std::vector<std::byte> into(1000);
     EXPECT_EQ(get(*other, "k", into), static_cast<int64_t>(StoreCode::kObjectNotFound));
 }
@@ -209,7 +209,7 @@ TEST_F(Values, AreRemovedByPatternOrAltogether) {
     EXPECT_EQ(exists(*node, "b1"), 1);
     EXPECT_EQ(node->remove_by_regex("[", false), static_cast<int64_t>(StoreCode::kInvalidParams));
     EXPECT_EQ(node->remove_by_regex("", false), static_cast<int64_t>(StoreCode::kInvalidParams));
-    EXPECT_EQ(node->remove_all(false), 0);  // promised
+    EXPECT_EQ(node->remove_all(false), 0);  // a soft lease
     EXPECT_EQ(node->remove_all(true), 1);
     EXPECT_EQ(exists(*node, "b1"), 0);
 }

@@ -21,7 +21,7 @@ inline void append(ExistReply& to, ExistReply from) {
         return;
     }
     to.results.insert(to.results.end(), from.results.begin(), from.results.end());
-    to.promise = std::min(to.promise, from.promise);
+    to.soft_lease = std::min(to.soft_lease, from.soft_lease);
 }
 
 inline void append(GetReply& to, GetReply from) {

@@ -137,13 +137,13 @@ Result<ReceivedKeys> decode_keys_request(std::span<const std::byte> body) {
 std::vector<std::byte> encode_exist_reply(const ExistReply& reply) {
     Builder builder;
     const auto results = builder->CreateVector(reply.results);
-    return builder.finish(wire::CreateExistReply(*builder, results, duration_to_wire(reply.promise)));
+    return builder.finish(wire::CreateExistReply(*builder, results, duration_to_wire(reply.soft_lease)));
 }
 
 Result<ExistReply> decode_exist_reply(std::span<const std::byte> body) {
     MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::ExistReply>::parse(body, "exist reply"));
     const auto results = numbers_of(message->results());
-    return ExistReply{.results = {results.begin(), results.end()}, .promise = duration_from_wire(message->promise_ns())};
+    return ExistReply{.results = {results.begin(), results.end()}, .soft_lease = duration_from_wire(message->promise_ns())};
 }
 
 std::vector<std::byte> encode_get_reply(const GetReply& reply) {

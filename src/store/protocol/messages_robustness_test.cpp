@@ -36,13 +36,13 @@ std::vector<Kind> all_kinds() {
     static const std::vector<PutEndItem> ends{{.key = "alpha", .generation = 1, .checksum = 2}};
     static const std::vector<HeldObject> objects{{.tenant = "t", .key = "k", .group = "g"}};
     static const std::vector<HeldWrite> writes(1);
-    static const std::vector<HeldRest> rests(1);
-    static const std::vector<HeldSegment> held{{.segment = {}, .objects = objects, .writes = writes, .rests = rests}};
+    static const std::vector<HeldQuarantine> quarantined(1);
+    static const std::vector<HeldSegment> held{{.segment = {}, .objects = objects, .writes = writes, .quarantined = quarantined}};
     static const std::vector<SegmentId> ids{{1, 2}};
     WriteConfig config{.preferred_segments = {"x", "y"}, .writer_host = "h"};
     GetReply get{.items = {{.first_replica = 0, .replica_count = 1}}, .replicas = {{1, 2}}};
     PutStartReply start{.items = {{.first_replica = 0, .replica_count = 1}}, .replicas = {{1, 2}}};
-    FeedUpdate update{
+    EventUpdate update{
         .sequence = 1, .filled = {{}}, .dropped = {{}}, .changed = {{"t", "k"}}, .orders = {{.key = "k", .targets = {{1, 2}}}}};
     update.planned.push_back({.tenant = "t", .key = "k", .group = "g"});
     return {
@@ -64,7 +64,7 @@ std::vector<Kind> all_kinds() {
         kind("remount reply", encode_remount_reply({.segments = {{}}}), decode_remount_reply),
         kind("unmount request", encode_unmount_request({}), decode_unmount_request),
         kind("client request", encode_client_request({}), decode_client_request),
-        kind("ping reply", encode_ping_reply({}), decode_ping_reply),
+        kind("heartbeat reply", encode_heartbeat_reply({}), decode_heartbeat_reply),
         kind("failure report", encode_failure_report({.segments = ids}), decode_failure_report),
         kind("segments reply", encode_segments_reply({.segments = {{}}}), decode_segments_reply),
         kind("code reply", encode_code_reply(StoreCode::kInternalError), decode_code_reply),
@@ -73,7 +73,7 @@ std::vector<Kind> all_kinds() {
         kind("task query", encode_task_query({}), decode_task_query),
         kind("task info", encode_task_info({.message = "m"}), decode_task_info),
         kind("task end", encode_task_end({.message = "m"}), decode_task_end),
-        kind("feed update", encode_feed_update(update), decode_feed_update),
+        kind("event update", encode_event_update(update), decode_event_update),
         kind("acknowledgement", encode_acknowledgement({}), decode_acknowledgement),
     };
 }
@@ -157,9 +157,9 @@ TEST(StoreMessagesRobustness, AnActionWeDoNotKnowIsRefusedAndAnAnswerWeDoNotKnow
         EXPECT_FALSE(decode_put_start_request(builder.finish(wire::CreatePutStartRequest(*builder, nullptr, 0, 0, config))));
     }
     parts::Builder builder;
-    const auto ping = decode_ping_reply(builder.finish(wire::CreatePingReply(*builder, 9, 1)));
-    ASSERT_TRUE(ping);
-    EXPECT_EQ(ping->status, PingStatus::kNeedRemount);
+    const auto answer = decode_heartbeat_reply(builder.finish(wire::CreatePingReply(*builder, 9, 1)));
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, HeartbeatStatus::kNeedRemount);
 }
 
 // ---- the next version
@@ -189,7 +189,7 @@ TEST(StoreMessagesVersions, ARequestOfTheNextVersionIsUnderstood) {
     EXPECT_EQ(received->keys[0], "key");
 }
 
-TEST(StoreMessagesVersions, AReplyAndAFeedOfTheNextVersionAreUnderstood) {
+TEST(StoreMessagesVersions, AReplyAndAnEventStreamOfTheNextVersionAreUnderstood) {
     {
         parts::Builder builder;
         const auto items = builder->CreateVectorOfStructs(std::vector<wire::GetItem>{wire::GetItem(1, 2, 3, 0, 0, 0)});
@@ -207,7 +207,7 @@ TEST(StoreMessagesVersions, AReplyAndAFeedOfTheNextVersionAreUnderstood) {
     wire::FeedUpdateBuilder table(*builder);
     table.add_sequence(6);
     table.add_all_changed(true);
-    const auto update = decode_feed_update(builder.finish(finish_as_next_version(table, 12, text)));
+    const auto update = decode_event_update(builder.finish(finish_as_next_version(table, 12, text)));
     ASSERT_TRUE(update);
     EXPECT_EQ(update->sequence, 6u);
     EXPECT_TRUE(update->all_changed);
@@ -219,7 +219,7 @@ TEST(StoreMessagesVersions, TheNextVersionUnderstandsOurs) {
     expect_next_version_sees_defaults<wire::PutStartRequest>(encode_put_start_request({.items = {}}, false), 8);
     expect_next_version_sees_defaults<wire::PutEndRequest>(encode_put_revoke_request({.items = {}}), 6);
     expect_next_version_sees_defaults<wire::GetReply>(encode_get_reply({}), 4);
-    expect_next_version_sees_defaults<wire::FeedUpdate>(encode_feed_update({.sequence = 1}), 12);
+    expect_next_version_sees_defaults<wire::FeedUpdate>(encode_event_update({.sequence = 1}), 12);
 }
 
 TEST(StoreMessagesVersions, AMessageWithoutAnyOfItsFieldsMeansDefaults) {
@@ -234,7 +234,7 @@ TEST(StoreMessagesVersions, AMessageWithoutAnyOfItsFieldsMeansDefaults) {
     EXPECT_EQ(start->request.config.replica_num, 1u);
     EXPECT_FALSE(start->request.client);
     EXPECT_TRUE(decode_get_reply(body));
-    EXPECT_TRUE(decode_feed_update(body));
+    EXPECT_TRUE(decode_event_update(body));
     EXPECT_TRUE(decode_remount_request(body));
     EXPECT_FALSE(decode_mount_request(body)) << "nothing can be done without a segment";
 }

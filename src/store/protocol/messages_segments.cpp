@@ -46,13 +46,16 @@ flatbuffers::Offset<wire::HeldSegment> held_to_wire(FlatBufferBuilder& builder, 
     const auto objects = structs_to_wire<wire::HeldObject>(builder, held.objects, object_to_wire);
     const auto writes = structs_to_wire<wire::HeldWrite>(
         builder, held.writes, [](const HeldWrite& write) { return wire::HeldWrite(write.offset, write.length, id_to_wire(write.writer)); });
-    const auto rests = structs_to_wire<wire::HeldRest>(
-        builder, held.rests, [](const HeldRest& rest) { return wire::HeldRest(rest.offset, rest.length, duration_to_wire(rest.left)); });
+    const auto quarantined = structs_to_wire<wire::HeldRest>(builder, held.quarantined, [](const HeldQuarantine& quarantine) {
+        return wire::HeldRest(quarantine.offset, quarantine.length, duration_to_wire(quarantine.left));
+    });
     flatbuffers::Offset<flatbuffers::Vector<const wire::Id*>> writers;
-    if (std::any_of(held.rests.begin(), held.rests.end(), [](const HeldRest& rest) { return static_cast<bool>(rest.writer); }))
-        writers = structs_to_wire<wire::Id>(builder, held.rests, [](const HeldRest& rest) { return id_to_wire(rest.writer); });
+    if (std::any_of(held.quarantined.begin(), held.quarantined.end(),
+                    [](const HeldQuarantine& quarantine) { return static_cast<bool>(quarantine.writer); }))
+        writers = structs_to_wire<wire::Id>(builder, held.quarantined,
+                                            [](const HeldQuarantine& quarantine) { return id_to_wire(quarantine.writer); });
     const auto segment = segment_to_wire(builder, held.segment);
-    return wire::CreateHeldSegment(builder, segment, objects, texts.offset(), writes, rests, held.exact, held.more, writers);
+    return wire::CreateHeldSegment(builder, segment, objects, texts.offset(), writes, quarantined, held.exact, held.more, writers);
 }
 
 HeldObject object_from_wire(const wire::HeldObject& object, TextReader& texts) {
@@ -83,13 +86,14 @@ Result<ReceivedRemount::Held> held_from_wire(const wire::HeldSegment& table) {
         const auto write = struct_at(*table.writes(), i);
         held.writes.push_back({.offset = write.offset(), .length = write.length(), .writer = id_from_wire<ClientId>(&write.writer())});
     }
-    held.rests.reserve(count_of(table.rests()));
+    held.quarantined.reserve(count_of(table.rests()));
     for (size_t i = 0; i < count_of(table.rests()); ++i) {
-        const auto rest = struct_at(*table.rests(), i);
-        held.rests.push_back({.offset = rest.offset(), .length = rest.length(), .left = duration_from_wire(rest.left_ns())});
+        const auto quarantine = struct_at(*table.rests(), i);
+        held.quarantined.push_back(
+            {.offset = quarantine.offset(), .length = quarantine.length(), .left = duration_from_wire(quarantine.left_ns())});
         if (i >= count_of(table.rest_writers())) continue;
         const wire::Id writer = struct_at(*table.rest_writers(), i);
-        held.rests.back().writer = id_from_wire<ClientId>(&writer);
+        held.quarantined.back().writer = id_from_wire<ClientId>(&writer);
     }
     return held;
 }
@@ -135,7 +139,7 @@ Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) 
         received.segments.push_back({.segment = std::move(segment),
                                      .objects = kept.objects,
                                      .writes = kept.writes,
-                                     .rests = kept.rests,
+                                     .quarantined = kept.quarantined,
                                      .exact = table.exact(),
                                      .more = table.more()});
     }
@@ -191,18 +195,18 @@ Result<ClientId> decode_client_request(std::span<const std::byte> body) {
     return id_from_wire<ClientId>(message->client());
 }
 
-std::vector<std::byte> encode_ping_reply(const PingReply& reply) {
+std::vector<std::byte> encode_heartbeat_reply(const HeartbeatReply& reply) {
     Builder builder;
     return builder.finish(
         wire::CreatePingReply(*builder, static_cast<uint8_t>(reply.status), reply.epoch, duration_to_wire(reply.client_ttl)));
 }
 
-Result<PingReply> decode_ping_reply(std::span<const std::byte> body) {
-    MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::PingReply>::parse(body, "ping reply"));
+Result<HeartbeatReply> decode_heartbeat_reply(std::span<const std::byte> body) {
+    MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::PingReply>::parse(body, "heartbeat reply"));
     // A status that a later master invents is no plain yes.
-    return PingReply{.status = message->status() == 0 ? PingStatus::kOk : PingStatus::kNeedRemount,
-                     .epoch = message->epoch(),
-                     .client_ttl = duration_from_wire(message->client_ttl_ns())};
+    return HeartbeatReply{.status = message->status() == 0 ? HeartbeatStatus::kOk : HeartbeatStatus::kNeedRemount,
+                          .epoch = message->epoch(),
+                          .client_ttl = duration_from_wire(message->client_ttl_ns())};
 }
 
 std::vector<std::byte> encode_failure_report(const FailureReport& report) {

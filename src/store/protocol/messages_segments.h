@@ -20,7 +20,7 @@ struct ReceivedRemount {
     struct Held {
         std::vector<HeldObject> objects;
         std::vector<HeldWrite> writes;
-        std::vector<HeldRest> rests;
+        std::vector<HeldQuarantine> quarantined;
     };
     RemountRequest request;
     std::vector<HeldSegment> segments;
@@ -41,11 +41,11 @@ Result<RemountReply> decode_remount_reply(std::span<const std::byte> body);
 std::vector<std::byte> encode_unmount_request(const UnmountRequest& request);
 Result<UnmountRequest> decode_unmount_request(std::span<const std::byte> body);
 
-/// Of ping, goodbye and follow.
+/// Of heartbeat, goodbye and follow.
 std::vector<std::byte> encode_client_request(const ClientId& client);
 Result<ClientId> decode_client_request(std::span<const std::byte> body);
-std::vector<std::byte> encode_ping_reply(const PingReply& reply);
-Result<PingReply> decode_ping_reply(std::span<const std::byte> body);
+std::vector<std::byte> encode_heartbeat_reply(const HeartbeatReply& reply);
+Result<HeartbeatReply> decode_heartbeat_reply(std::span<const std::byte> body);
 std::vector<std::byte> encode_failure_report(const FailureReport& report);
 Result<ReceivedFailureReport> decode_failure_report(std::span<const std::byte> body);
 

@@ -53,10 +53,10 @@ TEST(StoreMessages, KeysAtAnOddAddressAreReadFromACopyThatMovesAlong) {
 }
 
 TEST(StoreMessages, ExistReplyComesBack) {
-    const auto reply = decode_exist_reply(keep(encode_exist_reply({.results = {1, 0, -600}, .promise = 5s})));
+    const auto reply = decode_exist_reply(keep(encode_exist_reply({.results = {1, 0, -600}, .soft_lease = 5s})));
     ASSERT_TRUE(reply);
     EXPECT_THAT(reply->results, ElementsAre(1, 0, -600));
-    EXPECT_EQ(reply->promise, 5s);
+    EXPECT_EQ(reply->soft_lease, 5s);
 }
 
 TEST(StoreMessages, GetReplyComesBack) {
@@ -203,10 +203,11 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
                                            .writer = kClient},
                                           {.tenant = {}, .key = "second", .group = {}, .offset = 64, .length = 2}};
     const std::vector<HeldWrite> writes{{.offset = 10, .length = 20, .writer = kClient}};
-    const std::vector<HeldRest> rests{{.offset = 30, .length = 40, .left = 6s}, {.offset = 80, .length = 1, .left = 7s, .writer = {5, 6}}};
+    const std::vector<HeldQuarantine> quarantined{{.offset = 30, .length = 40, .left = 6s},
+                                                  {.offset = 80, .length = 1, .left = 7s, .writer = {5, 6}}};
     const std::vector<HeldSegment> segments{
-        {.segment = some_segment(), .objects = objects, .writes = writes, .rests = rests, .exact = true, .more = true},
-        {.segment = {.id = {9, 9}, .name = "empty", .endpoint = {}, .protocol = {}}, .objects = {}, .writes = {}, .rests = {}}};
+        {.segment = some_segment(), .objects = objects, .writes = writes, .quarantined = quarantined, .exact = true, .more = true},
+        {.segment = {.id = {9, 9}, .name = "empty", .endpoint = {}, .protocol = {}}, .objects = {}, .writes = {}, .quarantined = {}}};
     auto decoded = decode_remount_request(keep(encode_remount_request({.client = kClient, .epoch = 8, .segments = segments})));
     ASSERT_TRUE(decoded);
     const ReceivedRemount back = std::move(*decoded);
@@ -232,10 +233,10 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
     EXPECT_FALSE(held.objects[1].writer);
     ASSERT_EQ(held.writes.size(), 1u);
     EXPECT_EQ(held.writes[0].length, 20u);
-    ASSERT_EQ(held.rests.size(), 2u);
-    EXPECT_EQ(held.rests[0].left, 6s);
-    EXPECT_FALSE(held.rests[0].writer);
-    EXPECT_EQ(held.rests[1].writer, (ClientId{5, 6}));
+    ASSERT_EQ(held.quarantined.size(), 2u);
+    EXPECT_EQ(held.quarantined[0].left, 6s);
+    EXPECT_FALSE(held.quarantined[0].writer);
+    EXPECT_EQ(held.quarantined[1].writer, (ClientId{5, 6}));
     EXPECT_EQ(back.request.segments[1].segment.name, "empty");
     EXPECT_FALSE(back.request.segments[1].exact);
 
@@ -259,11 +260,12 @@ TEST(StoreMessages, SegmentsAndLivenessComeBack) {
     EXPECT_EQ(unmount->segment, kSegment);
     EXPECT_EQ(unmount->grace, 3s);
     EXPECT_EQ(decode_client_request(encode_client_request(kClient)), kClient);
-    const auto ping = decode_ping_reply(keep(encode_ping_reply({.status = PingStatus::kNeedRemount, .epoch = 4, .client_ttl = 10s})));
-    ASSERT_TRUE(ping);
-    EXPECT_EQ(ping->status, PingStatus::kNeedRemount);
-    EXPECT_EQ(ping->epoch, 4u);
-    EXPECT_EQ(ping->client_ttl, 10s);
+    const auto answer = decode_heartbeat_reply(
+        keep(encode_heartbeat_reply({.status = HeartbeatStatus::kNeedRemount, .epoch = 4, .client_ttl = 10s})));
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, HeartbeatStatus::kNeedRemount);
+    EXPECT_EQ(answer->epoch, 4u);
+    EXPECT_EQ(answer->client_ttl, 10s);
     const std::vector<SegmentId> failed{kSegment};
     const auto report = decode_failure_report(keep(encode_failure_report({.client = kClient, .segments = failed})));
     ASSERT_TRUE(report);
@@ -314,39 +316,39 @@ TEST(StoreMessages, TasksComeBack) {
     EXPECT_EQ(end->message, "lost");
 }
 
-TEST(StoreMessages, AFeedIsHeardWithoutCopyingItsTextsUnlessItLiesAtAnOddAddress) {
-    FeedUpdate update{.sequence = 9, .filled = {{kSegment, 1, 2}}, .changed = {{"t", "k"}}, .orders = {}};
+TEST(StoreMessages, AnEventStreamIsHeardWithoutCopyingItsTextsUnlessItLiesAtAnOddAddress) {
+    EventUpdate update{.sequence = 9, .filled = {{kSegment, 1, 2}}, .changed = {{"t", "k"}}, .orders = {}};
     for (uint64_t i = 0; i < 3; ++i)
         update.planned.push_back(
             {.segment = kSegment, .offset = i, .generation = i, .tenant = "t", .key = format_text("key {}", i), .group = {}});
-    const auto body = encode_feed_update(update);
+    const auto body = encode_event_update(update);
     std::vector<std::byte> odd(1);
     odd.insert(odd.end(), body.begin(), body.end());
     for (const bool at_odd_address : {false, true}) {
         const auto bytes = at_odd_address ? std::span<const std::byte>(odd).subspan(1) : std::span<const std::byte>(body);
-        const auto view = decode_feed_view(bytes);
+        const auto view = decode_event_view(bytes);
         ASSERT_TRUE(view);
         EXPECT_EQ(view->copy != nullptr, at_odd_address);
         ASSERT_EQ(view->planned.size(), 3u);
         const auto* key = reinterpret_cast<const std::byte*>(view->planned[2].key.data());
         EXPECT_EQ(key >= bytes.data() && key < bytes.data() + bytes.size(), !at_odd_address);
         EXPECT_EQ(view->planned[2].key, "key 2");
-        EXPECT_EQ(encode_feed_update(view->owned()), body);
-        EXPECT_EQ(encode_feed_update(FeedView(update).owned()), body);
+        EXPECT_EQ(encode_event_update(view->owned()), body);
+        EXPECT_EQ(encode_event_update(EventView(update).owned()), body);
     }
 }
 
-TEST(StoreMessages, AFeedUpdateComesBack) {
-    FeedUpdate update{.sequence = 9,
-                      .acknowledge = true,
-                      .reset = true,
-                      .complete = true,
-                      .planned = {},
-                      .filled = {{kSegment, 1, 2}},
-                      .dropped = {{kSegment, 3, 4s}},
-                      .changed = {{"t", "k"}, {"", "another"}},
-                      .all_changed = false,
-                      .orders = {}};
+TEST(StoreMessages, AnEventStreamUpdateComesBack) {
+    EventUpdate update{.sequence = 9,
+                       .acknowledge = true,
+                       .reset = true,
+                       .complete = true,
+                       .planned = {},
+                       .filled = {{kSegment, 1, 2}},
+                       .dropped = {{kSegment, 3, 4s}},
+                       .changed = {{"t", "k"}, {"", "another"}},
+                       .all_changed = false,
+                       .orders = {}};
     update.planned.push_back({.segment = kSegment,
                               .offset = 1,
                               .length = 2,
@@ -366,7 +368,7 @@ TEST(StoreMessages, AFeedUpdateComesBack) {
                              .checksum = 3,
                              .source = {4, 5},
                              .targets = {{6, 7}, {8, 9}}});
-    const auto back = decode_feed_update(keep(encode_feed_update(update)));
+    const auto back = decode_event_update(keep(encode_event_update(update)));
     ASSERT_TRUE(back);
     EXPECT_EQ(back->sequence, 9u);
     EXPECT_TRUE(back->acknowledge && back->reset && back->complete && !back->all_changed);
@@ -379,7 +381,7 @@ TEST(StoreMessages, AFeedUpdateComesBack) {
     ASSERT_EQ(back->filled.size(), 1u);
     EXPECT_EQ(back->filled[0].checksum, 2u);
     ASSERT_EQ(back->dropped.size(), 1u);
-    EXPECT_EQ(back->dropped[0].rest, 4s);
+    EXPECT_EQ(back->dropped[0].quarantine, 4s);
     ASSERT_EQ(back->changed.size(), 2u);
     EXPECT_EQ(back->changed[0].tenant, "t");
     EXPECT_EQ(back->changed[1].key, "another");
@@ -394,39 +396,39 @@ TEST(StoreMessages, AFeedUpdateComesBack) {
 }
 
 TEST(StoreMessages, AnEncodedUpdateCanBeToldUnderAnotherNumber) {
-    FeedWriter writer;
+    EventWriter writer;
     writer.changed("tenant", "key");
     auto body = writer.encode({.sequence = 1, .acknowledge = true});
-    set_feed_sequence(body, 0x123456789abc);
+    set_event_sequence(body, 0x123456789abc);
     EXPECT_EQ(body, writer.encode({.sequence = 0x123456789abc, .acknowledge = true}));
 }
 
-TEST(StoreMessages, AFeedWriterThatWasClearedBeginsAnew) {
-    FeedWriter writer;
+TEST(StoreMessages, AnEventStreamWriterThatWasClearedBeginsAnew) {
+    EventWriter writer;
     EXPECT_TRUE(writer.empty());
     writer.changed("t", "one");
     writer.all_changed();
     writer.changed("t", "two");
     EXPECT_EQ(writer.changed_keys(), 0u) << "all means all";
     EXPECT_FALSE(writer.empty());
-    const auto all = decode_feed_update(writer.encode({.sequence = 1}));
+    const auto all = decode_event_update(writer.encode({.sequence = 1}));
     ASSERT_TRUE(all);
     EXPECT_TRUE(all->all_changed);
     EXPECT_TRUE(all->changed.empty());
     writer.clear();
     EXPECT_TRUE(writer.empty());
     writer.dropped({kSegment, 1, 0s});
-    const auto next = decode_feed_update(writer.encode({.sequence = 2}));
+    const auto next = decode_event_update(writer.encode({.sequence = 2}));
     ASSERT_TRUE(next);
     EXPECT_FALSE(next->all_changed);
     EXPECT_EQ(next->dropped.size(), 1u);
 }
 
 TEST(StoreMessages, DurationsAreBoundedSoThatNoSumOverflows) {
-    const auto reply = decode_exist_reply(keep(encode_exist_reply({.results = {}, .promise = Duration::max()})));
+    const auto reply = decode_exist_reply(keep(encode_exist_reply({.results = {}, .soft_lease = Duration::max()})));
     ASSERT_TRUE(reply);
-    EXPECT_GT(reply->promise, 24h);
-    EXPECT_LT(Clock::now() + 4 * reply->promise, Time::max());
+    EXPECT_GT(reply->soft_lease, 24h);
+    EXPECT_LT(Clock::now() + 4 * reply->soft_lease, Time::max());
 }
 
 }  // namespace

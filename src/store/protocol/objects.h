@@ -96,7 +96,7 @@ struct PutRevokeRequest {
     uint64_t request_id = 0;  // 0: unknown; else no late start of that request will be accepted any more
     std::string_view tenant;
     std::span<const PutEndItem> items;  // checksums are ignored
-    /// Segments where bytes of these writes may still land: what they have there rests.
+    /// Segments where bytes of these writes may still land: what they have there goes into quarantine.
     std::span<const uint32_t> in_doubt{};
 };
 struct CodesReply {
@@ -125,7 +125,7 @@ struct GetReply {
 };
 struct ExistReply {
     std::vector<int32_t> results;  // 1, 0, or a negative StoreCode
-    Duration promise{0};           // from the moment the request was sent
+    Duration soft_lease{0};        // from the moment the request was sent
 };
 
 // remove ------------------------------------------------------------------------------------------------------------------

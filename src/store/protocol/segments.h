@@ -44,13 +44,13 @@ struct HeldObject {
     Duration soft_pin_left{0};
     ClientId writer;  // none: unknown
 };
-/// A write that was planned by an earlier master and has not ended. Lengths are those of values, here as in the feed.
+/// A write that was planned by an earlier master and has not ended. Lengths are those of values, here as in the event stream.
 struct HeldWrite {
     uint64_t offset = 0, length = 0;
     ClientId writer;
 };
 /// A range whose value went, but whose readers' leases may still run; or one that was taken from its writer, whose bytes may still land.
-struct HeldRest {
+struct HeldQuarantine {
     uint64_t offset = 0, length = 0;
     Duration left{0};
     ClientId writer{};  // none: readers
@@ -59,8 +59,8 @@ struct HeldSegment {
     SegmentSpec segment;
     std::span<const HeldObject> objects;
     std::span<const HeldWrite> writes;
-    std::span<const HeldRest> rests;
-    /// The node followed the earlier master to its last word: what it does not name is free. Else everything free rests for a lease time.
+    std::span<const HeldQuarantine> quarantined;
+    /// The node followed the earlier master to its last event: what it does not name is free. Else everything free is in quarantine for a lease time.
     bool exact = false;
     /// Not the last part of this segment's report: no new ranges until that came. Objects are readable at once.
     bool more = false;
@@ -68,7 +68,7 @@ struct HeldSegment {
 /// Also how a client makes itself known, with no segments. Whoever sends it has stopped all writes that earlier masters planned.
 struct RemountRequest {
     ClientId client;
-    /// The life of the master this is meant for, as its ping said; 0: any. A report in parts must not end up half with one master and half
+    /// The life of the master this is meant for, as its heartbeat said; 0: any. A report in parts must not end up half with one master and half
     /// with its successor, who would take the rest for free: another life adopts nothing and answers kInvalidVersion for every segment.
     uint64_t epoch = 0;
     std::span<const HeldSegment> segments;
@@ -102,9 +102,9 @@ struct SegmentsReply {
     uint64_t epoch = 0;
 };
 
-enum class PingStatus : uint8_t { kOk, kNeedRemount };
-struct PingReply {
-    PingStatus status = PingStatus::kOk;
+enum class HeartbeatStatus : uint8_t { kOk, kNeedRemount };
+struct HeartbeatReply {
+    HeartbeatStatus status = HeartbeatStatus::kOk;
     uint64_t epoch = 0;
     Duration client_ttl{0};
 };

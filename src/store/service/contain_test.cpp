@@ -52,7 +52,7 @@ TEST(Contain, ACallThatThrowsIsAnsweredWithAnErrorAndCostsNobodyElse) {
 }
 
 /// Counts the calls.
-class CountingSink final : public FeedSink {
+class CountingSink final : public EventSink {
 public:
     void flush() override { ++flushes; }
     int flushes = 0;
@@ -70,7 +70,8 @@ TEST(Contain, AnOperationThatThrowsLeavesWholeChangesAndFreesTheLock) {
     EXPECT_EQ(sink.flushes, 1) << "what it did counts";
     EXPECT_TRUE(master.look([](const MasterState& state, Time) { return check_state(state).has_value(); }));
     EXPECT_EQ(master.look([](const MasterState& state, Time) { return state.segments().size(); }), 1u);
-    EXPECT_TRUE(master.run([](Transaction& transaction, Time now) { return ping(transaction, kNode, now).status == PingStatus::kOk; }));
+    EXPECT_TRUE(
+        master.run([](Transaction& transaction, Time now) { return heartbeat(transaction, kNode, now).status == HeartbeatStatus::kOk; }));
 }
 
 /// Hears everything and keeps nothing.
@@ -91,7 +92,7 @@ private:
 int use_up_the_memory() {
     constexpr size_t kValuesMax = 10'000'000, kMiB = 1 << 20;
     MemoryReserve::keep(32 * kMiB);
-    FeedHub hub;
+    EventHub hub;
     LockedMaster master({}, &hub, &hub);
     SegmentSpec segment = Caller::segment(1);
     segment.size = uint64_t{1} << 40;
@@ -140,7 +141,7 @@ TEST(Contain, AJobThatThrowsDoesNotKeepTheOthersFromRunning) {
              result.more = true;
          }},
     };
-    FeedHub hub;
+    EventHub hub;
     LockedMaster master({}, &hub, &hub);
     MasterMetrics metrics;
     JobRunner jobs(master, hub, metrics, kJobs);

@@ -10,7 +10,7 @@
 #include "base/thread_annotations.h"
 #include "base/time.h"
 #include "store/master/jobs/jobs.h"
-#include "store/service/feed_hub.h"
+#include "store/service/event_hub.h"
 #include "store/service/locked_master.h"
 #include "store/service/master_metrics.h"
 
@@ -21,7 +21,7 @@ namespace mooncake::store {
 /// Thread-safe; start() and stop() once.
 class JobRunner {
 public:
-    JobRunner(LockedMaster& master, FeedHub& hub, MasterMetrics& metrics, std::span<const Job> jobs = all_jobs())
+    JobRunner(LockedMaster& master, EventHub& hub, MasterMetrics& metrics, std::span<const Job> jobs = all_jobs())
         : master_(master), hub_(hub), metrics_(metrics), all_jobs_(jobs) {}
     ~JobRunner() { stop(); }
 
@@ -54,7 +54,7 @@ private:
     void forgive(Transaction& transaction) const;
 
     LockedMaster& master_;
-    FeedHub& hub_;
+    EventHub& hub_;
     MasterMetrics& metrics_;
     const std::span<const Job> all_jobs_;
     std::atomic<bool> touched_{false};  // written under mutex_

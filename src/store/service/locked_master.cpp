@@ -3,7 +3,7 @@
 
 namespace mooncake::store {
 
-LockedMaster::LockedMaster(const MasterOptions& options, StateObserver* observer, FeedSink* sink)
+LockedMaster::LockedMaster(const MasterOptions& options, StateObserver* observer, EventSink* sink)
     : state_(options, observer), sink_(sink) {}
 
 }  // namespace mooncake::store

@@ -14,9 +14,9 @@
 namespace mooncake::store {
 
 /// Where changes go that somebody must hear of before the one who caused them is answered.
-class FeedSink {
+class EventSink {
 public:
-    virtual ~FeedSink() = default;
+    virtual ~EventSink() = default;
     /// Called without the lock, after each operation: returns when everything that was observed up to now is on its way.
     virtual void flush() = 0;
 };
@@ -26,9 +26,9 @@ public:
 class LockedMaster {
 public:
     /// `observer` sees every change, under the lock. Both must outlive it; the sink may be null.
-    LockedMaster(const MasterOptions& options, StateObserver* observer, FeedSink* sink);
+    LockedMaster(const MasterOptions& options, StateObserver* observer, EventSink* sink);
 
-    /// Runs `operation(Transaction&, Time now)` and returns its result once the feeds have been flushed. Should it throw, what it has changed
+    /// Runs `operation(Transaction&, Time now)` and returns its result once the event streams have been flushed. Should it throw, what it has changed
     /// until then stays, and is flushed as well: the state agrees with itself after every change.
     template <typename Operation>
     auto run(Operation&& operation) {
@@ -58,7 +58,7 @@ public:
 private:
     class Flush {
     public:
-        explicit Flush(FeedSink* sink) : sink_(sink) {}
+        explicit Flush(EventSink* sink) : sink_(sink) {}
         /// What could not be sent to a node would be missing there for ever: to throw here ends the process, as in any destructor.
         ~Flush() {
             if (sink_ != nullptr) sink_->flush();
@@ -67,13 +67,13 @@ private:
         Flush& operator=(const Flush&) = delete;
 
     private:
-        FeedSink* const sink_;
+        EventSink* const sink_;
     };
 
     mutable YieldingMutex mutex_;
     MasterState state_ MC_GUARDED_BY(mutex_);
     mutable uint64_t holds_ MC_GUARDED_BY(mutex_) = 0;
-    FeedSink* const sink_;
+    EventSink* const sink_;
 };
 
 }  // namespace mooncake::store

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "store/service/started_requests.h"
-#include "store/service/testing/feed_listener.h"
+#include "store/service/testing/stream_listener.h"
 
 namespace mooncake::store {
 namespace {

@@ -12,7 +12,7 @@
 #include "rpc/rpc.h"
 #include "store/protocol/messages.h"
 #include "store/service/contain.h"
-#include "store/service/feed_hub.h"
+#include "store/service/event_hub.h"
 #include "store/service/job_runner.h"
 #include "store/service/locked_master.h"
 #include "store/service/master_metrics.h"
@@ -34,7 +34,7 @@ class MasterCalls {
 public:
     struct Parts {
         LockedMaster& master;
-        FeedHub& hub;
+        EventHub& hub;
         JobRunner& jobs;
         MasterMetrics& metrics;
         ThreadPool& worker;
@@ -44,7 +44,7 @@ public:
 
     /// Adds the handlers; before server.start().
     void attach(rpc::Server& server);
-    /// Refuses calls from now on and waits for those that run: the feeds end with all that writers were told.
+    /// Refuses calls from now on and waits for those that run: the event streams end with all that writers were told.
     void stop() { gate_.close(); }
 
 private:
@@ -67,7 +67,7 @@ private:
     void mount(const MountRequest& request, Answer answer);
     void remount(const ReceivedRemount& received, Answer answer);
     void unmount(const UnmountRequest& request, Answer answer);
-    void ping(const ClientId& client, Answer answer);
+    void heartbeat(const ClientId& client, Answer answer);
     void goodbye(const ClientId& client, Answer answer);
     void report_failures(const ReceivedFailureReport& received, Answer answer);
     void segments(Answer answer);
@@ -105,16 +105,16 @@ private:
     }
     /// As run(), and adds to `caused` what the followers must hear of before the operation is answered.
     template <typename Operation>
-    auto run_noting(FeedHub::Caused& caused, Operation&& operation) {
+    auto run_noting(EventHub::Caused& caused, Operation&& operation) {
         return run([&](Transaction& transaction, Time now) {
-            const FeedHub::Position before = parts_.hub.position();
+            const EventHub::Position before = parts_.hub.position();
             auto reply = operation(transaction, now);
             caused.add(before, parts_.hub.position());
             return reply;
         });
     }
     /// Answers when they have.
-    void answer_when_told(const FeedHub::Caused& caused, Answer answer, rpc::Bytes body);
+    void answer_when_told(const EventHub::Caused& caused, Answer answer, rpc::Bytes body);
 
     const Parts parts_;
     const uint64_t epoch_;

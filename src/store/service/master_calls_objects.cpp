@@ -113,7 +113,7 @@ void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
         require_memory();
         return start_some(starter, received.request.items.size(), transaction, now);
     };
-    FeedHub::Caused caused;
+    EventHub::Caused caused;
     while (!run_noting(caused, start)) parts_.master.give_way();
     caused.change = 0;  // what is evicted to make room is no news that anybody must have heard first
     PutStartReply reply = starter.take_reply();
@@ -126,7 +126,7 @@ void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
     if (!reply.items.empty() && reply.items.front().code == StoreCode::kTenantNotRegistered) warn_of_stranger(received.request.tenant);
 }
 
-void MasterCalls::answer_when_told(const FeedHub::Caused& caused, Answer answer, rpc::Bytes body) {
+void MasterCalls::answer_when_told(const EventHub::Caused& caused, Answer answer, rpc::Bytes body) {
     if (caused.nothing()) return answer->reply(std::move(body));
     const Time next = parts_.hub.answer_when_told(caused, std::move(answer), std::move(body), Clock::now());
     if (next != Time::max()) parts_.jobs.wake_by(next);
@@ -134,7 +134,7 @@ void MasterCalls::answer_when_told(const FeedHub::Caused& caused, Answer answer,
 
 void MasterCalls::put_end(const ReceivedPutEnd& received, Answer answer) {
     CodesReply reply;
-    FeedHub::Caused caused;
+    EventHub::Caused caused;
     in_parts(parts_.master, received.request.items, [&](std::span<const PutEndItem> items) {
         PutEndRequest request = received.request;
         request.items = items;
@@ -157,7 +157,7 @@ void MasterCalls::put_revoke(const ReceivedPutRevoke& received, Answer answer) {
 
 void MasterCalls::remove(const ReceivedRemove& received, Answer answer) {
     CodesReply reply;
-    FeedHub::Caused caused;
+    EventHub::Caused caused;
     in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         RemoveRequest request = received.request;
         request.keys = keys;
@@ -169,7 +169,7 @@ void MasterCalls::remove(const ReceivedRemove& received, Answer answer) {
 
 void MasterCalls::replica_clear(const ReceivedReplicaClear& received, Answer answer) {
     CodesReply reply;
-    FeedHub::Caused caused;
+    EventHub::Caused caused;
     in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         ReplicaClearRequest request = received.request;
         request.keys = keys;
@@ -200,11 +200,11 @@ void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer
             return re2::RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *pattern);
         };
         const std::function<bool(std::string_view)> filter = pattern ? std::function<bool(std::string_view)>(matches) : nullptr;
-        const FeedHub::Position before = parts_.hub.position();
+        const EventHub::Position before = parts_.hub.position();
         const auto count = static_cast<int64_t>(remove_in_parts(parts_.master, tenant, filter, force));
         parts_.jobs.touch();
         parts_.metrics.call(counted, true);
-        FeedHub::Caused caused;
+        EventHub::Caused caused;
         caused.add(before, parts_.hub.position());  // by others as well, which does no harm
         answer_when_told(caused, std::move(*shared), encode_remove_matching_reply(count));
     };

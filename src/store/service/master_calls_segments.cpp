@@ -50,7 +50,7 @@ void MasterCalls::attach_segments(rpc::Server& server) {
     server.handle(rpc::Method::kStoreMount, handler("mount", decode_mount_request, &MasterCalls::mount));
     server.handle(rpc::Method::kStoreRemount, handler("remount", decode_remount_request, &MasterCalls::remount));
     server.handle(rpc::Method::kStoreUnmount, handler("unmount", decode_unmount_request, &MasterCalls::unmount));
-    server.handle(rpc::Method::kStorePing, handler("ping", decode_client_request, &MasterCalls::ping));
+    server.handle(rpc::Method::kStorePing, handler("ping", decode_client_request, &MasterCalls::heartbeat));
     server.handle(rpc::Method::kStoreGoodbye, handler("goodbye", decode_client_request, &MasterCalls::goodbye));
     server.handle(rpc::Method::kStoreReportFailures, handler("report_failures", decode_failure_report, &MasterCalls::report_failures));
     server.handle(rpc::Method::kStoreSegments,
@@ -100,7 +100,7 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
             part.more = received.segments[i].more || !objects.empty();
             add(reply.segments[i], run_part({&part, 1}).segments[0]);
             part.writes = {};
-            part.rests = {};
+            part.quarantined = {};
             parts_.master.give_way();
         } while (!objects.empty() && reply.segments[i].code == StoreCode::kOk);
     }
@@ -117,10 +117,10 @@ void MasterCalls::unmount(const UnmountRequest& request, Answer answer) {
     parts_.metrics.call(CountedCall::kUnmountSegment, code == StoreCode::kOk);
 }
 
-void MasterCalls::ping(const ClientId& client, Answer answer) {
-    PingReply reply = run([&](Transaction& transaction, Time now) { return store::ping(transaction, client, now); });
+void MasterCalls::heartbeat(const ClientId& client, Answer answer) {
+    HeartbeatReply reply = run([&](Transaction& transaction, Time now) { return store::heartbeat(transaction, client, now); });
     reply.epoch = epoch_;
-    answer->reply(encode_ping_reply(reply));
+    answer->reply(encode_heartbeat_reply(reply));
     parts_.metrics.call(CountedCall::kPing, true);
 }
 

@@ -22,7 +22,7 @@ namespace {
 constexpr int kThreadsMax = 16;
 constexpr size_t kConnectionsMax = 16384;
 constexpr size_t kLongCallsMax = 64;        // waiting
-constexpr size_t kReserveBytes = 32 << 20;  // more than one change, with the words about it, ever takes
+constexpr size_t kReserveBytes = 32 << 20;  // more than one change, with the events about it, ever takes
 constexpr Duration kSettleMax = 10s;        // a guard: the jobs answer who waits for too long
 
 MasterOptions with_identity(MasterOptions options) {
@@ -60,7 +60,7 @@ private:
 class MasterServerImpl final : public MasterServer {
 public:
     MasterServerImpl(const MasterServerOptions& options, uint64_t epoch, std::unique_ptr<rpc::Server> server)
-        : epoch_(epoch), hub_(options.feed), master_(with_identity(options.core), &hub_, &hub_), jobs_(master_, hub_, metrics_),
+        : epoch_(epoch), hub_(options.stream), master_(with_identity(options.core), &hub_, &hub_), jobs_(master_, hub_, metrics_),
           calls_({master_, hub_, jobs_, metrics_, worker_}, epoch), server_(std::move(server)) {
         calls_.attach(*server_);
     }
@@ -73,7 +73,7 @@ public:
         MC_LOG_INFO("master serves on port {}, life {:x}", server_->port(), epoch_);
     }
     void stop() override {
-        // No feed may end, as its client would think in order, while writers are still told of new ranges.
+        // No event stream may end, as its client would think in order, while writers are still told of new ranges.
         calls_.stop();
         worker_.stop();
         jobs_.stop();
@@ -87,7 +87,7 @@ public:
     void touch() override { jobs_.touch(); }
     void settle() override {
         touch();
-        FeedHub::Caused caused;
+        EventHub::Caused caused;
         caused.add({}, hub_.position());  // all there has been
         if (caused.nothing()) return;
         auto waiter = std::make_unique<Waiter>();
@@ -101,7 +101,7 @@ public:
 private:
     const uint64_t epoch_;
     MasterMetrics metrics_;
-    FeedHub hub_;
+    EventHub hub_;
     LockedMaster master_;
     JobRunner jobs_;
     ThreadPool worker_{{.name = "mc-master-long", .threads_max = 1, .tasks_max = kLongCallsMax}};
@@ -120,7 +120,7 @@ Result<std::unique_ptr<MasterServer>> MasterServer::create(const MasterServerOpt
                                              .port = options.port,
                                              .threads = options.threads > 0 ? options.threads : std::min(cores, kThreadsMax),
                                              .message_bytes_max = options.message_bytes_max,
-                                             .stream_bytes_max = options.feed_bytes_max,
+                                             .stream_bytes_max = options.stream_bytes_max,
                                              .connections_max = kConnectionsMax,
                                              .hello = {.incarnation = epoch, .software = format_text("mooncake master {}", version())}}));
     auto master = std::make_unique<MasterServerImpl>(options, epoch.value, std::move(server));

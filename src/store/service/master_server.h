@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "store/master/options.h"
-#include "store/service/feed_hub.h"
+#include "store/service/event_hub.h"
 #include "store/service/locked_master.h"
 #include "store/service/master_metrics.h"
 
@@ -14,16 +14,16 @@ namespace mooncake::store {
 
 struct MasterServerOptions {
     MasterOptions core;  // first_generation and hash_seed: chosen here where they are not set
-    FeedHubOptions feed;
+    EventHubOptions stream;
     std::string host{};  // to listen on; empty: all addresses
     uint16_t port = 0;   // 0: any free one
     int threads = 0;     // of I/O; 0: as many as there are cores, at most 16
     uint64_t message_bytes_max = 64 << 20;
-    uint64_t feed_bytes_max = 32 << 20;  // that a client has not read; then it is cut off
+    uint64_t stream_bytes_max = 32 << 20;  // that a client has not read; then it is cut off
 };
 
 /// A master that serves: the state, its jobs, and the RPC port. Every life of it has another epoch. A client that vanishes is missed by its
-/// pings alone; connections come and go. Thread-safe, except that start() and stop() are called once, by the owner.
+/// heartbeats alone; connections come and go. Thread-safe, except that start() and stop() are called once, by the owner.
 class MasterServer {
 public:
     /// Listens already; nothing is answered before start(). kUnavailable, kAlreadyExists (the port).

@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 
 constexpr ClientId kNode{1, 1}, kOther{2, 2}, kReader{3, 3};
 
-/// Its clients need not ping.
+/// Its clients need not heartbeat.
 std::unique_ptr<MasterServer> serve(MasterServerOptions options = {.core = {.client_ttl = 1h}, .threads = 2}) {
     auto server = MasterServer::create(std::move(options));
     MC_CHECK(server);
@@ -166,18 +166,18 @@ TEST_F(MasterServerTest, SegmentsComeAndGo) {
     EXPECT_THAT(caller_.exist({"k"}).results, ElementsAre(0));
 }
 
-TEST_F(MasterServerTest, PingsTellTheEpochAndWhoIsUnknown) {
-    EXPECT_EQ(caller_.ping(kNode).status, PingStatus::kNeedRemount);
-    EXPECT_EQ(caller_.ping(kNode).epoch, server_->epoch());
-    EXPECT_EQ(caller_.ping(kNode).client_ttl, 1h);
+TEST_F(MasterServerTest, HeartbeatsTellTheEpochAndWhoIsUnknown) {
+    EXPECT_EQ(caller_.heartbeat(kNode).status, HeartbeatStatus::kNeedRemount);
+    EXPECT_EQ(caller_.heartbeat(kNode).epoch, server_->epoch());
+    EXPECT_EQ(caller_.heartbeat(kNode).client_ttl, 1h);
     caller_.join(kNode, 1);
-    EXPECT_EQ(caller_.ping(kNode).status, PingStatus::kOk);
+    EXPECT_EQ(caller_.heartbeat(kNode).status, HeartbeatStatus::kOk);
     const std::vector<SegmentId> failed{Caller::segment(1).id};
     const auto reply = caller_.call(rpc::Method::kStoreReportFailures, encode_failure_report({.client = kNode, .segments = failed}));
     EXPECT_EQ(decode_code_reply(reply.value()), StoreCode::kOk);
     EXPECT_EQ(caller_.goodbye(kNode), StoreCode::kOk);
     EXPECT_EQ(caller_.goodbye(kNode), StoreCode::kClientNotFound);
-    EXPECT_EQ(caller_.ping(kNode).status, PingStatus::kNeedRemount);
+    EXPECT_EQ(caller_.heartbeat(kNode).status, HeartbeatStatus::kNeedRemount);
 }
 
 TEST_F(MasterServerTest, TasksAreTakenAndAskedFor) {
@@ -213,7 +213,7 @@ TEST_F(MasterServerTest, NonsenseIsRefusedByEveryMethod) {
         }
     }
     EXPECT_EQ(caller_.call(static_cast<rpc::Method>(999), {}).error().code(), Code::kNotSupported);
-    EXPECT_EQ(caller_.ping(kNode).status, PingStatus::kNeedRemount) << "and it goes on serving";
+    EXPECT_EQ(caller_.heartbeat(kNode).status, HeartbeatStatus::kNeedRemount) << "and it goes on serving";
 }
 
 TEST_F(MasterServerTest, ABatchLongerThanOneHoldOfTheLockIsAnsweredInOrder) {
@@ -242,11 +242,11 @@ TEST_F(MasterServerTest, AReportInPartsIsAdoptedAndOneForAnotherLifeIsNot) {
     for (size_t i = 0; i < keys.size(); ++i)
         objects.push_back(
             {.tenant = {}, .key = keys[i], .group = {}, .offset = i * 4096, .length = 100, .generation = i + 1, .checksum = i});
-    const HeldSegment held{.segment = Caller::segment(1), .objects = objects, .writes = {}, .rests = {}, .exact = true};
+    const HeldSegment held{.segment = Caller::segment(1), .objects = objects, .writes = {}, .quarantined = {}, .exact = true};
     const auto refused = caller_.remount({.client = kNode, .epoch = server_->epoch() + 1, .segments = {&held, 1}});
     ASSERT_EQ(refused.segments.size(), 1u);
     EXPECT_EQ(refused.segments[0].code, StoreCode::kInvalidVersion);
-    EXPECT_EQ(caller_.ping(kNode).status, PingStatus::kNeedRemount);
+    EXPECT_EQ(caller_.heartbeat(kNode).status, HeartbeatStatus::kNeedRemount);
     const auto reply = caller_.remount({.client = kNode, .epoch = server_->epoch(), .segments = {&held, 1}});
     ASSERT_EQ(reply.segments.size(), 1u);
     EXPECT_EQ(reply.segments[0].code, StoreCode::kOk);
@@ -273,7 +273,7 @@ TEST_F(MasterServerTest, ManyClientsAtOnceGetWhatTheyPut) {
                 const auto got = caller.get(keys);
                 for (const GetItem& item : got.items) ASSERT_EQ(item.code, StoreCode::kOk);
                 ASSERT_EQ(caller.remove(keys, true).codes, std::vector<StoreCode>(20, StoreCode::kOk));
-                ASSERT_EQ(caller.ping(client).status, PingStatus::kOk);
+                ASSERT_EQ(caller.heartbeat(client).status, HeartbeatStatus::kOk);
             }
             ASSERT_TRUE(following.wait_complete());
             ASSERT_FALSE(following.end());
@@ -285,23 +285,23 @@ TEST_F(MasterServerTest, ManyClientsAtOnceGetWhatTheyPut) {
     EXPECT_TRUE(eventually([&] { return server_->followers() == 0; }));
 }
 
-TEST(MasterServer, MissesAClientByItsPingsAlone) {
+TEST(MasterServer, MissesAClientByItsHeartbeatsAlone) {
     const auto server = serve({.core = {.client_ttl = 200ms}, .threads = 1});
     Caller caller(address_of(*server));
     caller.join(kNode, 1);
     caller.put(kNode, {"k"});
     {
         Caller another(address_of(*server));  // its connection ends, the client does not
-        EXPECT_EQ(another.ping(kNode).status, PingStatus::kOk);
+        EXPECT_EQ(another.heartbeat(kNode).status, HeartbeatStatus::kOk);
     }
-    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    EXPECT_EQ(caller.heartbeat(kNode).status, HeartbeatStatus::kOk);
     EXPECT_TRUE(eventually([&] { return caller.segments().segments.empty(); }));
-    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kNeedRemount);
+    EXPECT_EQ(caller.heartbeat(kNode).status, HeartbeatStatus::kNeedRemount);
     EXPECT_THAT(caller.exist({"k"}).results, ElementsAre(0));
 }
 
 TEST(MasterServer, SettlesWhenItsFollowersHaveAcknowledged) {
-    const auto server = serve({.core = {.client_ttl = 1h}, .feed = {.acknowledge_timeout = 1h}, .threads = 2});
+    const auto server = serve({.core = {.client_ttl = 1h}, .stream = {.acknowledge_timeout = 1h}, .threads = 2});
     Caller caller(address_of(*server));
     server->settle();  // nothing has changed
     caller.join(kNode, 1);
@@ -320,7 +320,7 @@ TEST(MasterServer, SettlesWhenItsFollowersHaveAcknowledged) {
     });
     uint64_t told = 0;
     EXPECT_TRUE(eventually([&] {
-        for (const FeedUpdate& one : following.updates())
+        for (const EventUpdate& one : following.updates())
             if (!one.changed.empty()) told = one.sequence;
         return told != 0;
     }));
@@ -338,12 +338,12 @@ TEST(MasterServer, RefusesASecondClientUnderTheNameOfALivingOne) {
     caller.remount({.client = kOther, .segments = {}});
     SegmentSpec namesake = Caller::segment(2);
     namesake.name = Caller::segment(1).name;
-    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    EXPECT_EQ(caller.heartbeat(kNode).status, HeartbeatStatus::kOk);
     EXPECT_EQ(caller.mount(kOther, namesake), StoreCode::kSegmentAlreadyExists);
-    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    EXPECT_EQ(caller.heartbeat(kNode).status, HeartbeatStatus::kOk);
     following.reset();  // it dies, and its connection with it
     EXPECT_TRUE(eventually([&] { return caller.mount(kOther, namesake) == StoreCode::kOk; }));
-    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kNeedRemount);
+    EXPECT_EQ(caller.heartbeat(kNode).status, HeartbeatStatus::kNeedRemount);
 }
 
 TEST(MasterServer, EvictsByItselfAboveTheWatermark) {
@@ -379,7 +379,7 @@ TEST(MasterServer, EveryLifeHasAnotherEpochAndKnowsNobody) {
     first.reset();
     const auto second = serve({.port = port});
     EXPECT_NE(second->epoch(), epoch);
-    EXPECT_EQ(Caller(address_of(*second)).ping(kNode).status, PingStatus::kNeedRemount);
+    EXPECT_EQ(Caller(address_of(*second)).heartbeat(kNode).status, HeartbeatStatus::kNeedRemount);
 }
 
 TEST(MasterServer, StopsWithCallsInFlight) {

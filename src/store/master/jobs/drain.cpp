@@ -57,7 +57,7 @@ private:
     void look_at(SegmentNumber segment, RangeAllocator::Block block) {
         if (!allocator(segment).is_used(block)) return;
         const uint64_t owner = allocator(segment).owner(block);
-        if (owner_kind(owner) == OwnerKind::kResting) return;
+        if (owner_kind(owner) == OwnerKind::kQuarantined) return;
         ++scanned_.seen;
         if (owner_kind(owner) != OwnerKind::kObject) return;  // will be a value, or gone
         const ObjectId id = owner_number(owner);

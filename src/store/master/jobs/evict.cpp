@@ -10,7 +10,7 @@ EvictionRun evict_to_watermark(Transaction& transaction, Time now) {
     constexpr size_t kEntriesMax = 4096;
     const MasterState& state = transaction.state();
     const auto capacity = static_cast<double>(state.segments().capacity());
-    // What rests comes back by itself.
+    // What is in quarantine comes back by itself.
     const auto used = static_cast<double>(state.segments().used_bytes() - state.quarantine().bytes());
     const double over = used - capacity * state.options().high_watermark;
     EvictionRun run;

@@ -11,7 +11,8 @@ constexpr size_t kWorkMax = 4096;  // ranges that are given back in one run, abo
 bool gone(const Client& client, const MasterOptions& options, Time now) {
     if (client.expires <= now) return true;
     const Time heard = client.expires - options.client_ttl;
-    return client.deaf_since != Time::max() && heard <= client.deaf_since && now - client.deaf_since >= options.deaf_client_ttl;
+    return client.stream_down_since != Time::max() && heard <= client.stream_down_since &&
+           now - client.stream_down_since >= options.stream_down_client_ttl;
 }
 
 }  // namespace
@@ -22,7 +23,7 @@ size_t expire_clients(Transaction& transaction, Time now) {
     size_t ended = 0, work = 0;
     for (ClientNumber number = 1; number < clients.limit() && work < kWorkMax; ++number) {
         if (!clients[number].alive || !gone(clients[number], state.options(), now)) continue;
-        work += 1 + clients[number].writes.size() + clients[number].rests;
+        work += 1 + clients[number].writes.size() + clients[number].quarantined;
         for (const SegmentNumber segment : clients[number].segments) work += state.segments()[segment].allocator.used_blocks();
         end_client(transaction, number, ClientEnd::kSilent, now);
         ++ended;
@@ -37,7 +38,7 @@ size_t expire_writes(Transaction& transaction, Time now) {
         if (state.write(id).started + state.options().put_release_timeout > now) break;
         // Its writer knows that nothing of it may begin to move any more; what had begun has this time to end.
         transaction.apply(
-            WriteDropped{.write = id, .rest_until = now + state.options().release_margin(state.write(id).length), .now = now});
+            WriteDropped{.write = id, .quarantine_until = now + state.options().release_margin(state.write(id).length), .now = now});
     }
     return dropped;
 }

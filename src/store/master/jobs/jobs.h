@@ -10,7 +10,7 @@
 /// What the master does by itself, one file each: called now and then by whoever owns the clock, each bounded in what it does.
 namespace mooncake::store {
 
-/// Evicts by bytes when more than the high watermark is in use, down to eviction_ratio below it. Breaks no promise. Bounded per run:
+/// Evicts by bytes when more than the high watermark is in use, down to eviction_ratio below it. Breaks no soft lease. Bounded per run:
 /// call again soon while `more`.
 struct EvictionRun {
     size_t entries = 0;
@@ -19,7 +19,7 @@ struct EvictionRun {
     bool over = false;  // the mark was exceeded
 };
 EvictionRun evict_to_watermark(Transaction& transaction, Time now);
-/// Ends clients that have not pinged for client_ttl, or for deaf_client_ttl since their feed broke. Returns how many: call
+/// Ends clients that have sent no heartbeat for client_ttl, or for stream_down_client_ttl since their event stream broke. Returns how many: call
 /// again soon unless none, since so many are ended in one run as leave some thousand ranges, or one that leaves more.
 size_t expire_clients(Transaction& transaction, Time now);
 /// Drops writes that are older than put_release_timeout, some thousand per run. Returns how many.

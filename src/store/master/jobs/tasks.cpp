@@ -24,7 +24,7 @@ void expire_tasks(Transaction& transaction, Time now) {
         transaction.apply(CopyEnded{.copy = tasks[number].copy,
                                     .code = StoreCode::kRpcTimeout,
                                     .message = "not carried out in time",
-                                    .rest_until = now + options.put_release_timeout,  // it may still be at it
+                                    .quarantine_until = now + options.put_release_timeout,  // it may still be at it
                                     .now = now});
     }
     while (tasks.pending().first() != 0) {

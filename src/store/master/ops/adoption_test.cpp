@@ -17,7 +17,7 @@ TEST_F(Adoption, BringsBackWhatANodeHolds) {
     EXPECT_EQ(b.checksum, 70u);
     EXPECT_EQ(where("b").offset, 4096u);
     EXPECT_EQ(state().next_generation(), 8u);
-    EXPECT_EQ(beat(node(1)), PingStatus::kOk);
+    EXPECT_EQ(beat(node(1)), HeartbeatStatus::kOk);
 }
 
 TEST_F(Adoption, DoesNotBringBackWhatThisLifeReplacedWhenTheClockWasSetBack) {
@@ -155,11 +155,11 @@ TEST_F(Adoption, AReportDoesNotEndWhatThisMasterFears) {
 
 TEST_F(Adoption, AfterAnExactReportWhatIsNotNamedIsFreeAtOnce) {
     const std::vector<HeldObject> objects{held("a", 0, 5, kPool / 4)};
-    const std::vector<HeldRest> rests{{.offset = kPool / 2, .length = kPool / 4, .left = 3s},
-                                      {.offset = 0, .length = kPool / 2, .left = 1s},  // half of it is taken by now
-                                      {.offset = UINT64_MAX - 63, .length = 640, .left = 3s},
-                                      {.offset = 0, .length = UINT64_MAX, .left = 3s}};
-    const HeldSegment segment{.segment = spec(1, kPool), .objects = objects, .rests = rests, .exact = true};
+    const std::vector<HeldQuarantine> quarantined{{.offset = kPool / 2, .length = kPool / 4, .left = 3s},
+                                                  {.offset = 0, .length = kPool / 2, .left = 1s},  // half of it is taken by now
+                                                  {.offset = UINT64_MAX - 63, .length = 640, .left = 3s},
+                                                  {.offset = 0, .length = UINT64_MAX, .left = 3s}};
+    const HeldSegment segment{.segment = spec(1, kPool), .objects = objects, .quarantined = quarantined, .exact = true};
     auto t = transaction();
     remount(t, {.client = node(1), .segments = {&segment, 1}}, now_);
     EXPECT_EQ(put("n", kPool / 4, {.hard_pin = true}), StoreCode::kOk);
@@ -172,11 +172,11 @@ TEST_F(Adoption, AfterAnExactReportWhatIsNotNamedIsFreeAtOnce) {
     EXPECT_EQ(put("o", kPool / 4), StoreCode::kOk);
 }
 
-TEST_F(Adoption, WhatRestsForFearOfAWriterEndsWithItsReport) {
-    const std::vector<HeldRest> rests{{.offset = 0, .length = kKiB, .left = 600s, .writer = kOther},
-                                      {.offset = 4096, .length = kKiB, .left = 600s, .writer = {7, 7}},
-                                      {.offset = 8192, .length = kKiB, .left = 600s}};
-    const HeldSegment segment{.segment = spec(1, kPool), .rests = rests, .exact = true};
+TEST_F(Adoption, WhatIsInQuarantineForFearOfAWriterEndsWithItsReport) {
+    const std::vector<HeldQuarantine> quarantined{{.offset = 0, .length = kKiB, .left = 600s, .writer = kOther},
+                                                  {.offset = 4096, .length = kKiB, .left = 600s, .writer = {7, 7}},
+                                                  {.offset = 8192, .length = kKiB, .left = 600s}};
+    const HeldSegment segment{.segment = spec(1, kPool), .quarantined = quarantined, .exact = true};
     {
         auto t = transaction();
         remount(t, {.client = node(1), .segments = {&segment, 1}}, now_);
@@ -189,10 +189,10 @@ TEST_F(Adoption, WhatRestsForFearOfAWriterEndsWithItsReport) {
     EXPECT_EQ(state().quarantine().bytes(), kKiB) << "one that reports to nobody has stopped by then; readers may not have";
 }
 
-TEST_F(Adoption, WhatRestsForFearOfAWriterThatHasReportedIsFree) {
+TEST_F(Adoption, WhatIsInQuarantineForFearOfAWriterThatHasReportedIsFree) {
     attach(kOther);
-    const std::vector<HeldRest> rests{{.offset = 0, .length = kKiB, .left = 600s, .writer = kOther}};
-    const HeldSegment segment{.segment = spec(1, kPool), .rests = rests, .exact = true};
+    const std::vector<HeldQuarantine> quarantined{{.offset = 0, .length = kKiB, .left = 600s, .writer = kOther}};
+    const HeldSegment segment{.segment = spec(1, kPool), .quarantined = quarantined, .exact = true};
     auto t = transaction();
     remount(t, {.client = node(1), .segments = {&segment, 1}}, now_);
     EXPECT_EQ(state().quarantine().bytes(), 0u);

@@ -12,13 +12,13 @@ void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Ti
     transaction.apply(ClientGone{.client = state.clients()[client].id, .how = how, .now = now});
 }
 
-PingReply ping(Transaction& transaction, const ClientId& client, Time now) {
+HeartbeatReply heartbeat(Transaction& transaction, const ClientId& client, Time now) {
     const MasterState& state = transaction.state();
     const ClientNumber number = state.clients().find(client);
-    PingReply reply{.status = PingStatus::kNeedRemount, .client_ttl = state.options().client_ttl};
+    HeartbeatReply reply{.status = HeartbeatStatus::kNeedRemount, .client_ttl = state.options().client_ttl};
     if (!state.clients().alive(number)) return reply;
     transaction.apply(ClientSeen{.client = client, .expires = now + state.options().client_ttl});
-    if (state.clients()[number].attached) reply.status = PingStatus::kOk;
+    if (state.clients()[number].attached) reply.status = HeartbeatStatus::kOk;
     return reply;
 }
 

@@ -103,7 +103,7 @@ TEST_F(Costs, GroupsThatAreRefusedCostNoMoreThanTheirItems) {
 TEST_F(Costs, ItemsThatNoWaitingWillHelpDoNotSearchTheQuarantine) {
     add_node(1);
     ASSERT_EQ(put("pinned", kPool / 2, {.hard_pin = true}), StoreCode::kOk);
-    for (int i = 0; i < 100; ++i) {  // rests of 64 bytes
+    for (int i = 0; i < 100; ++i) {  // quarantined ranges of 64 bytes
         ASSERT_EQ(start(format_text("w{}", i), 64).code, StoreCode::kOk);
         pass(1ms);
         const PutStartItem other = upsert(format_text("w{}", i), 64, {}, kOther);
@@ -136,7 +136,7 @@ TEST_F(Costs, WritersThatVanishTogetherCostWhatTheyLeave) {
     EXPECT_EQ(state().write_count(), 0u);
     EXPECT_LE(spent, 3 * kClients * kWrites);
     EXPECT_EQ(state().quarantine().size(), kClients * kWrites) << "none of them has said that it stopped";
-    pass(options_.silent_writer_rest);
+    pass(options_.silent_writer_quarantine);
     beat(node(1));
     jobs();
     EXPECT_EQ(state().quarantine().size(), 0u);

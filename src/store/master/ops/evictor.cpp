@@ -73,8 +73,8 @@ ObjectId Evictor::next(TenantNumber tenant, Sacrifice most) {
     ObjectId unit = pick(tenant, [this](TenantNumber one) { return next_plain(one); });
     if (unit == 0 && most >= Sacrifice::kSoftPinned && state().options().evict_soft_pinned)
         unit = pick(tenant, [this](TenantNumber one) { return next_aside(one, Shelf::kSoftPinned); });
-    if (unit == 0 && most >= Sacrifice::kPromised)
-        unit = pick(tenant, [this](TenantNumber one) { return next_aside(one, Shelf::kPromised); });
+    if (unit == 0 && most >= Sacrifice::kSoftLeased)
+        unit = pick(tenant, [this](TenantNumber one) { return next_aside(one, Shelf::kSoftLeased); });
     return unit;
 }
 
@@ -93,7 +93,7 @@ std::optional<SegmentNumber> Evictor::make_room(uint64_t length, const RoomWante
     });
     if (!possible) return std::nullopt;
     SegmentNumber segment = 0;
-    for (const Sacrifice level : {Sacrifice::kPlain, Sacrifice::kSoftPinned, Sacrifice::kPromised}) {
+    for (const Sacrifice level : {Sacrifice::kPlain, Sacrifice::kSoftPinned, Sacrifice::kSoftLeased}) {
         int searches = kSearchesMax;
         if (segment != 0 || level > most) break;
         if (level == Sacrifice::kSoftPinned && !(state().options().evict_soft_pinned && state().any_soft_pinned(now_))) continue;
@@ -156,7 +156,7 @@ SegmentNumber Evictor::evict_long_enough(ObjectId first, uint64_t length, const 
 }
 
 SegmentNumber Evictor::evict_aside(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most) {
-    const ObjectId unit = next_aside(tenant, most == Sacrifice::kSoftPinned ? Shelf::kSoftPinned : Shelf::kPromised);
+    const ObjectId unit = next_aside(tenant, most == Sacrifice::kSoftPinned ? Shelf::kSoftPinned : Shelf::kSoftLeased);
     const Replica place = unit != 0 ? long_enough(unit, length, wanted) : Replica{};
     if (place.segment == 0) return 0;
     made_.push_back({place.segment, place.offset});
@@ -190,7 +190,7 @@ std::optional<uint64_t> Evictor::find_room(SegmentNumber segment, uint64_t bytes
 }
 
 void Evictor::condemn_leased(uint64_t length) {
-    if (next(0, Sacrifice::kPromised) != 0) return;
+    if (next(0, Sacrifice::kSoftLeased) != 0) return;
     while (state().quarantine().bytes() < state().rounded(length)) {
         const ObjectId unit = pick(0, [this](TenantNumber one) {
             const ObjectId first = state().tenants()[one].order.first_aside(Shelf::kLeased);

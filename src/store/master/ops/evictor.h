@@ -11,7 +11,7 @@
 
 namespace mooncake::store {
 
-/// Finds and evicts the coldest entries, for one operation or one run of a job. Costs what it evicts, plus one step for each lease or promise
+/// Finds and evicts the coldest entries, for one operation or one run of a job. Costs what it evicts, plus one step for each lease or soft lease
 /// met on the way, at most kSetAsideMax of these per item. Borrows the transaction.
 class Evictor {
 public:

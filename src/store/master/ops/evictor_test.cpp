@@ -62,14 +62,14 @@ TEST_F(Reclaim, ProbesNeitherKeepAliveNorMakeYounger) {
     EXPECT_EQ(held(), "1234");
 }
 
-TEST_F(Reclaim, LooksElsewhereWhileAProbedObjectIsPromised) {
+TEST_F(Reclaim, LooksElsewhereWhileAProbedObjectIsSoftlyLeased) {
     fill(kPool / 4);
     exists("0");
     put("4", kPool / 4);
     EXPECT_EQ(held(), "0234");
     pass(10s);
     put("5", kPool / 4);
-    EXPECT_EQ(held(), "2345") << "no promise any more, and still the coldest";
+    EXPECT_EQ(held(), "2345") << "no soft_lease any more, and still the coldest";
 }
 
 TEST_F(Reclaim, ServesABatchLargerThanWhatIsFreeThoughEveryKeyWasProbed) {
@@ -102,7 +102,7 @@ TEST_F(Reclaim, AProbeOfEveryKeyCannotStopAPut) {
     }
 }
 
-TEST_F(Reclaim, FindsAHoleAlsoWhereTheColdestStandAmongWritesAndAllArePromised) {
+TEST_F(Reclaim, FindsAHoleAlsoWhereTheColdestStandAmongWritesAndAllAreSoftlyLeased) {
     constexpr uint64_t kUnit = kPool / 16;
     for (int i = 0; i < 4; ++i) {  // one value between two unfinished writes, four times
         ASSERT_EQ(start("w" + std::to_string(i), kUnit).code, StoreCode::kOk);
@@ -241,7 +241,7 @@ TEST_F(Watermark, DoesNothingBelow) {
     EXPECT_EQ(jobs().entries, 0u);
 }
 
-TEST_F(Watermark, BreaksNoPromiseAndNoLease) {
+TEST_F(Watermark, BreaksNoLeaseOfEitherKind) {
     fill(256);
     for (int i = 0; i < 256; ++i) i % 2 == 0 ? exists(std::to_string(i)) : static_cast<int>(get(std::to_string(i)).code);
     EXPECT_EQ(jobs().entries, 0u);
@@ -250,7 +250,7 @@ TEST_F(Watermark, BreaksNoPromiseAndNoLease) {
     EXPECT_GT(jobs().entries, 30u);
 }
 
-TEST_F(Watermark, CountsWhatRestsAsFreeToBe) {
+TEST_F(Watermark, CountsWhatIsInQuarantineAsFreeToBe) {
     fill(256);
     for (int i = 0; i < 64; ++i) {
         get(std::to_string(i));

@@ -8,8 +8,8 @@ ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now)
     const MasterState& state = transaction.state();
     ExistReply reply;
     reply.results.resize(request.keys.size());
-    reply.promise = state.promise_time(now);
-    PromisesGranted granted{.until = now + reply.promise};
+    reply.soft_lease = state.soft_lease_time(now);
+    SoftLeasesGranted granted{.until = now + reply.soft_lease};
     granted.objects.resize(request.keys.size());
     const TenantNumber tenant = state.tenant(request.tenant);
     if (tenant != 0) state.objects().find_many(tenant, request.keys, granted.objects);

@@ -29,7 +29,7 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
     reply.lease = state.lease_time(now);
     std::vector<ObjectId> found(request.keys.size());
     if (const TenantNumber tenant = state.tenant(request.tenant); tenant != 0) state.objects().find_many(tenant, request.keys, found);
-    LeasesGranted granted{.until = now + reply.lease, .promised = now + state.promise_time(now)};
+    LeasesGranted granted{.until = now + reply.lease, .soft_leased = now + state.soft_lease_time(now)};
     granted.objects.reserve(found.size());
     Reach reachable(state, request.unreachable);
     for (size_t i = 0; i < found.size(); ++i) {

@@ -6,10 +6,10 @@
 namespace mooncake::store {
 
 Hold hold_of(const MasterState& state, ObjectId unit, Time now) {
-    const Time leased = state.lease_end(unit, now), promised = state.promise_end(unit, now), pinned = state.soft_pin_end(unit, now);
+    const Time leased = state.lease_end(unit, now), soft_leased = state.soft_lease_end(unit, now), pinned = state.soft_pin_end(unit, now);
     if (leased > now) return {Shelf::kLeased, leased};
     if (pinned > now && !state.options().evict_soft_pinned) return {Shelf::kSoftPinned, pinned};
-    if (promised > now) return {Shelf::kPromised, promised};
+    if (soft_leased > now) return {Shelf::kSoftLeased, soft_leased};
     if (pinned > now) return {Shelf::kSoftPinned, pinned};
     return {};
 }
@@ -33,7 +33,7 @@ bool HoleFinder::may_go(ObjectId unit, Sacrifice most) {
     const Hold held = hold(unit);
     if (held.shelf == Shelf::kNone) return true;
     if (held.shelf == Shelf::kSoftPinned && most >= Sacrifice::kSoftPinned && state_.options().evict_soft_pinned) return true;
-    if (held.shelf == Shelf::kPromised && most >= Sacrifice::kPromised) return true;
+    if (held.shelf == Shelf::kSoftLeased && most >= Sacrifice::kSoftLeased) return true;
     if (held.until > now_) obstacle_end_ = std::min(obstacle_end_, held.until);
     return false;
 }
@@ -79,7 +79,7 @@ HoleFinder::Hole HoleFinder::find(TenantNumber tenant, uint64_t length, const Ro
     effort(1);
     for (size_t c = own; c-- > 0;) look_around(order.policy().coldest(c), false, search);
     if (most >= Sacrifice::kSoftPinned) look_around(order.first_aside(Shelf::kSoftPinned), true, search);
-    if (most >= Sacrifice::kPromised) look_around(order.first_aside(Shelf::kPromised), true, search);
+    if (most >= Sacrifice::kSoftLeased) look_around(order.first_aside(Shelf::kSoftLeased), true, search);
     effort(search.best.segment != 0 ? 1 : 4);
     look_anywhere(search);
     return std::move(search.best);

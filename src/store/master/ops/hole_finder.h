@@ -11,7 +11,7 @@
 namespace mooncake::store {
 
 /// How far a search for victims may go; each level includes the ones before.
-enum class Sacrifice : uint8_t { kPlain, kSoftPinned, kPromised };
+enum class Sacrifice : uint8_t { kPlain, kSoftPinned, kSoftLeased };
 
 /// What keeps an entry from being evicted at this time, and until when; Shelf::kNone: nothing.
 struct Hold {

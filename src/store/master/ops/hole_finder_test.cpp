@@ -50,7 +50,7 @@ TEST_F(Holes, AreMadeWhereAllIsColdNotWhereTheColdestLieAmongWhatWasJustRead) {
     EXPECT_EQ(held(192, 256), 0);
 }
 
-TEST_F(Holes, BreakNoPromiseWhereThereIsAnotherPlace) {
+TEST_F(Holes, BreakNoSoftLeaseWhereThereIsAnotherPlace) {
     ASSERT_EQ(fill(256), 256);
     grow_old();
     probe(0, 192, 2);
@@ -61,7 +61,7 @@ TEST_F(Holes, BreakNoPromiseWhereThereIsAnotherPlace) {
     EXPECT_FALSE(holds("large"));
 }
 
-TEST_F(Holes, BreakPromisesBeforeAPutIsRefused) {
+TEST_F(Holes, BreakSoftLeasesBeforeAPutIsRefused) {
     ASSERT_EQ(fill(256), 256);
     probe(0, 256, 2);
     EXPECT_EQ(put("large", 16 * kKiB), StoreCode::kOk);

@@ -31,7 +31,7 @@ bool name_taken(const MasterState& state, ClientNumber client, std::string_view 
         const Client& owner = state.clients()[other];
         const Duration silence = now - (owner.expires - state.options().client_ttl);
         const Duration silent_after = state.options().silent_after;
-        return owner.deaf_since == Time::max() && (silent_after == Duration::zero() ? owner.expires > now : silence < silent_after);
+        return owner.stream_down_since == Time::max() && (silent_after == Duration::zero() ? owner.expires > now : silence < silent_after);
     });
 }
 

@@ -26,7 +26,7 @@ CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request,
 /// Grants leases. Per item: kObjectNotFound (also where it, or one of its group, lies only where the caller cannot
 /// reach it), kReplicaIsNotReady (it, or one of its group, is being written).
 GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time now);
-/// Grants promises.
+/// Grants soft leases.
 ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now);
 
 /// Per key: kObjectNotFound, kReplicaIsNotReady (being written), kObjectHasReplicationTask, kObjectHasLease.

@@ -39,7 +39,7 @@ uint32_t Placer::affordable(const Wanted& wanted) {
     if (each > tenant.effective_quota) return 0;
     const uint64_t needed = each * std::min<uint64_t>(replicas_max_, tenant.effective_quota / each);
     while (room() < needed) {
-        const ObjectId unit = evictor_.next(wanted.tenant, room() < each ? Sacrifice::kPromised : Sacrifice::kSoftPinned);
+        const ObjectId unit = evictor_.next(wanted.tenant, room() < each ? Sacrifice::kSoftLeased : Sacrifice::kSoftPinned);
         if (unit == 0) break;
         evictor_.evict(unit);
     }
@@ -66,8 +66,8 @@ SegmentNumber Placer::choose_among(const Wanted& wanted, Random& random, bool su
         return segments[view.segment].allocator.find(state().rounded(wanted.length)).has_value();
     };
     if (const auto position = choose_segment(segments.view(), wish, random, fits)) return segments.view().segments[*position].segment;
-    // Only the first replica is worth a broken promise.
-    const Sacrifice most = names_in_use_.empty() ? Sacrifice::kPromised : Sacrifice::kSoftPinned;
+    // Only the first replica is worth a broken soft lease.
+    const Sacrifice most = names_in_use_.empty() ? Sacrifice::kSoftLeased : Sacrifice::kSoftPinned;
     return evictor_.make_room(wanted.length, {names_in_use_, unreachable_, suspects}, most).value_or(0);
 }
 

@@ -114,7 +114,7 @@ TEST_F(PutAgain, LeavesTheOldBytesToTheirReaders) {
     get("k");
     follows(node(1), false);
     expect_replaced("k", start("k", kNew));
-    EXPECT_EQ(state().segments()[first_].resting_bytes, state().rounded(kOld));
+    EXPECT_EQ(state().segments()[first_].quarantined_bytes, state().rounded(kOld));
 }
 
 TEST_F(PutAgain, BringsTheOldValueNeverBack) {

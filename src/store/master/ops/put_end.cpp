@@ -75,7 +75,7 @@ CodesReply put_revoke(Transaction& transaction, const PutRevokeRequest& request,
             const uint64_t started_by = transaction.state().write(ended.write).request_id;
             if (item.generation == 0 && request.request_id != 0 && started_by != request.request_id) return StoreCode::kInvalidWrite;
             transaction.apply(WriteDropped{
-                .write = ended.write, .rest_until = now, .now = now, .in_doubt = {request.in_doubt.begin(), request.in_doubt.end()}});
+                .write = ended.write, .quarantine_until = now, .now = now, .in_doubt = {request.in_doubt.begin(), request.in_doubt.end()}});
             return StoreCode::kOk;
         });
     const ClientNumber client = transaction.state().clients().find(request.client);

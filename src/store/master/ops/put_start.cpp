@@ -198,7 +198,7 @@ private:
         const WriteId write = id == 0 ? 0 : state().objects()[id].write;
         // Since an earlier part somebody may have ended it, or taken its place.
         if (write != 0 && state().write(write).generation == reply_.items[i].generation)
-            transaction_.apply(WriteDropped{.write = write, .rest_until = now_, .now = now_});
+            transaction_.apply(WriteDropped{.write = write, .quarantine_until = now_, .now = now_});
         reply_.items[i] = {.code = group.refused};
     }
 

@@ -60,7 +60,7 @@ TEST_F(Put, OfAKeyBeingWrittenIsRefusedUntilTheDiscardTimeout) {
     EXPECT_EQ(end("k", second.generation, kOther), StoreCode::kOk);
 }
 
-TEST_F(Put, OfAKeyWhoseWriterIsDeafIsStartedAnew) {
+TEST_F(Put, OfAKeyWhoseWritersStreamIsDownIsStartedAnew) {
     start("k");
     follows(kClient, false);
     EXPECT_EQ(start("k", kKiB, {}, kOther).code, StoreCode::kReplicaIsNotReady) << "it may just be connecting again";
@@ -75,7 +75,7 @@ TEST_F(Put, OfAKeyWhoseWriterIsDeafIsStartedAnew) {
     EXPECT_EQ(end("l", again.generation), StoreCode::kOk);
 }
 
-TEST_F(Put, GivenUpWithBytesInDoubtFreesItsKeyAndLetsOnlyTheDoubtfulRangeRest) {
+TEST_F(Put, GivenUpWithBytesInDoubtFreesItsKeyAndLetsOnlyTheDoubtfulRangeBeInQuarantine) {
     const SegmentNumber other = add_node(2);
     const PutStartReply started = start({{.key = "k", .length = kKiB}}, {.replica_num = 2});
     ASSERT_EQ(started.replicas.size(), 2u);
@@ -87,7 +87,7 @@ TEST_F(Put, GivenUpWithBytesInDoubtFreesItsKeyAndLetsOnlyTheDoubtfulRangeRest) {
         EXPECT_EQ(put_revoke(t, {.client = kClient, .items = {&item, 1}, .in_doubt = {&other, 1}}, now_).codes[0], StoreCode::kOk);
     }
     EXPECT_EQ(state().quarantine().bytes(), kKiB);
-    EXPECT_EQ(state().segments()[other].resting_bytes, kKiB);
+    EXPECT_EQ(state().segments()[other].quarantined_bytes, kKiB);
     EXPECT_EQ(state().quarantine().next(), began + options_.put_release_timeout);
     EXPECT_EQ(put("k"), StoreCode::kOk) << "the key is free";
 }
@@ -123,16 +123,16 @@ TEST_F(Put, AvoidsWhatItsWriterCannotReach) {
 }
 
 TEST_F(Put, PrefersSegmentsWhoseOwnerFollows) {
-    const SegmentNumber deaf = add_node(2);
+    const SegmentNumber unheard = add_node(2);
     follows(node(2), false);
     for (int i = 0; i < 20; ++i) ASSERT_EQ(put(std::to_string(i)), StoreCode::kOk);
-    EXPECT_EQ(state().segments()[deaf].allocator.used_bytes(), 0u);
+    EXPECT_EQ(state().segments()[unheard].allocator.used_bytes(), 0u);
     follows(node(2), true);
     for (int i = 20; i < 60; ++i) ASSERT_EQ(put(std::to_string(i)), StoreCode::kOk);
-    EXPECT_GT(state().segments()[deaf].allocator.used_bytes(), 0u);
+    EXPECT_GT(state().segments()[unheard].allocator.used_bytes(), 0u);
 }
 
-TEST_F(Put, TheRangeOfAWriteThatTookTooLongRestsUntilWhatHadBegunMustHaveEnded) {
+TEST_F(Put, TheRangeOfAWriteThatTookTooLongIsInQuarantineUntilWhatHadBegunMustHaveEnded) {
     const PutStartReply started = start({{.key = "k", .length = kPool}});
     EXPECT_EQ(started.release, options_.put_release_timeout) << "the writer is told";
     pass(600s - 1ns);
@@ -145,7 +145,7 @@ TEST_F(Put, TheRangeOfAWriteThatTookTooLongRestsUntilWhatHadBegunMustHaveEnded) 
     EXPECT_EQ(state().quarantine().next(), now_ + options_.release_margin(kPool));
 }
 
-TEST_F(Put, RangesOfAPreemptedWriteRestUntilTheReleaseTimeout) {
+TEST_F(Put, RangesOfAPreemptedWriteAreInQuarantineUntilTheReleaseTimeout) {
     const Time started = now_;
     start("k", kPool);
     pass(30s);
@@ -346,7 +346,7 @@ TEST_F(Upsert, ARangeThatItTookFromAWriterIsFreeWhenThatOneHasStopped) {
     }
 }
 
-TEST_F(Upsert, ARangeThatItTookFromAWriterRestsWhereThatOnesBytesAreInDoubt) {
+TEST_F(Upsert, ARangeThatItTookFromAWriterIsInQuarantineWhereThatOnesBytesAreInDoubt) {
     add_node(2);
     const PutStartReply lost = start({{.key = "k", .length = kKiB}}, {.replica_num = 2}, kOther);
     upsert("k");
@@ -356,10 +356,10 @@ TEST_F(Upsert, ARangeThatItTookFromAWriterRestsWhereThatOnesBytesAreInDoubt) {
     auto t = transaction();
     put_revoke(t, {.client = kOther, .tenant = tenant_, .items = {&item, 1}, .in_doubt = {&doubtful, 1}}, now_);
     ASSERT_EQ(state().quarantine().size(), 1u);
-    EXPECT_EQ(state().segments()[doubtful].resting_bytes, kKiB);
+    EXPECT_EQ(state().segments()[doubtful].quarantined_bytes, kKiB);
 }
 
-TEST_F(Upsert, TwoThatRaceForOneKeyLeaveNothingAtRest) {
+TEST_F(Upsert, TwoThatRaceForOneKeyLeaveNothingInQuarantine) {
     uint64_t first = upsert("k").generation;
     for (int i = 0; i < 1000; ++i) {
         const ClientId loser = i % 2 == 0 ? kClient : kOther, winner = i % 2 == 0 ? kOther : kClient;

@@ -21,7 +21,7 @@ class Reach {
 public:
     /// For who cannot reach these segments. What else is wrong with the others it will find out.
     Reach(const MasterState& state, std::span<const uint32_t> unreachable) : state_(state), unreachable_(unreachable) {}
-    /// The same, but what does not seem well to us does not count either: for who would take our word for it. Its own memory it reaches.
+    /// The same, but what does not seem well to us does not count either: for who would take our answer for it. Its own memory it reaches.
     Reach(const MasterState& state, std::span<const uint32_t> unreachable, ClientNumber asker, Time now)
         : state_(state), unreachable_(unreachable), well_at_(now), asker_(asker) {}
 
@@ -60,7 +60,7 @@ private:
     }
     /// As SegmentTable::answers(), but what its owner is telling us just now can be read.
     bool seems_well(const Segment& segment) const {
-        return !segment.deaf && segment.suspect_until <= *well_at_ && segment.heard_until > *well_at_;
+        return !segment.stream_down && segment.suspect_until <= *well_at_ && segment.heard_until > *well_at_;
     }
 
     const MasterState& state_;

@@ -45,9 +45,9 @@ TEST_F(Read, LeasesNeverGetShorter) {
     pass(3s);
     get("a");
     EXPECT_EQ(object("a").lease_end, now_ + 10s);
-    EXPECT_EQ(object("a").promise_end, now_ + 10s) << "a read is promised, too";
+    EXPECT_EQ(object("a").soft_lease_end, now_ + 10s) << "a read is soft_leased, too";
     exists("a");
-    EXPECT_EQ(object("a").promise_end, now_ + 10s);
+    EXPECT_EQ(object("a").soft_lease_end, now_ + 10s);
 }
 
 TEST_F(Read, LeavesOutWhatTheCallerCannotReach) {
@@ -67,7 +67,7 @@ TEST_F(Read, LeavesOutWhatTheCallerCannotReach) {
     EXPECT_EQ(reply.items[2].code, StoreCode::kObjectNotFound) << "a group is there as a whole or not";
     const ExistReply there = exist(t, {.tenant = "", .keys = keys, .unreachable = {&second, 1}}, now_);
     EXPECT_EQ(there.results, (std::vector<int32_t>{0, 1, 0, 0}));
-    EXPECT_EQ(there.promise, 10s);
+    EXPECT_EQ(there.soft_lease, 10s);
     EXPECT_EQ(exists("one"), 1) << "for others it is there";
     EXPECT_EQ(object("one").lease_end, Time{});
 }
@@ -96,7 +96,7 @@ TEST_F(Remove, HasACodeForEverything) {
     EXPECT_EQ(state().segments().used_bytes(), 0u);
 }
 
-TEST_F(Remove, WaitsForLeasesAndPromisesUnlessForced) {
+TEST_F(Remove, WaitsForLeasesOfBothKindsUnlessForced) {
     put("read");
     put("probed");
     get("read");

@@ -24,10 +24,11 @@ public:
         : transaction_(transaction), held_(held), segment_(segment), now_(now) {}
 
     void run(RemountReply::Segment& result) {
-        for (const HeldRest& rest : held_.rests)
-            if (rest.left > Duration::zero() && in_bounds(rest.offset, rest.length) && !stopped(rest.writer))
-                busy(rest.offset, rest.length, std::min(rest.left, rest.writer ? writer_rest() : state().options().put_release_timeout),
-                     rest.writer);
+        for (const HeldQuarantine& quarantine : held_.quarantined)
+            if (quarantine.left > Duration::zero() && in_bounds(quarantine.offset, quarantine.length) && !stopped(quarantine.writer))
+                busy(quarantine.offset, quarantine.length,
+                     std::min(quarantine.left, quarantine.writer ? writer_quarantine() : state().options().put_release_timeout),
+                     quarantine.writer);
         for (const Entry& entry : select(result)) {
             if (entry.write != nullptr) {
                 if (can_take(entry)) reserve(*entry.write);
@@ -102,9 +103,9 @@ private:
         const TenantNumber tenant = state().options().tenants ? state().tenants().find(held.tenant) : TenantTable::kDefault;
         const ObjectId id = tenant == 0 ? 0 : state().objects().find(tenant, held.key);
         if (state().segments()[segment_].dropped.contains(held.generation)) return Verdict::kStale;
-        // What this life has buried is older, as is all that it did not give out.
+        // What has a tombstone of this life is older, as is all that it did not give out.
         const uint64_t age = state().generations().is_own(held.generation) ? held.generation : 0;
-        if (tenant != 0 && state().buried().buried(tenant, state().objects().hash(tenant, held.key), age)) return Verdict::kStale;
+        if (tenant != 0 && state().tombstones().covers(tenant, state().objects().hash(tenant, held.key), age)) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];
@@ -136,16 +137,20 @@ private:
     }
 
     /// The writer reports to us, or it must stop by itself because no master answers it.
-    Duration writer_rest() const {
+    Duration writer_quarantine() const {
         const MasterOptions& options = state().options();
-        return std::min(options.put_release_timeout, options.client_ttl + options.silent_writer_rest);
+        return std::min(options.put_release_timeout, options.client_ttl + options.silent_writer_quarantine);
     }
     void reserve(const HeldWrite& write) {
-        transaction_.apply(RangeReserved{
-            .segment = segment_, .offset = write.offset, .length = write.length, .writer = write.writer, .until = now_ + writer_rest()});
+        transaction_.apply(RangeReserved{.segment = segment_,
+                                         .offset = write.offset,
+                                         .length = write.length,
+                                         .writer = write.writer,
+                                         .until = now_ + writer_quarantine()});
     }
-    void busy(uint64_t offset, uint64_t length, Duration rest, const ClientId& writer = {}) {
-        transaction_.apply(RangeBusy{.segment = segment_, .offset = offset, .length = length, .until = now_ + rest, .writer = writer});
+    void busy(uint64_t offset, uint64_t length, Duration quarantine, const ClientId& writer = {}) {
+        transaction_.apply(
+            RangeBusy{.segment = segment_, .offset = offset, .length = length, .until = now_ + quarantine, .writer = writer});
     }
 
     Transaction& transaction_;
@@ -164,7 +169,7 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
     transaction.advance(now);
     transaction.apply(ClientSeen{.client = request.client, .expires = now + state.options().client_ttl, .attached = true});
     const ClientNumber client = state.clients().find(request.client);
-    if (state.clients()[client].rests != 0) transaction.apply(WriterQuiet{.client = request.client, .now = now});
+    if (state.clients()[client].quarantined != 0) transaction.apply(WriterQuiet{.client = request.client, .now = now});
     for (size_t i = 0; i < request.segments.size(); ++i) {
         const HeldSegment& held = request.segments[i];
         bool mounted = false;

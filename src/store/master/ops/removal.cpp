@@ -15,7 +15,7 @@ Removal::Removal(Transaction& transaction, std::optional<std::string_view> tenan
         if (tenant_ == 0) next_ = 0;  // there is no such tenant
     }
     // Without force what a node is yet to report would count as leased.
-    if (!matches_ && force_ && !done()) transaction.apply(AllBuried{.tenant = tenant_});
+    if (!matches_ && force_ && !done()) transaction.apply(TombstoneOfAll{.tenant = tenant_});
 }
 
 std::vector<Removal::Key> Removal::look(const MasterState& state) {

@@ -7,7 +7,7 @@ namespace mooncake::store {
 namespace {
 
 /// Who reads or probes one of a group counts on all of it.
-bool held(const MasterState& state, ObjectId id, Time now) { return state.lease_end(id, now) > now || state.promise_end(id, now) > now; }
+bool held(const MasterState& state, ObjectId id, Time now) { return state.lease_end(id, now) > now || state.soft_lease_end(id, now) > now; }
 
 /// Whether one of the replicas that are left without these can be counted on.
 bool trusted_elsewhere(const MasterState& state, const Object& object, std::span<const SegmentNumber> cleared, Time now) {
@@ -47,7 +47,7 @@ CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time n
         if (id != 0) code = check_removable(transaction, id, request.force, now);
         if (code == StoreCode::kOk) transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
         if (code == StoreCode::kObjectNotFound && tenant != 0 && !key.empty())
-            transaction.apply(KeyBuried{.tenant = tenant, .key = std::string(key)});
+            transaction.apply(TombstoneLeft{.tenant = tenant, .key = std::string(key)});
         reply.codes.push_back(code);
     }
     return reply;

@@ -16,7 +16,7 @@ StoreCode mount_segment(Transaction& transaction, const MountRequest& request, T
 /// kOk, kSegmentNotFound, kIllegalClient.
 StoreCode unmount_segment(Transaction& transaction, const UnmountRequest& request, Time now);
 
-PingReply ping(Transaction& transaction, const ClientId& client, Time now);
+HeartbeatReply heartbeat(Transaction& transaction, const ClientId& client, Time now);
 /// The client has stopped all its transfers and leaves: kOk, kClientNotFound.
 StoreCode goodbye(Transaction& transaction, const ClientId& client, Time now);
 /// Keeps new writes away from the segments for a while: kOk, kClientNotFound. At most half of the pool is believed to be ill.
@@ -29,7 +29,7 @@ void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Ti
 StoreCode check_mount(const MasterState& state, ClientNumber client, const SegmentSpec& spec, bool& mounted);
 /// Takes a segment away that its node does not lend any more: a late mount of it is refused.
 void give_up_segment(Transaction& transaction, SegmentNumber segment, Time now);
-/// Whether somebody else lends memory under this name who is alive: was heard lately, and its feed has not broken. To replace it would make
+/// Whether somebody else lends memory under this name who is alive: was heard lately, and its event stream has not broken. To replace it would make
 /// the two end each other for ever.
 bool name_taken(const MasterState& state, ClientNumber client, std::string_view name, Time now);
 /// Ends other lives of the client that mounts under this name.

@@ -143,18 +143,18 @@ TEST_F(Segments, SilentClientsEnd) {
     add_node(1);
     put("k");
     pass(9s);
-    EXPECT_EQ(beat(node(1)), PingStatus::kOk);
+    EXPECT_EQ(beat(node(1)), HeartbeatStatus::kOk);
     pass(9s);
     jobs();
     EXPECT_TRUE(holds("k"));
     pass(1s);
     jobs();
     EXPECT_FALSE(holds("k"));
-    EXPECT_EQ(beat(node(1)), PingStatus::kNeedRemount);
-    EXPECT_EQ(beat(ClientId{77, 77}), PingStatus::kNeedRemount);
+    EXPECT_EQ(beat(node(1)), HeartbeatStatus::kNeedRemount);
+    EXPECT_EQ(beat(ClientId{77, 77}), HeartbeatStatus::kNeedRemount);
 }
 
-TEST_F(Segments, WhoIsNotHeardOfAfterItsFeedBrokeEndsSoon) {
+TEST_F(Segments, WhoIsNotHeardOfAfterItsEventStreamBrokeEndsSoon) {
     add_node(1);
     put("k");
     follows(node(1), true);
@@ -166,23 +166,23 @@ TEST_F(Segments, WhoIsNotHeardOfAfterItsFeedBrokeEndsSoon) {
     pass(100ms);
     jobs();
     EXPECT_FALSE(holds("k"));
-    EXPECT_EQ(beat(node(1)), PingStatus::kNeedRemount);
+    EXPECT_EQ(beat(node(1)), HeartbeatStatus::kNeedRemount);
 }
 
-TEST_F(Segments, WhoPingsAfterItsFeedBrokeLivesOn) {
+TEST_F(Segments, WhoSendsHeartbeatsAfterItsEventStreamBrokeLivesOn) {
     add_node(1);
     put("k");
     follows(node(1), true);
     pass(1s);
     follows(node(1), false);
     pass(1s);
-    EXPECT_EQ(beat(node(1)), PingStatus::kOk);
+    EXPECT_EQ(beat(node(1)), HeartbeatStatus::kOk);
     pass(9s);
     jobs();
     EXPECT_TRUE(holds("k"));
 }
 
-TEST_F(Segments, RangesOfAWriterThatEndedEarlyRestFromWhenItMustHaveStopped) {
+TEST_F(Segments, RangesOfAWriterThatEndedEarlyAreInQuarantineFromWhenItMustHaveStopped) {
     add_node(1);
     attach(kClient);
     start("k", kPool);
@@ -193,16 +193,16 @@ TEST_F(Segments, RangesOfAWriterThatEndedEarlyRestFromWhenItMustHaveStopped) {
     EXPECT_EQ(state().quarantine().next(), now_ + 8s + 30s);
 }
 
-TEST_F(Segments, AWriterThatNeverAttachedIsAskedToWhenItPings) {
+TEST_F(Segments, AWriterThatNeverAttachedIsAskedToWhenItSendsAHeartbeat) {
     add_node(1);
     start("k");
-    EXPECT_EQ(beat(kClient), PingStatus::kNeedRemount);
+    EXPECT_EQ(beat(kClient), HeartbeatStatus::kNeedRemount);
     attach(kClient);
-    EXPECT_EQ(beat(kClient), PingStatus::kOk);
+    EXPECT_EQ(beat(kClient), HeartbeatStatus::kOk);
     EXPECT_EQ(end("k"), StoreCode::kOk) << "it was alive all the time";
 }
 
-TEST_F(Segments, RangesOfAStoppedWriterRestUntilItReports) {
+TEST_F(Segments, RangesOfAStoppedWriterAreInQuarantineUntilItReports) {
     add_node(1);
     attach(kOther);
     follows(kOther, true);
@@ -210,7 +210,7 @@ TEST_F(Segments, RangesOfAStoppedWriterRestUntilItReports) {
     auto t = transaction();
     end_client(t, state().clients().find(kOther), ClientEnd::kSilent, now_);
     ASSERT_EQ(state().quarantine().bytes(), kKiB);
-    EXPECT_GE(state().quarantine().next(), now_ + options_.stopped_writer_rest)
+    EXPECT_GE(state().quarantine().next(), now_ + options_.stopped_writer_quarantine)
         << "its connection is up, so it is stopped, perhaps in the middle of a copy";
     pass(60s);
     EXPECT_EQ(state().quarantine().bytes(), kKiB);
@@ -218,7 +218,7 @@ TEST_F(Segments, RangesOfAStoppedWriterRestUntilItReports) {
     EXPECT_EQ(state().quarantine().bytes(), 0u) << "who reports has ended its writes";
 }
 
-TEST_F(Segments, RangesOfASilentWriterRestForAWhile) {
+TEST_F(Segments, RangesOfASilentWriterAreInQuarantineForAWhile) {
     add_node(1);
     start("k", kPool);
     pass(10s);
@@ -292,7 +292,7 @@ TEST_F(Segments, ARestartedNodeReplacesItsEarlierLifeAtOnce) {
     successor.name = "node01:1";
     EXPECT_EQ(mount(successor, node(51)), StoreCode::kOk);
     EXPECT_FALSE(holds("k"));
-    EXPECT_EQ(beat(node(1)), PingStatus::kNeedRemount);
+    EXPECT_EQ(beat(node(1)), HeartbeatStatus::kNeedRemount);
     EXPECT_EQ(state().segments().size(), 1u);
 }
 
@@ -342,7 +342,7 @@ TEST_F(Segments, WhoIsSilentGetsNothingNewUntilHeardAgain) {
     const std::set<std::string> all = {"node01:1", "node02:1", "node03:1"};
     pass(600ms);
     for (const uint64_t n : {1, 2}) beat(node(n));
-    EXPECT_EQ(used_names(), all) << "it may have been a slow ping";
+    EXPECT_EQ(used_names(), all) << "it may have been a slow heartbeat";
     pass(300ms);
     EXPECT_EQ(used_names(), (std::set<std::string>{"node01:1", "node02:1"}));
     EXPECT_EQ(put("asked for", 64, {.preferred_segments = {"node03:1"}}), StoreCode::kOk);

@@ -26,12 +26,12 @@ bool worth_its_source(const MasterState& state, const Copy& copy, Time now) {
     return false;
 }
 
-/// Whether ranges rest since this copy was taken from this client; its task may have been forgotten meanwhile.
+/// Whether ranges are in quarantine since this copy was taken from this client; its task may have been forgotten meanwhile.
 bool feared(const MasterState& state, const TaskEnd& end) {
     const ClientNumber copier = state.clients().find(end.client);
     if (copier == 0 || end.task.high != state.options().first_generation) return false;
-    const std::vector<RestId> rests = state.quarantine().find_copy(end.task.low);
-    return std::any_of(rests.begin(), rests.end(), [&](RestId id) { return state.quarantine()[id].writer == copier; });
+    const std::vector<QuarantineId> quarantined = state.quarantine().find_copy(end.task.low);
+    return std::any_of(quarantined.begin(), quarantined.end(), [&](QuarantineId id) { return state.quarantine()[id].writer == copier; });
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ StoreCode end_task(Transaction& transaction, const TaskEnd& end, Time now) {
     const Task& task = state.tasks()[number];
     if (task.client != end.client) return StoreCode::kIllegalClient;
     if (task.copy == 0) return StoreCode::kOk;
-    CopyEnded change{.copy = task.copy, .code = end.code, .message = end.message, .rest_until = now, .now = now};
+    CopyEnded change{.copy = task.copy, .code = end.code, .message = end.message, .quarantine_until = now, .now = now};
     if (end.code == StoreCode::kOk && !worth_its_source(state, state.copy(task.copy), now)) {
         change.code = StoreCode::kTransferFail;
         change.message = "the target does not answer any more";

@@ -44,9 +44,9 @@ protected:
     }
     Transaction transaction() { return Transaction(state(), &log_); }
     void pass(Duration time) { now_ += time; }
-    PingStatus beat(const ClientId& client) {
+    HeartbeatStatus beat(const ClientId& client) {
         auto t = transaction();
-        return ping(t, client, now_).status;
+        return heartbeat(t, client, now_).status;
     }
 
     // nodes
@@ -120,7 +120,7 @@ protected:
         auto t = transaction();
         return exist(t, {.tenant = tenant_, .keys = {&key, 1}}, now_).results[0];
     }
-    /// Looks without asking: no lease, no promise.
+    /// Looks without asking: no lease of either kind.
     bool holds(std::string_view key) {
         const ObjectId id = state().objects().find(state().tenant(tenant_), key);
         return id != 0 && state().objects()[id].has_value();

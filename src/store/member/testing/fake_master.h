@@ -19,8 +19,8 @@
 
 namespace mooncake::store::testing {
 
-/// A master with a life, clients and feeds, that fails as told. Of values it knows what it told itself and what was reported to it, and
-/// each feed begins with that. Feeds run on a thread of its own, as real ones do.
+/// A master with a life, clients and event streams, that fails as told. Of values it knows what it told itself and what was reported to it, and
+/// each event stream begins with that. Event streams run on a thread of its own, as real ones do.
 /// Thread-safe; hooks are set before use.
 class FakeMaster : public MasterApi {
 public:
@@ -33,12 +33,12 @@ public:
         uint64_t epoch = 0;
         SegmentId segment;
         std::vector<std::string> keys;
-        size_t writes = 0, rests = 0;
+        size_t writes = 0, quarantined = 0;
         bool exact = false, more = false;
     };
 
     FakeMaster() {
-        thread_ = start_thread("fake-feed", [this](const std::stop_token& stop) { run(stop); });
+        thread_ = start_thread("fake-stream", [this](const std::stop_token& stop) { run(stop); });
     }
     ~FakeMaster() override {
         thread_.request_stop();
@@ -54,7 +54,7 @@ public:
     /// As kill -9: connections end, nothing answers.
     void die() {
         set_mood(Mood::kGone);
-        end_feeds(Error(Code::kUnavailable, "peer closed the connection"));
+        end_streams(Error(Code::kUnavailable, "peer closed the connection"));
         std::unique_lock lock(mutex_);
         known_.clear();
         mounted_.clear();
@@ -74,20 +74,20 @@ public:
             mounted_.clear();
             held_.clear();
         }
-        end_feeds(Error(Code::kNotFound, "the client was given up"));
+        end_streams(Error(Code::kNotFound, "the client was given up"));
     }
-    void end_feeds(const Error& why) {
+    void end_streams(const Error& why) {
         std::unique_lock lock(mutex_);
-        for (auto& [number, feed] : feeds_) post([end = feed.on_end, why] { end(why); });
-        feeds_.clear();
+        for (auto& [number, stream] : streams_) post([end = stream.on_end, why] { end(why); });
+        streams_.clear();
     }
     /// To all who follow; returns when they have heard it.
-    void tell(const FeedUpdate& update) {
+    void tell(const EventUpdate& update) {
         {
             std::unique_lock lock(mutex_);
-            for (const RangePlanned& word : update.planned) held_[word.generation].planned = word;
-            for (const RangeFilled& word : update.filled) held_[word.generation].filled = word;
-            for (auto& [number, feed] : feeds_) post([hear = feed.on_update, update] { hear(update); });
+            for (const RangePlanned& event : update.planned) held_[event.generation].planned = event;
+            for (const RangeFilled& event : update.filled) held_[event.generation].filled = event;
+            for (auto& [number, stream] : streams_) post([hear = stream.on_update, update] { hear(update); });
         }
         settle();
     }
@@ -97,11 +97,11 @@ public:
         changed_.wait(lock, [this] { return work_.empty() && !working_; });
     }
     /// Runs in the given call, before it is answered, without a lock.
-    std::function<void()> in_ping, in_remount, in_mount, in_unmount;
+    std::function<void()> in_heartbeat, in_remount, in_mount, in_unmount;
     std::function<Result<StoreCode>(const MountRequest&)> mount_code;
     SegmentsReply list;
     std::function<void()> in_segments;
-    bool feeds_complete = true;  // at once
+    bool streams_complete = true;  // at once
 
     // ---- what happened
     std::vector<std::string> take_log() {
@@ -130,9 +130,9 @@ public:
         std::unique_lock lock(mutex_);
         return failures_;
     }
-    size_t feeds() const {
+    size_t streams() const {
         std::unique_lock lock(mutex_);
-        return feeds_.size();
+        return streams_.size();
     }
 
     // ---- MasterApi
@@ -175,7 +175,7 @@ public:
             part = {.epoch = epoch_,
                     .segment = held.segment.id,
                     .writes = held.writes.size(),
-                    .rests = held.rests.size(),
+                    .quarantined = held.quarantined.size(),
                     .exact = held.exact,
                     .more = held.more};
             for (const HeldObject& object : held.objects) {
@@ -197,11 +197,11 @@ public:
         std::unique_lock lock(mutex_);
         return mounted_.erase(request.segment) != 0 ? StoreCode::kOk : StoreCode::kSegmentNotFound;
     }
-    Result<PingReply> ping(const ClientId& client, Deadline deadline) override {
-        MC_RETURN_IF_ERROR(arrive("ping", deadline, in_ping));
+    Result<HeartbeatReply> heartbeat(const ClientId& client, Deadline deadline) override {
+        MC_RETURN_IF_ERROR(arrive("ping", deadline, in_heartbeat));
         std::unique_lock lock(mutex_);
         const bool known = known_.contains(client);
-        return PingReply{.status = known ? PingStatus::kOk : PingStatus::kNeedRemount, .epoch = epoch_, .client_ttl = 10s};
+        return HeartbeatReply{.status = known ? HeartbeatStatus::kOk : HeartbeatStatus::kNeedRemount, .epoch = epoch_, .client_ttl = 10s};
     }
     Result<StoreCode> goodbye(const ClientId& client, Deadline deadline) override {
         MC_RETURN_IF_ERROR(arrive("goodbye", deadline, nullptr));
@@ -220,21 +220,21 @@ public:
         std::unique_lock lock(mutex_);
         return list;
     }
-    uint64_t follow(const ClientId& client, Feed feed) override {
+    uint64_t follow(const ClientId& client, EventStream stream) override {
         std::unique_lock lock(mutex_);
         note("follow");
-        const uint64_t number = ++feed_number_;
-        if (mood_ == Mood::kGone) post([end = feed.on_end] { end(Error(Code::kUnavailable, "connect", ECONNREFUSED)); });
-        else if (!known_.contains(client)) post([end = feed.on_end] { end(Error(Code::kNotFound, "who are you")); });
-        else begin(feeds_.emplace(number, std::move(feed)).first->second);
+        const uint64_t number = ++stream_number_;
+        if (mood_ == Mood::kGone) post([end = stream.on_end] { end(Error(Code::kUnavailable, "connect", ECONNREFUSED)); });
+        else if (!known_.contains(client)) post([end = stream.on_end] { end(Error(Code::kNotFound, "who are you")); });
+        else begin(streams_.emplace(number, std::move(stream)).first->second);
         return number;
     }
     void unfollow(uint64_t number) override {
         std::unique_lock lock(mutex_);
-        const auto found = feeds_.find(number);
-        if (found == feeds_.end()) return;
+        const auto found = streams_.find(number);
+        if (found == streams_.end()) return;
         post([end = found->second.on_end] { end(Error(Code::kCancelled, "cancelled")); });
-        feeds_.erase(found);
+        streams_.erase(found);
     }
     void acknowledge(const ClientId&, uint64_t sequence) override {
         std::unique_lock lock(mutex_);
@@ -243,13 +243,13 @@ public:
 
 private:
     static Unexpected none() { return fail(Code::kNotSupported, "no objects here"); }
-    void begin(const Feed& feed) {
-        FeedUpdate first{.sequence = 1, .reset = true, .complete = feeds_complete};
+    void begin(const EventStream& stream) {
+        EventUpdate first{.sequence = 1, .reset = true, .complete = streams_complete};
         for (const auto& [generation, held] : held_) {
             first.planned.push_back(held.planned);
             if (held.filled) first.filled.push_back(*held.filled);
         }
-        post([hear = feed.on_update, first] { hear(first); });
+        post([hear = stream.on_update, first] { hear(first); });
     }
     void note(std::string line) {
         log_.push_back(std::move(line));
@@ -302,8 +302,8 @@ private:
     std::map<uint64_t, Held> held_;  // by generation
     std::vector<Part> parts_;
     std::vector<std::string> log_;
-    std::map<uint64_t, Feed> feeds_;
-    uint64_t feed_number_ = 0;
+    std::map<uint64_t, EventStream> streams_;
+    uint64_t stream_number_ = 0;
     std::deque<std::function<void()>> work_;
     bool working_ = false;
     std::jthread thread_;

@@ -115,7 +115,7 @@ protected:
     }
 
     MasterOptions options_ = LocalMaster::default_options();
-    MembershipOptions membership_{.ping_interval = 20ms, .retry_interval = 5ms};
+    MembershipOptions membership_{.heartbeat_interval = 20ms, .retry_interval = 5ms};
 
 private:
     std::unique_ptr<LocalMaster> master_;

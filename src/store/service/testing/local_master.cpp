@@ -63,24 +63,24 @@ private:
     const std::shared_ptr<Leave> leave_;
 };
 
-/// The hub's end of a feed.
+/// The hub's end of an event stream.
 class LocalMaster::Stream final : public LocalResponder {
 public:
     Stream(LocalMaster& owner, uint64_t number) : owner_(owner), number_(number) {}
     void reply(rpc::Bytes) override {}
     void fail(const Error& error) override { owner_.end(number_, error, /*at_once=*/false); }
     bool part(rpc::Bytes body, Haste) override {
-        Lock lock(owner_.feed_mutex_);
-        const auto found = owner_.feeds_.find(number_);
-        if (found == owner_.feeds_.end() || found->second.ended) return false;
+        Lock lock(owner_.stream_mutex_);
+        const auto found = owner_.streams_.find(number_);
+        if (found == owner_.streams_.end() || found->second.ended) return false;
         found->second.queue.push_back(std::move(body));
-        owner_.feed_changed_.notify_all();
+        owner_.stream_changed_.notify_all();
         return true;
     }
     bool abandoned() const noexcept override {
-        Lock lock(owner_.feed_mutex_);
-        const auto found = owner_.feeds_.find(number_);
-        return found == owner_.feeds_.end() || found->second.ended;
+        Lock lock(owner_.stream_mutex_);
+        const auto found = owner_.streams_.find(number_);
+        return found == owner_.streams_.end() || found->second.ended;
     }
 
 private:
@@ -93,9 +93,9 @@ LocalMaster::Life::Life(const MasterOptions& options, uint64_t number)
 
 template <typename Operation>
 auto LocalMaster::run_in(Life& life, Operation&& operation) {
-    FeedHub::Caused caused;
+    EventHub::Caused caused;
     auto reply = life.master.run([&](Transaction& transaction, Time now) {
-        const FeedHub::Position before = life.hub.position();
+        const EventHub::Position before = life.hub.position();
         auto result = operation(transaction, now);
         life.hub.drop_strangers(transaction.state());
         caused.add(before, life.hub.position());
@@ -216,8 +216,8 @@ public:
         return owner_.run("unmount", deadline, never_,
                           [&](Transaction& t, Time now, uint64_t) { return store::unmount_segment(t, request, now); });
     }
-    Result<PingReply> ping(const ClientId& client, Deadline deadline) override {
-        return owner_.run("ping", deadline, never_, [&](Transaction& t, Time now, uint64_t) { return store::ping(t, client, now); });
+    Result<HeartbeatReply> heartbeat(const ClientId& client, Deadline deadline) override {
+        return owner_.run("ping", deadline, never_, [&](Transaction& t, Time now, uint64_t) { return store::heartbeat(t, client, now); });
     }
     Result<StoreCode> goodbye(const ClientId& client, Deadline deadline) override {
         return owner_.run("goodbye", deadline, never_, [&](Transaction& t, Time now, uint64_t) { return store::goodbye(t, client, now); });
@@ -252,8 +252,8 @@ public:
         });
     }
 
-    uint64_t follow(const ClientId& client, Feed feed) override { return owner_.follow(client, std::move(feed)); }
-    void unfollow(uint64_t feed) override { owner_.unfollow(feed); }
+    uint64_t follow(const ClientId& client, EventStream stream) override { return owner_.follow(client, std::move(stream)); }
+    void unfollow(uint64_t stream) override { owner_.unfollow(stream); }
     void acknowledge(const ClientId& client, uint64_t sequence) override { owner_.acknowledge(client, sequence); }
     void stop_calls() override {
         stopped_.store(true);
@@ -275,7 +275,7 @@ MasterOptions LocalMaster::default_options() {
 
 LocalMaster::LocalMaster(const MasterOptions& options)
     : options_(options), life_(std::make_shared<Life>(options, 1)),
-      thread_(start_thread("local-feed", [this](const std::stop_token& stop) { deliver(stop); })) {}
+      thread_(start_thread("local-stream", [this](const std::stop_token& stop) { deliver(stop); })) {}
 
 LocalMaster::~LocalMaster() {
     set_silent(false);
@@ -293,16 +293,16 @@ std::shared_ptr<LocalMaster::Life> LocalMaster::life() const {
 void LocalMaster::restart() {
     MasterOptions options = options_;
     options.first_generation = life()->master.look([](const MasterState& state, Time) { return state.next_generation() + 1000; });
-    std::vector<uint64_t> feeds;
+    std::vector<uint64_t> streams;
     {
         Lock lock(mutex_);
         life_ = std::make_shared<Life>(options, life_->epoch + 1);
     }
     {
-        Lock lock(feed_mutex_);
-        for (const auto& [number, feed] : feeds_) feeds.push_back(number);
+        Lock lock(stream_mutex_);
+        for (const auto& [number, stream] : streams_) streams.push_back(number);
     }
-    for (const uint64_t number : feeds) end(number, Error(Code::kUnavailable, "peer closed the connection"), /*at_once=*/false);
+    for (const uint64_t number : streams) end(number, Error(Code::kUnavailable, "peer closed the connection"), /*at_once=*/false);
 }
 
 void LocalMaster::set_silent(bool silent) {
@@ -350,14 +350,14 @@ std::vector<TaskEnd> LocalMaster::ended_tasks() const {
 
 uint64_t LocalMaster::epoch() const { return life()->epoch; }
 
-// ---- the feeds
+// ---- the event streams
 
-uint64_t LocalMaster::follow(const ClientId& client, MasterApi::Feed feed) {
+uint64_t LocalMaster::follow(const ClientId& client, MasterApi::EventStream stream) {
     uint64_t number = 0;
     {
-        Lock lock(feed_mutex_);
-        number = next_feed_++;
-        feeds_[number] = {.client = client, .to = std::move(feed)};
+        Lock lock(stream_mutex_);
+        number = next_stream_++;
+        streams_[number] = {.client = client, .to = std::move(stream)};
     }
     const std::shared_ptr<Life> now_living = life();
     const bool known = now_living->master.run([&](Transaction& transaction, Time now) {
@@ -384,13 +384,13 @@ void LocalMaster::report(Life& life, const ClientId& client) {
 }
 
 void LocalMaster::end(uint64_t number, Error why, bool at_once) {
-    Lock lock(feed_mutex_);
-    const auto found = feeds_.find(number);
-    if (found == feeds_.end() || found->second.ended) return;
+    Lock lock(stream_mutex_);
+    const auto found = streams_.find(number);
+    if (found == streams_.end() || found->second.ended) return;
     found->second.ended = true;
     found->second.why = std::move(why);
     if (at_once) found->second.queue.clear();
-    feed_changed_.notify_all();
+    stream_changed_.notify_all();
 }
 
 void LocalMaster::unfollow(uint64_t number) {
@@ -413,36 +413,37 @@ void LocalMaster::acknowledge(const ClientId& client, uint64_t sequence) {
 }
 
 void LocalMaster::order_copy(const ClientId& owner, const CopyOrder& order) {
-    Lock lock(feed_mutex_);
-    for (auto& [number, feed] : feeds_)
-        if (feed.client == owner && !feed.ended) feed.queue.push_back(encode_feed_update({.orders = {order}}));
-    feed_changed_.notify_all();
+    Lock lock(stream_mutex_);
+    for (auto& [number, stream] : streams_)
+        if (stream.client == owner && !stream.ended) stream.queue.push_back(encode_event_update({.orders = {order}}));
+    stream_changed_.notify_all();
 }
 
 void LocalMaster::deliver(const std::stop_token& stop) {
-    std::unique_lock lock(feed_mutex_);
+    std::unique_lock lock(stream_mutex_);
     const auto has_news = [](const auto& one) { return !one.second.queue.empty() || one.second.ended; };
     while (!stop.stop_requested()) {
-        const auto found = std::find_if(feeds_.begin(), feeds_.end(), has_news);
-        if (found == feeds_.end()) {
-            feed_changed_.wait(lock, stop, [&]() MC_NO_THREAD_ANALYSIS { return std::any_of(feeds_.begin(), feeds_.end(), has_news); });
+        const auto found = std::find_if(streams_.begin(), streams_.end(), has_news);
+        if (found == streams_.end()) {
+            stream_changed_.wait(lock, stop,
+                                 [&]() MC_NO_THREAD_ANALYSIS { return std::any_of(streams_.begin(), streams_.end(), has_news); });
             continue;
         }
-        Feed& feed = found->second;
-        if (!feed.queue.empty()) {
-            const rpc::Bytes body = std::move(feed.queue.front());
-            feed.queue.pop_front();
-            const auto on_update = feed.to.on_update;
+        EventStream& stream = found->second;
+        if (!stream.queue.empty()) {
+            const rpc::Bytes body = std::move(stream.queue.front());
+            stream.queue.pop_front();
+            const auto on_update = stream.to.on_update;
             lock.unlock();
-            const auto update = decode_feed_view(body);
+            const auto update = decode_event_view(body);
             MC_CHECK(update);
             on_update(*update);
             lock.lock();
             continue;
         }
-        const auto on_end = feed.to.on_end;
-        const Error why = feed.why;
-        feeds_.erase(found);
+        const auto on_end = stream.to.on_end;
+        const Error why = stream.why;
+        streams_.erase(found);
         lock.unlock();
         on_end(why);
         lock.lock();

@@ -16,12 +16,12 @@
 #include "store/master/state.h"
 #include "store/master/transaction.h"
 #include "store/member/master_link.h"
-#include "store/service/feed_hub.h"
+#include "store/service/event_hub.h"
 #include "store/service/locked_master.h"
 
 namespace mooncake::store::testing {
 
-/// A master in this process: the real core and the real feeds, without connections in between, and faults on demand. Hands out one MasterApi
+/// A master in this process: the real core and the real event streams, without connections in between, and faults on demand. Hands out one MasterApi
 /// per client. Thread-safe. Must outlive the MasterApis.
 class LocalMaster {
 public:
@@ -31,7 +31,7 @@ public:
     static MasterOptions default_options();
     std::unique_ptr<MasterApi> connect();
 
-    /// Another life at the same address: knows nothing, and the feeds of the old one have ended.
+    /// Another life at the same address: knows nothing, and the event streams of the old one have ended.
     void restart();
     /// Takes calls about objects and answers none of them, until told otherwise.
     void set_silent(bool silent);
@@ -60,13 +60,13 @@ private:
     struct Life {
         Life(const MasterOptions& options, uint64_t number);
         const uint64_t epoch;
-        FeedHub hub;
+        EventHub hub;
         LockedMaster master;
     };
-    /// One feed, between the hub and the client.
-    struct Feed {
+    /// One event stream, between the hub and the client.
+    struct EventStream {
         ClientId client;
-        MasterApi::Feed to;
+        MasterApi::EventStream to;
         std::deque<rpc::Bytes> queue;
         bool ended = false;
         Error why;
@@ -79,12 +79,12 @@ private:
     template <typename Operation>
     auto run(const char* name, Deadline deadline, const std::atomic<bool>& stopped, Operation&& operation)
         -> Result<decltype(operation(std::declval<Transaction&>(), Time{}, uint64_t{}))>;
-    /// Runs an operation and returns once the feeds have told what it caused.
+    /// Runs an operation and returns once the event streams have told what it caused.
     template <typename Operation>
     static auto run_in(Life& life, Operation&& operation);
     Result<> arrive(const char* name, Deadline deadline, const std::atomic<bool>& stopped, bool& lose_answer);
     std::shared_ptr<Life> life() const;
-    uint64_t follow(const ClientId& client, MasterApi::Feed feed);
+    uint64_t follow(const ClientId& client, MasterApi::EventStream stream);
     void unfollow(uint64_t number);
     void acknowledge(const ClientId& client, uint64_t sequence);
     static void report(Life& life, const ClientId& client);
@@ -100,10 +100,10 @@ private:
     std::map<std::string, Fault> faults_ MC_GUARDED_BY(mutex_);
     std::vector<TaskEnd> ended_ MC_GUARDED_BY(mutex_);
 
-    mutable Mutex feed_mutex_;  // taken inside all others
-    std::condition_variable_any feed_changed_;
-    std::map<uint64_t, Feed> feeds_ MC_GUARDED_BY(feed_mutex_);
-    uint64_t next_feed_ MC_GUARDED_BY(feed_mutex_) = 1;
+    mutable Mutex stream_mutex_;  // taken inside all others
+    std::condition_variable_any stream_changed_;
+    std::map<uint64_t, EventStream> streams_ MC_GUARDED_BY(stream_mutex_);
+    uint64_t next_stream_ MC_GUARDED_BY(stream_mutex_) = 1;
     std::jthread thread_;
 };
 

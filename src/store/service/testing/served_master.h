@@ -10,13 +10,13 @@
 #include "rpc/rpc.h"
 #include "store/protocol/messages.h"
 #include "store/service/master_server.h"
-#include "store/service/testing/feed_listener.h"
+#include "store/service/testing/stream_listener.h"
 
 namespace mooncake::store::testing {
 
 inline Deadline soon() { return Deadline::after(kPatience); }
 
-/// Follows one client's feed over a connection of its own and, unless told otherwise, acknowledges what it is asked to.
+/// Follows one client's event stream over a connection of its own and, unless told otherwise, acknowledges what it is asked to.
 class Following {
 public:
     Following(std::string address, ClientId client, bool acknowledges = true)
@@ -30,11 +30,11 @@ public:
     }
     ~Following() { rpc_->stop(); }
 
-    std::vector<FeedUpdate> updates() {
+    std::vector<EventUpdate> updates() {
         Lock lock(mutex_);
         return updates_;
     }
-    std::vector<FeedUpdate> take() {
+    std::vector<EventUpdate> take() {
         Lock lock(mutex_);
         return std::exchange(updates_, {});
     }
@@ -58,7 +58,7 @@ public:
 
 private:
     void take(std::span<const std::byte> part) {
-        auto update = decode_feed_update(part);
+        auto update = decode_event_update(part);
         MC_CHECK(update);
         if (update->acknowledge && acknowledges_) acknowledge(update->sequence);
         Lock lock(mutex_);
@@ -70,7 +70,7 @@ private:
     const ClientId client_;
     const bool acknowledges_;
     Mutex mutex_;
-    std::vector<FeedUpdate> updates_ MC_GUARDED_BY(mutex_);
+    std::vector<EventUpdate> updates_ MC_GUARDED_BY(mutex_);
     bool complete_ MC_GUARDED_BY(mutex_) = false;
     std::optional<Error> end_ MC_GUARDED_BY(mutex_);
     std::unique_ptr<rpc::Client> rpc_ = rpc::Client::create({});
@@ -104,8 +104,8 @@ public:
                 .endpoint = "e",
                 .protocol = "tcp"};
     }
-    PingReply ping(const ClientId& client) {
-        return decode_ping_reply(call(rpc::Method::kStorePing, encode_client_request(client)).value()).value();
+    HeartbeatReply heartbeat(const ClientId& client) {
+        return decode_heartbeat_reply(call(rpc::Method::kStorePing, encode_client_request(client)).value()).value();
     }
     PutStartReply put_start(const ClientId& client, const std::vector<std::string>& keys, bool replace = false, uint64_t length = 100) {
         std::vector<PutItem> items;

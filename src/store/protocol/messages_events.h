@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "store/protocol/feed.h"
+#include "store/protocol/events.h"
 
-/// The feed: see messages.h.
+/// The event stream: see messages.h.
 namespace mooncake::store {
 
 /// Collects one update, item by item, without an allocation for each: keys are appended to one text. Not thread-safe.
-class FeedWriter {
+class EventWriter {
 public:
     using Planned = RangePlannedView;
     void planned(const Planned& range);
@@ -25,7 +25,7 @@ public:
     /// Forgets the keys told: all may have changed.
     void all_changed();
     /// The keys, or the "all", of another one, besides its own.
-    void add_changes_of(const FeedWriter& other);
+    void add_changes_of(const EventWriter& other);
     void order(CopyOrder order) { orders_.push_back(std::move(order)); }
 
     bool empty() const noexcept;
@@ -67,11 +67,11 @@ private:
 };
 
 /// Of an encoded update with any other sequence than 0: the same one as told to somebody else.
-void set_feed_sequence(std::span<std::byte> body, uint64_t sequence);
-std::vector<std::byte> encode_feed_update(const FeedUpdate& update);
-Result<FeedUpdate> decode_feed_update(std::span<const std::byte> body);
+void set_event_sequence(std::span<std::byte> body, uint64_t sequence);
+std::vector<std::byte> encode_event_update(const EventUpdate& update);
+Result<EventUpdate> decode_event_update(std::span<const std::byte> body);
 /// Valid as long as the body is.
-Result<FeedView> decode_feed_view(std::span<const std::byte> body);
+Result<EventView> decode_event_view(std::span<const std::byte> body);
 
 struct Acknowledgement {
     ClientId client;

@@ -11,7 +11,7 @@
 #include "store/protocol/objects.h"
 #include "store/protocol/segments.h"
 
-/// What the master tells a client without being asked, in order, over one streamed call (docs/store.md, "The feed"). From it a node
+/// What the master tells a client without being asked, in order, over one streamed call (docs/store.md, "The event stream"). From it a node
 /// keeps the catalogue of what its segments hold, and every client forgets what it cached too long. Plain data, owning but for views.
 namespace mooncake::store {
 
@@ -45,11 +45,11 @@ struct RangeFilled {
     uint64_t generation = 0;
     uint64_t checksum = 0;
 };
-/// Nothing of this generation is on this segment any more; readers may still look there for `rest`.
+/// Nothing of this generation is on this segment any more; readers may still look there for `quarantine`.
 struct RangeDropped {
     SegmentId segment;
     uint64_t generation = 0;
-    Duration rest{0};
+    Duration quarantine{0};
 };
 /// Whatever is remembered of these keys may be outdated.
 struct KeyChanged {
@@ -65,7 +65,7 @@ struct CopyOrder {
     std::vector<ReplicaLocation> targets;
 };
 
-struct FeedUpdate {
+struct EventUpdate {
     /// Counts the updates of one stream from 1; acknowledged where `acknowledge` is set.
     uint64_t sequence = 0;
     bool acknowledge = false;
@@ -82,10 +82,10 @@ struct FeedUpdate {
 };
 
 /// An update as it is heard: what there is much of is borrowed, from the message, from `copy`, or from an update that lasts longer.
-struct FeedView {
-    FeedView() = default;
-    FeedView(const FeedUpdate& update);  // implicit: it is the same
-    FeedUpdate owned() const;
+struct EventView {
+    EventView() = default;
+    EventView(const EventUpdate& update);  // implicit: it is the same
+    EventUpdate owned() const;
 
     std::unique_ptr<uint64_t[]> copy;  // of a message that lay at an odd address
 

@@ -35,11 +35,11 @@ public:
     /// As heard by this process.
     explicit Told(Incarnation process = {}) : process_(process) {}
 
-    std::vector<FeedUpdate> updates() {
+    std::vector<EventUpdate> updates() {
         Lock lock(mutex_);
         return updates_;
     }
-    std::vector<FeedUpdate> take() {
+    std::vector<EventUpdate> take() {
         Lock lock(mutex_);
         return std::exchange(updates_, {});
     }
@@ -83,7 +83,7 @@ private:
         using Responder::part;
         bool part(rpc::Bytes body, Haste) override {
             if (told_.clogged_ || told_.vanished_) return false;
-            auto update = decode_feed_update(body);
+            auto update = decode_event_update(body);
             MC_CHECK(update);
             if (told_.held_back_) told_.unsent_ += body.size();
             Lock lock(told_.mutex_);
@@ -107,7 +107,7 @@ private:
 
     const Incarnation process_;
     Mutex mutex_;
-    std::vector<FeedUpdate> updates_ MC_GUARDED_BY(mutex_);
+    std::vector<EventUpdate> updates_ MC_GUARDED_BY(mutex_);
     std::optional<rpc::Bytes> reply_ MC_GUARDED_BY(mutex_);
     std::optional<Error> error_ MC_GUARDED_BY(mutex_);
     std::atomic<bool> clogged_{false}, vanished_{false}, held_back_{false}, broken_off_{false};

@@ -13,24 +13,24 @@
 
 namespace mooncake::store {
 
-/// Where one feed after another comes in. What a feed says after it was given up, or after close(), is not heard. Thread-safe; the handlers
-/// run one at a time, on the feed's thread, and must not call back in here.
-class FeedPort {
+/// Where one event stream after another comes in. What an event stream says after it was given up, or after close(), is not heard. Thread-safe; the handlers
+/// run one at a time, on the event stream's thread, and must not call back in here.
+class EventPort {
 public:
     struct Handlers {
-        std::function<void(const FeedView&)> on_update;
+        std::function<void(const EventView&)> on_update;
         std::function<void(const Error& why)> on_end;
     };
-    FeedPort(MasterApi& master, ClientId client, Handlers handlers);
-    ~FeedPort() { close(); }
+    EventPort(MasterApi& master, ClientId client, Handlers handlers);
+    ~EventPort() { close(); }
 
     /// The one before must have ended.
     void follow();
     /// Waits for nothing, not even for a handler that runs.
     bool open() const noexcept { return shared_->open.load(std::memory_order_acquire); }
-    /// Waits until the feed has told everything there was at its start; false: it ended, or the time is over.
+    /// Waits until the event stream has told everything there was at its start; false: it ended, or the time is over.
     bool wait_until_complete(Duration most);
-    /// Waits for the end of the feed: as long as it goes on saying something, but no longer than `silence` after its last word. Then it is
+    /// Waits for the end of the event stream: as long as it goes on saying something, but no longer than `silence` after its last event. Then it is
     /// given up, with kCancelled as its end. Returns when it has ended.
     void drain(Duration silence);
     /// Gives it up, without waiting.
@@ -47,9 +47,9 @@ private:
         uint64_t serial MC_GUARDED_BY(mutex) = 0;  // of the one we listen to
         std::atomic<bool> open{false};             // written under the mutex
         bool complete MC_GUARDED_BY(mutex) = false;
-        uint64_t words MC_GUARDED_BY(mutex) = 0;
+        uint64_t events MC_GUARDED_BY(mutex) = 0;
     };
-    static void hear(Shared& shared, uint64_t serial, const FeedView& update);
+    static void hear(Shared& shared, uint64_t serial, const EventView& update);
     static void end(Shared& shared, uint64_t serial, const Error& why);
 
     MasterApi& master_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feeds over real connections: order, acknowledgements, readers that sleep, masters that are killed or stopped.
+// Event streams over real connections: order, acknowledgements, readers that sleep, masters that are killed or stopped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,9 +28,9 @@ std::vector<std::string> names(std::string_view prefix, int count) {
     return list;
 }
 
-class MasterFeed : public ::testing::Test {
+class MasterEvents : public ::testing::Test {
 protected:
-    MasterFeed() { server_->start(); }
+    MasterEvents() { server_->start(); }
     std::string address() const { return format_text("127.0.0.1:{}", server_->port()); }
 
     std::unique_ptr<MasterServer> server_ = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2}).value();
@@ -38,9 +38,9 @@ protected:
 };
 
 /// What a node would know after these updates: generation -> checksum of the values.
-std::map<uint64_t, uint64_t> values_of(const std::vector<FeedUpdate>& updates) {
+std::map<uint64_t, uint64_t> values_of(const std::vector<EventUpdate>& updates) {
     std::map<uint64_t, uint64_t> values;
-    for (const FeedUpdate& update : updates) {
+    for (const EventUpdate& update : updates) {
         if (update.reset) values.clear();
         for (const RangeFilled& range : update.filled) values[range.generation] = range.checksum;
         for (const RangeDropped& range : update.dropped) values.erase(range.generation);
@@ -48,14 +48,14 @@ std::map<uint64_t, uint64_t> values_of(const std::vector<FeedUpdate>& updates) {
     return values;
 }
 
-TEST_F(MasterFeed, AnUnknownClientIsToldSoBeforeAnyUpdate) {
+TEST_F(MasterEvents, AnUnknownClientIsToldSoBeforeAnyUpdate) {
     Following following(address(), kNode);
     ASSERT_TRUE(following.wait_end());
     EXPECT_EQ(following.end()->code(), Code::kNotFound);
     EXPECT_TRUE(following.updates().empty());
 }
 
-TEST_F(MasterFeed, ANodeKnowsWhatItsWritersWereTold) {
+TEST_F(MasterEvents, ANodeKnowsWhatItsWritersWereTold) {
     caller_.join(kNode, 1);
     caller_.put(kNode, names("before", 3000));
     Following following(address(), kNode);
@@ -70,10 +70,10 @@ TEST_F(MasterFeed, ANodeKnowsWhatItsWritersWereTold) {
     const auto updates = following.updates();
     EXPECT_EQ(values_of(updates).size(), 3000u + 100 - 50);
     uint64_t sequence = 0;
-    for (const FeedUpdate& update : updates) EXPECT_EQ(update.sequence, ++sequence);
+    for (const EventUpdate& update : updates) EXPECT_EQ(update.sequence, ++sequence);
 }
 
-TEST_F(MasterFeed, AForcedRemovalIsAnsweredAfterTheReadersKnow) {
+TEST_F(MasterEvents, AForcedRemovalIsAnsweredAfterTheReadersKnow) {
     caller_.join(kNode, 1);
     caller_.join(kReader, 0);
     Following following(address(), kReader);
@@ -90,7 +90,7 @@ TEST_F(MasterFeed, AForcedRemovalIsAnsweredAfterTheReadersKnow) {
     }
 }
 
-TEST_F(MasterFeed, AnUpsertOfALeasedValueIsAnsweredAfterTheReadersKnow) {
+TEST_F(MasterEvents, AnUpsertOfALeasedValueIsAnsweredAfterTheReadersKnow) {
     caller_.join(kNode, 1);
     caller_.join(kReader, 0);
     Following following(address(), kReader);
@@ -106,7 +106,7 @@ TEST_F(MasterFeed, AnUpsertOfALeasedValueIsAnsweredAfterTheReadersKnow) {
     EXPECT_EQ(caller_.get({"k"}).items[0].checksum, 2u);
 }
 
-TEST_F(MasterFeed, AReaderThatNeverAcknowledgesOnlyDelaysForAMoment) {
+TEST_F(MasterEvents, AReaderThatNeverAcknowledgesOnlyDelaysForAMoment) {
     caller_.join(kNode, 1);
     caller_.join(kReader, 0);
     Following sleeping(address(), kReader, /*acknowledges=*/false);
@@ -154,8 +154,8 @@ void announce_much(Caller& caller, int round) {
     caller.remove(keys, true);
 }
 
-TEST_F(MasterFeed, AReaderThatStopsReadingDelaysNobodyAndHasLittleWaitingForIt) {
-    auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2, .feed_bytes_max = 8 << 20}).value();
+TEST_F(MasterEvents, AReaderThatStopsReadingDelaysNobodyAndHasLittleWaitingForIt) {
+    auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2, .stream_bytes_max = 8 << 20}).value();
     small->start();
     Caller caller(format_text("127.0.0.1:{}", small->port()));
     caller.join(kNode, 1);
@@ -166,8 +166,8 @@ TEST_F(MasterFeed, AReaderThatStopsReadingDelaysNobodyAndHasLittleWaitingForIt) 
     EXPECT_EQ(small->followers(), 1u) << "with more than 8 MiB it would have been cut off";
 }
 
-TEST_F(MasterFeed, ANodeThatStopsReadingIsCutOff) {
-    auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2, .feed_bytes_max = 8 << 20}).value();
+TEST_F(MasterEvents, ANodeThatStopsReadingIsCutOff) {
+    auto small = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 2, .stream_bytes_max = 8 << 20}).value();
     small->start();
     Caller caller(format_text("127.0.0.1:{}", small->port()));
     caller.join(kNode, 1);
@@ -190,7 +190,7 @@ TEST_F(MasterFeed, ANodeThatStopsReadingIsCutOff) {
     EXPECT_FALSE(rpc::peer_closed(end)) << "it must not take what it has got for everything: " << end.to_string();
 }
 
-TEST_F(MasterFeed, AFeedThatIsCancelledIsForgotten) {
+TEST_F(MasterEvents, AnEventStreamThatIsCancelledIsForgotten) {
     caller_.join(kNode, 1);
     Following following(address(), kNode);
     ASSERT_TRUE(following.wait_complete());
@@ -222,7 +222,7 @@ std::jthread start_writer(const std::string& address, const std::string& prefix,
     });
 }
 
-TEST(MasterFeedEnd, ANodeOfAStoppedMasterKnowsAtLeastWhatWritersWereTold) {
+TEST(MasterEventsEnd, ANodeOfAStoppedMasterKnowsAtLeastWhatWritersWereTold) {
     for (int round = 0; round < 10; ++round) {
         auto server = MasterServer::create({.core = {.client_ttl = 1h}, .threads = 4}).value();
         server->start();
@@ -243,7 +243,7 @@ TEST(MasterFeedEnd, ANodeOfAStoppedMasterKnowsAtLeastWhatWritersWereTold) {
 }
 
 constexpr Duration kProcessTtl = 2s;
-constexpr const char *kPatientMaster = "MasterFeedPeer.*WithoutPings", *kMaster = "MasterFeedPeer.*WithPings";
+constexpr const char *kPatientMaster = "MasterEventsPeer.*WithoutPings", *kMaster = "MasterEventsPeer.*WithPings";
 
 [[noreturn]] void serve_in_this_process(Duration client_ttl) {
     auto server = MasterServer::create({.core = {.client_ttl = client_ttl}, .threads = 2}).value();
@@ -252,10 +252,10 @@ constexpr const char *kPatientMaster = "MasterFeedPeer.*WithoutPings", *kMaster 
     for (;;) ::pause();
 }
 /// Not tests: what kMaster and kPatientMaster run.
-TEST(MasterFeedPeer, DISABLED_ServesClientsWithPings) { serve_in_this_process(kProcessTtl); }
-TEST(MasterFeedPeer, DISABLED_ServesClientsWithoutPings) { serve_in_this_process(1h); }
+TEST(MasterEventsPeer, DISABLED_ServesClientsWithPings) { serve_in_this_process(kProcessTtl); }
+TEST(MasterEventsPeer, DISABLED_ServesClientsWithoutPings) { serve_in_this_process(1h); }
 
-TEST(MasterProcessFeed, ANodeOfAKilledMasterKnowsAtLeastWhatWritersWereTold) {
+TEST(MasterProcessEvents, ANodeOfAKilledMasterKnowsAtLeastWhatWritersWereTold) {
     OtherProcess master(kPatientMaster);
     Caller caller(master.address());
     caller.join(kNode, 1);
@@ -271,20 +271,20 @@ TEST(MasterProcessFeed, ANodeOfAKilledMasterKnowsAtLeastWhatWritersWereTold) {
     EXPECT_GE(values_of(following.updates()).size(), ended.load());
 }
 
-TEST(MasterProcessFeed, AMasterThatWasStoppedDoesNotHoldItAgainstItsClients) {
+TEST(MasterProcessEvents, AMasterThatWasStoppedDoesNotHoldItAgainstItsClients) {
     OtherProcess master(kMaster);
     Caller caller(master.address());
     caller.join(kNode, 1);
-    ASSERT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    ASSERT_EQ(caller.heartbeat(kNode).status, HeartbeatStatus::kOk);
     ASSERT_TRUE(master.stop());
     std::this_thread::sleep_for(2 * kProcessTtl);  // twice the time after which a silent client is given up
     ASSERT_TRUE(master.go_on());
-    // Its jobs run before long; nothing but our pings keeps us known.
+    // Its jobs run before long; nothing but our heartbeats keeps us known.
     for (int i = 0; i < 20; ++i) {
         ASSERT_EQ(caller.segments().segments.size(), 1u);
         std::this_thread::sleep_for(10ms);
     }
-    EXPECT_EQ(caller.ping(kNode).status, PingStatus::kOk);
+    EXPECT_EQ(caller.heartbeat(kNode).status, HeartbeatStatus::kOk);
     EXPECT_TRUE(eventually([&] { return caller.segments().segments.empty(); })) << "a client that is silent all the same is given up";
 }
 

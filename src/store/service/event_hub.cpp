@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/service/feed_hub.h"
+#include "store/service/event_hub.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ constexpr size_t kUpdateBytes = 256;  // of memory that an update takes while it
 
 // ---- what is noted under the master's lock
 
-FeedHub::Follower* FeedHub::owner(const MasterState& state, SegmentNumber segment) {
+EventHub::Follower* EventHub::owner(const MasterState& state, SegmentNumber segment) {
     if (followers_.empty()) return nullptr;
     const auto [known, fresh] = by_segment_.try_emplace(segment, nullptr);
     if (fresh) {
@@ -24,38 +24,38 @@ FeedHub::Follower* FeedHub::owner(const MasterState& state, SegmentNumber segmen
     return known->second;
 }
 
-FeedWriter& FeedHub::open_item(Follower& follower) {
+EventWriter& EventHub::open_item(Follower& follower) {
     if (follower.items.empty() || follower.items.back().sealed || follower.items.back().writer.bytes() >= options_.update_bytes_max)
         follower.items.emplace_back();
     return follower.items.back().writer;
 }
 
-void FeedHub::noted_range(Follower& follower) {
+void EventHub::noted_range(Follower& follower) {
     noted();
     follower.last_range = observed_.load(std::memory_order_relaxed);
     if (follower.first_range == 0) follower.first_range = follower.last_range;
 }
 
-void FeedHub::plan(Follower& follower, const RangePlanned& word) {
-    open_item(follower).planned(RangePlannedView::of(word));
+void EventHub::plan(Follower& follower, const RangePlanned& event) {
+    open_item(follower).planned(RangePlannedView::of(event));
     noted_range(follower);
 }
 
-void FeedHub::range_planned(const MasterState& state, SegmentNumber segment, WriteId write) {
+void EventHub::range_planned(const MasterState& state, SegmentNumber segment, WriteId write) {
     Lock lock(mutex_);
-    if (Follower* follower = owner(state, segment)) plan(*follower, word_of_write(state, segment, write));
+    if (Follower* follower = owner(state, segment)) plan(*follower, event_of_write(state, segment, write));
 }
 
-void FeedHub::range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) {
+void EventHub::range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) {
     Lock lock(mutex_);
     Follower* follower = owner(state, segment);
     if (follower == nullptr) return;
     // A copy has the generation of its value, which may just have been dropped here; within one update that would read the other way round.
     if (!follower->items.empty()) follower->items.back().sealed = true;
-    plan(*follower, word_of_copy(state, segment, copy, options_.clock()));
+    plan(*follower, event_of_copy(state, segment, copy, options_.clock()));
 }
 
-void FeedHub::range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) {
+void EventHub::range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) {
     Lock lock(mutex_);
     Follower* follower = owner(state, segment);
     if (follower == nullptr) return;
@@ -63,15 +63,15 @@ void FeedHub::range_filled(const MasterState& state, SegmentNumber segment, uint
     noted_range(*follower);
 }
 
-void FeedHub::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) {
+void EventHub::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) {
     Lock lock(mutex_);
     Follower* follower = owner(state, segment);
     if (follower == nullptr) return;
-    open_item(*follower).dropped({.segment = state.segments()[segment].spec.id, .generation = generation, .rest = rest});
+    open_item(*follower).dropped({.segment = state.segments()[segment].spec.id, .generation = generation, .quarantine = quarantine});
     noted_range(*follower);
 }
 
-void FeedHub::value_outdated(const MasterState& state, ObjectId id) {
+void EventHub::value_outdated(const MasterState& state, ObjectId id) {
     Lock lock(mutex_);
     if (followers_.empty()) return;
     const Object& object = state.objects()[id];
@@ -81,7 +81,7 @@ void FeedHub::value_outdated(const MasterState& state, ObjectId id) {
     noted();
 }
 
-void FeedHub::copy_ordered(const MasterState& state, CopyId copy) {
+void EventHub::copy_ordered(const MasterState& state, CopyId copy) {
     Lock lock(mutex_);
     Follower* follower = owner(state, state.copy(copy).source);
     if (follower == nullptr) return;
@@ -89,14 +89,14 @@ void FeedHub::copy_ordered(const MasterState& state, CopyId copy) {
     noted();
 }
 
-void FeedHub::segment_removed(const MasterState&, SegmentNumber segment) {
+void EventHub::segment_removed(const MasterState&, SegmentNumber segment) {
     Lock lock(mutex_);
     by_segment_.erase(segment);
 }
 
 // ---- followers
 
-void FeedHub::follow(const MasterState& state, ClientNumber client, std::unique_ptr<rpc::Responder> responder) {
+void EventHub::follow(const MasterState& state, ClientNumber client, std::unique_ptr<rpc::Responder> responder) {
     auto follower = std::make_shared<Follower>();
     follower->client = state.clients()[client].id;
     follower->responder = std::move(responder);
@@ -104,12 +104,12 @@ void FeedHub::follow(const MasterState& state, ClientNumber client, std::unique_
     follower->reporting = true;
     Item& first = follower->items.emplace_back();
     first.reset = first.sealed = true;
-    first.writer.all_changed();  // whatever it remembers from an earlier feed: it may have missed words
+    first.writer.all_changed();  // whatever it remembers from an earlier event stream: it may have missed events
     follower->process = follower->responder->peer().incarnation;
     Lock lock(mutex_);
     follower->acknowledged = changes_.load(std::memory_order_relaxed);
     FollowerPtr& slot = followers_[follower->client];
-    // Numbers go on where the earlier feed ended, so that a late acknowledgement of it means nothing here.
+    // Numbers go on where the earlier event stream ended, so that a late acknowledgement of it means nothing here.
     if (const auto lost = lost_.find(follower->client); lost != lost_.end()) {
         follower->sequence = lost->second.sequence;
         lost_.erase(lost);
@@ -124,7 +124,7 @@ void FeedHub::follow(const MasterState& state, ClientNumber client, std::unique_
     noted();
 }
 
-void FeedHub::end(FollowerPtr follower, Error why) {
+void EventHub::end(FollowerPtr follower, Error why) {
     by_segment_.clear();
     do_not_await(*follower);
     follower->items.clear();
@@ -133,7 +133,7 @@ void FeedHub::end(FollowerPtr follower, Error why) {
     noted();
 }
 
-std::vector<ClientId> FeedHub::take_lost(const MasterState& state) {
+std::vector<ClientId> EventHub::take_lost(const MasterState& state) {
     std::vector<ClientId> clients;
     Lock lock(mutex_);
     for (auto at = followers_.begin(); at != followers_.end();) {
@@ -155,7 +155,7 @@ std::vector<ClientId> FeedHub::take_lost(const MasterState& state) {
     return clients;
 }
 
-void FeedHub::drop_strangers(const MasterState& state) {
+void EventHub::drop_strangers(const MasterState& state) {
     Lock lock(mutex_);
     for (auto at = followers_.begin(); at != followers_.end();) {
         if (state.clients().alive(state.clients().find(at->first))) {
@@ -168,13 +168,13 @@ void FeedHub::drop_strangers(const MasterState& state) {
     }
 }
 
-bool FeedHub::wants_report(const ClientId& client) const {
+bool EventHub::wants_report(const ClientId& client) const {
     Lock lock(mutex_);
     const auto found = followers_.find(client);
     return found != followers_.end() && found->second->reporting && found->second->report_outstanding < options_.report_window;
 }
 
-void FeedHub::report(const MasterState& state, const ClientId& client, Time now) {
+void EventHub::report(const MasterState& state, const ClientId& client, Time now) {
     Lock lock(mutex_);
     const auto found = followers_.find(client);
     if (found == followers_.end() || !found->second->reporting || found->second->report_outstanding >= options_.report_window) return;
@@ -190,20 +190,20 @@ void FeedHub::report(const MasterState& state, const ClientId& client, Time now)
     if (follower.unreported.empty()) {
         item.complete = true;
         follower.reporting = false;
-        tell_orders(state, client, *item.report);  // whatever of them an earlier feed told may have been lost
+        tell_orders(state, client, *item.report);  // whatever of them an earlier event stream told may have been lost
     }
     ++follower.report_outstanding;
     noted();
 }
 
-size_t FeedHub::followers() const {
+size_t EventHub::followers() const {
     Lock lock(mutex_);
     return followers_.size();
 }
 
 // ---- sending
 
-void FeedHub::flush() {
+void EventHub::flush() {
     const uint64_t wanted = observed_.load(std::memory_order_acquire);
     if (told_.load(std::memory_order_acquire) >= wanted) return;
     Lock pushing(push_mutex_);
@@ -229,7 +229,7 @@ void FeedHub::flush() {
         for (const Outgoing& one : outgoing) note_unsent(one, now);
     }
     // Before anybody is answered.
-    cut_off(slow, Error(Code::kNoSpace, "the feed was not read fast enough"));
+    cut_off(slow, Error(Code::kNoSpace, "the stream was not read fast enough"));
     for (const Ended& one : ended) one.follower->responder->fail(one.why);
     told_.store(taken, std::memory_order_release);
     if (slow.empty() && ended.empty()) return;
@@ -242,10 +242,10 @@ void FeedHub::flush() {
     answer(std::move(settled));
 }
 
-void FeedHub::cut_off(std::span<const FollowerPtr> slow, const Error& why) {
+void EventHub::cut_off(std::span<const FollowerPtr> slow, const Error& why) {
     for (const FollowerPtr& follower : slow) {
         if (!follower->responder->abandoned())
-            MC_LOG_WARNING_EVERY(10s, "client {} reads its feed too slowly and is cut off", follower->client.to_string());
+            MC_LOG_WARNING_EVERY(10s, "client {} reads its stream too slowly and is cut off", follower->client.to_string());
         follower->responder->break_off(why);
         Lock lock(mutex_);
         const auto found = followers_.find(follower->client);
@@ -257,13 +257,13 @@ void FeedHub::cut_off(std::span<const FollowerPtr> slow, const Error& why) {
     }
 }
 
-void FeedHub::forget_unsent(Follower& follower) {
+void EventHub::forget_unsent(Follower& follower) {
     if (follower.unsent.empty()) return;
     follower.unsent.clear();
     unsent_followers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void FeedHub::note_unsent(const Outgoing& outgoing, Time now) {
+void EventHub::note_unsent(const Outgoing& outgoing, Time now) {
     Follower& follower = *outgoing.follower;
     follower.sent_bytes += outgoing.bytes;
     if (outgoing.last_range == 0 || follower.responder->unsent_bytes() == 0) return;
@@ -271,7 +271,7 @@ void FeedHub::note_unsent(const Outgoing& outgoing, Time now) {
     follower.unsent.push_back({.first = outgoing.first_range, .last = outgoing.last_range, .end = follower.sent_bytes, .since = now});
 }
 
-void FeedHub::look_after_unsent() {
+void EventHub::look_after_unsent() {
     if (unsent_followers_.load(std::memory_order_relaxed) == 0) return;
     size_t left = 0;
     for (const auto& [client, follower] : followers_) {
@@ -285,7 +285,7 @@ void FeedHub::look_after_unsent() {
     unsent_followers_.store(left, std::memory_order_relaxed);
 }
 
-bool FeedHub::is_unsent(const Caused& caused) const {
+bool EventHub::is_unsent(const Caused& caused) const {
     if (caused.first == 0 || unsent_followers_.load(std::memory_order_relaxed) == 0) return false;
     return std::any_of(followers_.begin(), followers_.end(), [&](const auto& one) {
         return std::any_of(one.second->unsent.begin(), one.second->unsent.end(),
@@ -293,7 +293,7 @@ bool FeedHub::is_unsent(const Caused& caused) const {
     });
 }
 
-std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
+std::vector<EventHub::Outgoing> EventHub::take_outgoing() {
     std::vector<Outgoing> outgoing;
     const uint64_t change = changes_.load(std::memory_order_relaxed);
     const Time now = options_.clock();
@@ -322,7 +322,7 @@ std::vector<FeedHub::Outgoing> FeedHub::take_outgoing() {
     return outgoing;
 }
 
-bool FeedHub::add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) {
+bool EventHub::add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) {
     if (follower.missed && follower.awaited.empty()) {
         follower.missed = false;
         open_item(follower).all_changed();
@@ -345,7 +345,7 @@ bool FeedHub::add_changes(Follower& follower, const std::shared_ptr<Changes>& ch
     return true;
 }
 
-void FeedHub::pass_over(Follower& follower, Time now) {
+void EventHub::pass_over(Follower& follower, Time now) {
     const uint64_t change = changes_.load(std::memory_order_relaxed);
     if (follower.awaited.empty()) {
         do_not_await(follower);
@@ -359,42 +359,42 @@ void FeedHub::pass_over(Follower& follower, Time now) {
     }
 }
 
-bool FeedHub::may_remember(const Follower& follower, Time now) const {
+bool EventHub::may_remember(const Follower& follower, Time now) const {
     if (!follower.process) return true;
     const auto asked = asked_.find(follower.process.value);
     return asked != asked_.end() && asked->second > now;
 }
 
-bool FeedHub::too_far_behind(const Follower& follower, Time now) const {
+bool EventHub::too_far_behind(const Follower& follower, Time now) const {
     if (follower.awaited.empty()) return false;
     const bool late = now - follower.awaited.front().sent > options_.acknowledge_timeout;
     return follower.unacknowledged_bytes > (late ? options_.lagging_bytes_max : options_.unacknowledged_bytes_max);
 }
 
-void FeedHub::asked(const MasterState& state, Incarnation process, Time now) {
+void EventHub::asked(const MasterState& state, Incarnation process, Time now) {
     if (!process) return;
     Lock lock(mutex_);
     Time& until = asked_[process.value];
     until = std::max(until, now + state.options().lease_ttl);
 }
 
-bool FeedHub::send(Outgoing& outgoing) {
+bool EventHub::send(Outgoing& outgoing) {
     uint64_t sequence = outgoing.first_sequence;
     for (size_t i = 0; i < outgoing.items.size(); ++i, ++sequence) {
         Item& item = outgoing.items[i];
         const bool acknowledge = item.report.has_value() || (outgoing.changed && i + 1 == outgoing.items.size());
         rpc::Bytes body;
         if (item.report) {
-            FeedUpdate& update = *item.report;
+            EventUpdate& update = *item.report;
             update.sequence = sequence;
             update.acknowledge = true;
             update.complete = item.complete;
-            body = encode_feed_update(update);
+            body = encode_event_update(update);
         } else if (item.changes) {
             rpc::Bytes& encoded = item.changes->encoded;
             if (encoded.empty()) encoded = item.changes->writer.encode({.sequence = sequence, .acknowledge = true});
             body = encoded;
-            set_feed_sequence(body, sequence);
+            set_event_sequence(body, sequence);
         } else {
             body = item.writer.encode({.sequence = sequence, .acknowledge = acknowledge, .reset = item.reset, .complete = item.complete});
         }
@@ -409,7 +409,7 @@ bool FeedHub::send(Outgoing& outgoing) {
 
 // ---- acknowledgements
 
-void FeedHub::acknowledge(const ClientId& client, uint64_t sequence) {
+void EventHub::acknowledge(const ClientId& client, uint64_t sequence) {
     std::vector<Waiter> settled;
     {
         Lock lock(mutex_);
@@ -436,18 +436,18 @@ void FeedHub::acknowledge(const ClientId& client, uint64_t sequence) {
     answer(std::move(settled));
 }
 
-void FeedHub::await(Follower& follower) {
+void EventHub::await(Follower& follower) {
     if (std::exchange(follower.counted, true)) return;
     ++acknowledged_[follower.acknowledged];
 }
 
-void FeedHub::do_not_await(Follower& follower) {
+void EventHub::do_not_await(Follower& follower) {
     if (!std::exchange(follower.counted, false)) return;
     const auto found = acknowledged_.find(follower.acknowledged);
     if (--found->second == 0) acknowledged_.erase(found);
 }
 
-std::vector<FeedHub::Waiter> FeedHub::settle() {
+std::vector<EventHub::Waiter> EventHub::settle() {
     std::vector<Waiter> settled;
     if (waiters_.empty()) return settled;
     look_after_unsent();
@@ -460,11 +460,11 @@ std::vector<FeedHub::Waiter> FeedHub::settle() {
     return settled;
 }
 
-void FeedHub::answer(std::vector<Waiter> waiters) {
+void EventHub::answer(std::vector<Waiter> waiters) {
     for (Waiter& waiter : waiters) waiter.responder->reply(std::move(waiter.body));
 }
 
-Time FeedHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now) {
+Time EventHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now) {
     if (caused.change == 0 && unsent_followers_.load(std::memory_order_acquire) == 0) {
         responder->reply(std::move(body));
         return Time::max();
@@ -482,13 +482,13 @@ Time FeedHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Respon
     return next;
 }
 
-Time FeedHub::next_look(Time now) const {
+Time EventHub::next_look(Time now) const {
     // Nobody tells us when a socket takes more.
     if (unsent_followers_.load(std::memory_order_relaxed) != 0) return now + options_.unsent_interval;
     return waiters_.empty() ? Time::max() : std::max(waiters_.front().deadline, now);
 }
 
-Time FeedHub::expire(Time now) {
+Time EventHub::expire(Time now) {
     if (unsent_followers_.load(std::memory_order_acquire) != 0) {
         Lock pushing(push_mutex_);
         std::vector<FollowerPtr> slow;
@@ -498,7 +498,7 @@ Time FeedHub::expire(Time now) {
             for (const auto& [client, follower] : followers_)
                 if (!follower->unsent.empty() && now - follower->unsent.front().since >= options_.unsent_timeout) slow.push_back(follower);
         }
-        cut_off(slow, Error(Code::kTimedOut, "the feed was not read in time"));
+        cut_off(slow, Error(Code::kTimedOut, "the stream was not read in time"));
     }
     std::vector<Waiter> settled;
     Time next = Time::max();
@@ -520,7 +520,7 @@ Time FeedHub::expire(Time now) {
     return next;
 }
 
-void FeedHub::answer_all() {
+void EventHub::answer_all() {
     std::vector<Waiter> all;
     {
         Lock lock(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/service/feed_hub.h"
+#include "store/service/event_hub.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/master/ops/task_ops.h"
-#include "store/service/testing/feed_listener.h"
+#include "store/service/testing/stream_listener.h"
 
 namespace mooncake::store {
 namespace {
@@ -23,8 +23,8 @@ using ::testing::UnorderedElementsAre;
 
 constexpr ClientId kNode{1, 1}, kOther{2, 2}, kReader{3, 3};
 
-/// A master whose feeds end in the test.
-class FeedHubTest : public ::testing::Test {
+/// A master whose event streams end in the test.
+class EventHubTest : public ::testing::Test {
 protected:
     static SegmentSpec segment(uint64_t number) {
         return {.id = {9, number},
@@ -97,13 +97,13 @@ protected:
         });
     }
     /// A put of this key to that node's segment begins; tells what followers must hear of it.
-    FeedHub::Caused start_on(uint64_t number, std::string_view key) {
+    EventHub::Caused start_on(uint64_t number, std::string_view key) {
         const PutItem item{.key = key, .length = 100, .group = {}};
         const PutStartRequest request{
             .client = kNode, .tenant = {}, .config = {.preferred_segments = {segment(number).name}}, .items = {&item, 1}};
-        FeedHub::Caused caused;
+        EventHub::Caused caused;
         master_.run([&](Transaction& transaction, Time now) {
-            const FeedHub::Position before = hub_.position();
+            const EventHub::Position before = hub_.position();
             const PutStartReply reply = put_start(transaction, request, now);
             EXPECT_EQ(reply.items[0].code, StoreCode::kOk);
             caused.add(before, hub_.position());
@@ -119,11 +119,11 @@ protected:
         return hub_.position().changes;
     }
 
-    FeedHub hub_{{.update_bytes_max = 4096, .changed_keys_max = 4, .report_ranges = 3, .report_window = 2}};
+    EventHub hub_{{.update_bytes_max = 4096, .changed_keys_max = 4, .report_ranges = 3, .report_window = 2}};
     LockedMaster master_{MasterOptions{}, &hub_, &hub_};
 };
 
-TEST_F(FeedHubTest, AFeedBeginsWithAResetAndEndsItsReportWithComplete) {
+TEST_F(EventHubTest, AnEventStreamBeginsWithAResetAndEndsItsReportWithComplete) {
     join(kReader, 0);
     Told told;
     follow(kReader, told);
@@ -131,14 +131,14 @@ TEST_F(FeedHubTest, AFeedBeginsWithAResetAndEndsItsReportWithComplete) {
     ASSERT_EQ(updates.size(), 2u);
     EXPECT_EQ(updates[0].sequence, 1u);
     EXPECT_TRUE(updates[0].reset);
-    EXPECT_TRUE(updates[0].all_changed) << "it may have missed words";
+    EXPECT_TRUE(updates[0].all_changed) << "it may have missed events";
     EXPECT_FALSE(updates[0].complete);
     EXPECT_EQ(updates[1].sequence, 2u);
     EXPECT_TRUE(updates[1].complete);
     EXPECT_FALSE(updates[1].reset);
 }
 
-TEST_F(FeedHubTest, ANodeHearsOfItsRangesBeforeTheWriterIsAnswered) {
+TEST_F(EventHubTest, ANodeHearsOfItsRangesBeforeTheWriterIsAnswered) {
     join(kNode, 1);
     Told told;
     follow(kNode, told);
@@ -164,11 +164,11 @@ TEST_F(FeedHubTest, ANodeHearsOfItsRangesBeforeTheWriterIsAnswered) {
     ASSERT_EQ(updates.size(), 1u);
     ASSERT_EQ(updates[0].dropped.size(), 1u);
     EXPECT_EQ(updates[0].dropped[0].generation, started.generation);
-    EXPECT_EQ(updates[0].dropped[0].rest, Duration(0));
+    EXPECT_EQ(updates[0].dropped[0].quarantine, Duration(0));
     EXPECT_TRUE(updates[0].changed.empty()) << "nobody had read it";
 }
 
-TEST_F(FeedHubTest, OnlyTheOwnerHearsOfARange) {
+TEST_F(EventHubTest, OnlyTheOwnerHearsOfARange) {
     join(kNode, 1);
     join(kOther, 2);
     join(kReader, 0);
@@ -188,7 +188,7 @@ TEST_F(FeedHubTest, OnlyTheOwnerHearsOfARange) {
     EXPECT_TRUE(reader.take().empty());
 }
 
-TEST_F(FeedHubTest, AStartThatWasForgottenCostsNothing) {
+TEST_F(EventHubTest, AStartThatWasForgottenCostsNothing) {
     join(kNode, 1);
     put("k");  // nobody follows
     Told told;
@@ -199,7 +199,7 @@ TEST_F(FeedHubTest, AStartThatWasForgottenCostsNothing) {
     EXPECT_EQ(told.updates().size(), before) << "reads are nobody's news";
 }
 
-TEST_F(FeedHubTest, EverybodyHearsOfALeasedValueThatGoesAndIsAskedToAcknowledge) {
+TEST_F(EventHubTest, EverybodyHearsOfALeasedValueThatGoesAndIsAskedToAcknowledge) {
     join(kNode, 1);
     join(kReader, 0);
     Told node, reader;
@@ -219,7 +219,7 @@ TEST_F(FeedHubTest, EverybodyHearsOfALeasedValueThatGoesAndIsAskedToAcknowledge)
     }
 }
 
-TEST_F(FeedHubTest, TooManyChangesAreToldAsAll) {
+TEST_F(EventHubTest, TooManyChangesAreToldAsAll) {
     join(kNode, 1);
     join(kReader, 0);
     Told told;
@@ -244,7 +244,7 @@ TEST_F(FeedHubTest, TooManyChangesAreToldAsAll) {
     EXPECT_EQ(updates[0].changed.size(), 1u);
 }
 
-TEST_F(FeedHubTest, AFirstReportComesInPartsAsFastAsTheyAreAcknowledged) {
+TEST_F(EventHubTest, AFirstReportComesInPartsAsFastAsTheyAreAcknowledged) {
     join(kNode, 1);
     for (int i = 0; i < 20; ++i) put(format_text("key {}", i));
     ASSERT_EQ(start("unfinished").code, StoreCode::kOk);
@@ -262,7 +262,7 @@ TEST_F(FeedHubTest, AFirstReportComesInPartsAsFastAsTheyAreAcknowledged) {
     std::map<uint64_t, std::string> planned;
     std::map<uint64_t, uint64_t> filled;
     uint64_t sequence = 0;
-    for (const FeedUpdate& update : updates) {
+    for (const EventUpdate& update : updates) {
         EXPECT_EQ(update.sequence, ++sequence);
         EXPECT_LE(update.planned.size(), 4u);
         for (const RangePlanned& range : update.planned) planned[range.generation] = range.key;
@@ -273,7 +273,7 @@ TEST_F(FeedHubTest, AFirstReportComesInPartsAsFastAsTheyAreAcknowledged) {
     for (const auto& [generation, checksum] : filled) EXPECT_NE(planned[generation], "unfinished");
 }
 
-TEST_F(FeedHubTest, AnOperationWithManyRangesBecomesSeveralUpdates) {
+TEST_F(EventHubTest, AnOperationWithManyRangesBecomesSeveralUpdates) {
     join(kNode, 1);
     Told told;
     follow(kNode, told);
@@ -288,11 +288,11 @@ TEST_F(FeedHubTest, AnOperationWithManyRangesBecomesSeveralUpdates) {
     const auto updates = told.take();
     EXPECT_GT(updates.size(), 3u);
     size_t planned = 0;
-    for (const FeedUpdate& update : updates) planned += update.planned.size();
+    for (const EventUpdate& update : updates) planned += update.planned.size();
     EXPECT_EQ(planned, 200u);
 }
 
-TEST_F(FeedHubTest, AClientThatFollowsAnewEndsItsEarlierFeed) {
+TEST_F(EventHubTest, AClientThatFollowsAnewEndsItsEarlierFeed) {
     join(kNode, 1);
     Told first, second;
     follow(kNode, first);
@@ -307,7 +307,7 @@ TEST_F(FeedHubTest, AClientThatFollowsAnewEndsItsEarlierFeed) {
     EXPECT_EQ(hub_.followers(), 1u);
 }
 
-TEST_F(FeedHubTest, AClientThatIsGivenUpHearsNothingMore) {
+TEST_F(EventHubTest, AClientThatIsGivenUpHearsNothingMore) {
     join(kNode, 1);
     Told told;
     follow(kNode, told);
@@ -323,7 +323,7 @@ TEST_F(FeedHubTest, AClientThatIsGivenUpHearsNothingMore) {
     EXPECT_EQ(hub_.followers(), 0u);
 }
 
-TEST_F(FeedHubTest, ASlowReaderIsCutOffAndTheOthersHearOn) {
+TEST_F(EventHubTest, ASlowReaderIsCutOffAndTheOthersHearOn) {
     join(kNode, 1);
     join(kReader, 0);
     Told node, slow;
@@ -341,7 +341,7 @@ TEST_F(FeedHubTest, ASlowReaderIsCutOffAndTheOthersHearOn) {
     EXPECT_EQ(again.updates().size(), 2u) << "it starts anew";
 }
 
-TEST_F(FeedHubTest, ARemovalIsAnsweredWhenAllFollowersHaveAcknowledgedIt) {
+TEST_F(EventHubTest, ARemovalIsAnsweredWhenAllFollowersHaveAcknowledgedIt) {
     join(kNode, 1);
     join(kReader, 0);
     Told node, reader, writer;
@@ -361,7 +361,7 @@ TEST_F(FeedHubTest, ARemovalIsAnsweredWhenAllFollowersHaveAcknowledgedIt) {
     EXPECT_EQ(hub_.expire(now + 1h), Time::max());
 }
 
-TEST_F(FeedHubTest, ASilentFollowerDelaysARemovalOnceAndIsNotWaitedForAgainUntilItCatchesUp) {
+TEST_F(EventHubTest, ASilentFollowerDelaysARemovalOnceAndIsNotWaitedForAgainUntilItCatchesUp) {
     join(kNode, 1);
     join(kReader, 0);
     Told reader, first, second, third;
@@ -381,16 +381,16 @@ TEST_F(FeedHubTest, ASilentFollowerDelaysARemovalOnceAndIsNotWaitedForAgainUntil
     EXPECT_TRUE(third.reply());
 }
 
-TEST_F(FeedHubTest, AnAnswerWaitsUntilWordsAboutItsRangesAreWithTheKernel) {
+TEST_F(EventHubTest, AnAnswerWaitsUntilEventsAboutItsRangesAreWithTheKernel) {
     join(kNode, 1);
     Told node, writer;
     follow(kNode, node);
     node.hold_back();
-    const FeedHub::Caused caused = start_on(1, "k");
+    const EventHub::Caused caused = start_on(1, "k");
     const Time now = Clock::now();
     EXPECT_EQ(hub_.answer_when_told(caused, writer.responder(), rpc::Bytes(3), now), now + 5ms) << "then it is looked again";
     EXPECT_EQ(hub_.expire(now + 1s), now + 1s + 5ms);
-    EXPECT_FALSE(writer.over()) << "a master that is killed now would take the only word of the range along";
+    EXPECT_FALSE(writer.over()) << "a master that is killed now would take the only event of the range along";
     node.let_go();
     EXPECT_EQ(hub_.expire(now + 1s), Time::max());
     ASSERT_TRUE(writer.reply());
@@ -398,7 +398,7 @@ TEST_F(FeedHubTest, AnAnswerWaitsUntilWordsAboutItsRangesAreWithTheKernel) {
     EXPECT_FALSE(node.over());
 }
 
-TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatIsToldNothingOfHis) {
+TEST_F(EventHubTest, NobodyWaitsForAFollowerThatIsToldNothingOfHis) {
     join(kNode, 1);
     join(kOther, 2);
     Told node, other, stuck, writer;
@@ -412,7 +412,7 @@ TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatIsToldNothingOfHis) {
     EXPECT_FALSE(stuck.over());
 }
 
-TEST_F(FeedHubTest, AFollowerThatTakesNothingForTooLongIsBrokenOffBeforeAnybodyIsAnswered) {
+TEST_F(EventHubTest, AFollowerThatTakesNothingForTooLongIsBrokenOffBeforeAnybodyIsAnswered) {
     join(kNode, 1);
     Told node, writer;
     follow(kNode, node);
@@ -428,7 +428,7 @@ TEST_F(FeedHubTest, AFollowerThatTakesNothingForTooLongIsBrokenOffBeforeAnybodyI
     EXPECT_TRUE(later.reply());
 }
 
-TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatWasCutOffOrGivenUp) {
+TEST_F(EventHubTest, NobodyWaitsForAFollowerThatWasCutOffOrGivenUp) {
     join(kNode, 1);
     join(kReader, 0);
     Told reader, first, second;
@@ -445,7 +445,7 @@ TEST_F(FeedHubTest, NobodyWaitsForAFollowerThatWasCutOffOrGivenUp) {
     EXPECT_TRUE(second.reply()) << "nobody follows";
 }
 
-TEST_F(FeedHubTest, AcknowledgementsOfNothingAreIgnored) {
+TEST_F(EventHubTest, AcknowledgementsOfNothingAreIgnored) {
     join(kNode, 1);
     join(kReader, 0);
     Told reader, writer;
@@ -460,7 +460,7 @@ TEST_F(FeedHubTest, AcknowledgementsOfNothingAreIgnored) {
     EXPECT_TRUE(writer.reply());
 }
 
-TEST_F(FeedHubTest, LateAcknowledgementsOfAnEarlierFeedMeanNothingToTheNext) {
+TEST_F(EventHubTest, LateAcknowledgementsOfAnEarlierEventStreamMeanNothingToTheNext) {
     join(kNode, 1);
     join(kReader, 0);
     for (const bool cut_off : {false, true}) {
@@ -483,7 +483,7 @@ TEST_F(FeedHubTest, LateAcknowledgementsOfAnEarlierFeedMeanNothingToTheNext) {
     }
 }
 
-TEST_F(FeedHubTest, ABrokenFeedIsNoticedOnceAndForgottenWithItsClient) {
+TEST_F(EventHubTest, ABrokenEventStreamIsNoticedOnceAndForgottenWithItsClient) {
     join(kNode, 1);
     join(kReader, 0);
     Told node, reader, again;
@@ -505,7 +505,7 @@ TEST_F(FeedHubTest, ABrokenFeedIsNoticedOnceAndForgottenWithItsClient) {
     EXPECT_THAT(lost(), ElementsAre());
 }
 
-TEST_F(FeedHubTest, OrdersThatHaveNotEndedAreToldAgain) {
+TEST_F(EventHubTest, OrdersThatHaveNotEndedAreToldAgain) {
     join(kNode, 1);
     put("k");
     join(kOther, 2);
@@ -525,10 +525,10 @@ TEST_F(FeedHubTest, OrdersThatHaveNotEndedAreToldAgain) {
     EXPECT_EQ(updates.back().orders[0].task, task.task);
     master_.run([&](Transaction& transaction, Time now) { return end_task(transaction, {.client = kNode, .task = task.task}, now); });
     follow(kNode, third);
-    for (const FeedUpdate& update : third.take()) EXPECT_TRUE(update.orders.empty());
+    for (const EventUpdate& update : third.take()) EXPECT_TRUE(update.orders.empty());
 }
 
-TEST_F(FeedHubTest, ADropAndALaterPlanOfTheSameGenerationAreTwoUpdates) {
+TEST_F(EventHubTest, ADropAndALaterPlanOfTheSameGenerationAreTwoUpdates) {
     join(kNode, 1);
     put("k");
     join(kOther, 2);
@@ -548,13 +548,13 @@ TEST_F(FeedHubTest, ADropAndALaterPlanOfTheSameGenerationAreTwoUpdates) {
     // As the catalogue reads an update: plans before drops.
     std::set<uint64_t> planned;
     int plans = 0, drops = 0;
-    for (const FeedUpdate& update : other.take()) {
-        for (const RangePlanned& word : update.planned) {
-            EXPECT_TRUE(planned.insert(word.generation).second) << "planned again before it was dropped";
+    for (const EventUpdate& update : other.take()) {
+        for (const RangePlanned& event : update.planned) {
+            EXPECT_TRUE(planned.insert(event.generation).second) << "planned again before it was dropped";
             ++plans;
         }
-        for (const RangeDropped& word : update.dropped) {
-            EXPECT_EQ(planned.erase(word.generation), 1u) << "dropped before it was planned";
+        for (const RangeDropped& event : update.dropped) {
+            EXPECT_EQ(planned.erase(event.generation), 1u) << "dropped before it was planned";
             ++drops;
         }
     }
@@ -562,7 +562,7 @@ TEST_F(FeedHubTest, ADropAndALaterPlanOfTheSameGenerationAreTwoUpdates) {
     EXPECT_EQ(drops, 2);
 }
 
-TEST_F(FeedHubTest, ManyThreadsTellOneStoryInOrder) {
+TEST_F(EventHubTest, ManyThreadsTellOneStoryInOrder) {
     join(kNode, 1);
     Told told;
     follow(kNode, told);
@@ -576,7 +576,7 @@ TEST_F(FeedHubTest, ManyThreadsTellOneStoryInOrder) {
                     ASSERT_EQ(started.code, StoreCode::kOk);
                     // Whatever thread sent it: it has been sent when the operation returns.
                     bool planned = false;
-                    for (const FeedUpdate& update : told.updates())
+                    for (const EventUpdate& update : told.updates())
                         for (const RangePlanned& range : update.planned) planned |= range.generation == started.generation;
                     ASSERT_TRUE(planned);
                     end(key);
@@ -586,7 +586,7 @@ TEST_F(FeedHubTest, ManyThreadsTellOneStoryInOrder) {
     }
     uint64_t sequence = 0;
     std::map<uint64_t, int> stage;
-    for (const FeedUpdate& update : told.updates()) {
+    for (const EventUpdate& update : told.updates()) {
         EXPECT_EQ(update.sequence, ++sequence);
         for (const RangePlanned& range : update.planned) EXPECT_EQ(stage[range.generation]++, 0);
         for (const RangeFilled& range : update.filled) EXPECT_EQ(stage[range.generation]++, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/master/words.h"
+#include "store/master/range_events.h"
 
 #include <algorithm>
 
@@ -16,7 +16,7 @@ uint64_t offset_on(const ReplicaList& replicas, SegmentNumber segment) {
 }
 
 /// Without what is different for values, writes and copies.
-RangePlanned word_of_object(const MasterState& state, SegmentNumber segment, const Object& object) {
+RangePlanned event_of_object(const MasterState& state, SegmentNumber segment, const Object& object) {
     return {.segment = state.segments()[segment].spec.id,
             .tenant = state.tenants()[object.tenant].name,
             .key = std::string(object.key()),
@@ -24,17 +24,17 @@ RangePlanned word_of_object(const MasterState& state, SegmentNumber segment, con
 }
 
 /// Of a value, or of a copy that becomes one: without the place and the writer.
-RangePlanned word_of_content(const MasterState& state, SegmentNumber segment, const Object& object, Time now) {
-    RangePlanned word = word_of_object(state, segment, object);
-    word.length = object.length;
-    word.generation = object.generation;
-    word.data_type = object.data_type;
-    word.hard_pin = object.hard_pin;
-    word.soft_pin_left = left(object.soft_pin_end, now);
-    return word;
+RangePlanned event_of_content(const MasterState& state, SegmentNumber segment, const Object& object, Time now) {
+    RangePlanned event = event_of_object(state, segment, object);
+    event.length = object.length;
+    event.generation = object.generation;
+    event.data_type = object.data_type;
+    event.hard_pin = object.hard_pin;
+    event.soft_pin_left = left(object.soft_pin_end, now);
+    return event;
 }
 
-RangePlanned word_of_rest(const MasterState& state, const UsedRange& range, SegmentNumber segment) {
+RangePlanned event_of_quarantined(const MasterState& state, const UsedRange& range, SegmentNumber segment) {
     const ClientNumber writer = state.quarantine()[range.number].writer;
     return {.segment = state.segments()[segment].spec.id,
             .offset = range.offset,
@@ -45,35 +45,35 @@ RangePlanned word_of_rest(const MasterState& state, const UsedRange& range, Segm
 
 }  // namespace
 
-RangePlanned word_of_write(const MasterState& state, SegmentNumber segment, WriteId write_id) {
+RangePlanned event_of_write(const MasterState& state, SegmentNumber segment, WriteId write_id) {
     const Write& write = state.write(write_id);
     const Object& object = state.objects()[write.object];
-    RangePlanned word = word_of_object(state, segment, object);
-    word.offset = offset_on(write.replicas, segment);
-    word.length = write.length;
-    word.generation = write.generation;
-    word.data_type = write.data_type;
-    word.hard_pin = object.hard_pin || write.hard_pin;
-    if (write.soft_pin == SoftPinAction::kEnable) word.soft_pin_left = write.soft_pin_ttl;
-    if (write.soft_pin == SoftPinAction::kPreserve) word.soft_pin_left = left(object.soft_pin_end, write.started);
-    word.writer = state.clients()[write.client].id;
-    return word;
+    RangePlanned event = event_of_object(state, segment, object);
+    event.offset = offset_on(write.replicas, segment);
+    event.length = write.length;
+    event.generation = write.generation;
+    event.data_type = write.data_type;
+    event.hard_pin = object.hard_pin || write.hard_pin;
+    if (write.soft_pin == SoftPinAction::kEnable) event.soft_pin_left = write.soft_pin_ttl;
+    if (write.soft_pin == SoftPinAction::kPreserve) event.soft_pin_left = left(object.soft_pin_end, write.started);
+    event.writer = state.clients()[write.client].id;
+    return event;
 }
 
-RangePlanned word_of_value(const MasterState& state, SegmentNumber segment, ObjectId id, Time now) {
+RangePlanned event_of_value(const MasterState& state, SegmentNumber segment, ObjectId id, Time now) {
     const Object& object = state.objects()[id];
-    RangePlanned word = word_of_content(state, segment, object, now);
-    word.offset = offset_on(object.replicas, segment);
-    if (object.writer != 0) word.writer = state.clients()[object.writer].id;
-    return word;
+    RangePlanned event = event_of_content(state, segment, object, now);
+    event.offset = offset_on(object.replicas, segment);
+    if (object.writer != 0) event.writer = state.clients()[object.writer].id;
+    return event;
 }
 
-RangePlanned word_of_copy(const MasterState& state, SegmentNumber segment, CopyId id, Time now) {
+RangePlanned event_of_copy(const MasterState& state, SegmentNumber segment, CopyId id, Time now) {
     const Copy& copy = state.copy(id);
-    RangePlanned word = word_of_content(state, segment, state.objects()[copy.object], now);
-    word.offset = offset_on(copy.targets, segment);
-    word.writer = state.clients()[copy.client].id;
-    return word;
+    RangePlanned event = event_of_content(state, segment, state.objects()[copy.object], now);
+    event.offset = offset_on(copy.targets, segment);
+    event.writer = state.clients()[copy.client].id;
+    return event;
 }
 
 CopyOrder order_of(const MasterState& state, CopyId id) {
@@ -91,7 +91,7 @@ CopyOrder order_of(const MasterState& state, CopyId id) {
     return order;
 }
 
-void tell_orders(const MasterState& state, const ClientId& client, FeedUpdate& to) {
+void tell_orders(const MasterState& state, const ClientId& client, EventUpdate& to) {
     const TaskTable& tasks = state.tasks();
     for (TaskNumber number = tasks.processing().first(); number != 0; number = tasks[number].order.next)
         if (tasks[number].client == client) to.orders.push_back(order_of(state, tasks[number].copy));
@@ -119,7 +119,7 @@ bool for_each_range(const MasterState& state, SegmentNumber segment, RangeCursor
                 range.length = state.objects()[state.copy(range.number).object].length;
                 range.generation = state.objects()[state.copy(range.number).object].generation;
                 break;
-            case OwnerKind::kResting:
+            case OwnerKind::kQuarantined:
                 range.length = state.quarantine()[range.number].length;
                 range.generation = state.quarantine()[range.number].generation;
                 break;
@@ -129,22 +129,22 @@ bool for_each_range(const MasterState& state, SegmentNumber segment, RangeCursor
     return cursor.next < allocator.limit();
 }
 
-bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most, Time now, FeedUpdate& to) {
+bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most, Time now, EventUpdate& to) {
     return for_each_range(state, segment, cursor, most, [&](const UsedRange& range) {
         switch (range.kind) {
             case OwnerKind::kObject:
-                to.planned.push_back(word_of_value(state, segment, range.number, now));
+                to.planned.push_back(event_of_value(state, segment, range.number, now));
                 to.filled.push_back({.segment = to.planned.back().segment,
                                      .generation = range.generation,
                                      .checksum = state.objects()[range.number].checksum});
                 break;
-            case OwnerKind::kWrite: to.planned.push_back(word_of_write(state, segment, range.number)); break;
-            case OwnerKind::kCopy: to.planned.push_back(word_of_copy(state, segment, range.number, now)); break;
-            case OwnerKind::kResting:
-                to.planned.push_back(word_of_rest(state, range, segment));
+            case OwnerKind::kWrite: to.planned.push_back(event_of_write(state, segment, range.number)); break;
+            case OwnerKind::kCopy: to.planned.push_back(event_of_copy(state, segment, range.number, now)); break;
+            case OwnerKind::kQuarantined:
+                to.planned.push_back(event_of_quarantined(state, range, segment));
                 to.dropped.push_back({.segment = to.planned.back().segment,
                                       .generation = range.generation,
-                                      .rest = left(state.quarantine()[range.number].until, now)});
+                                      .quarantine = left(state.quarantine()[range.number].until, now)});
                 break;
         }
     });

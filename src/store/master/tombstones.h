@@ -13,12 +13,12 @@ namespace mooncake::store {
 /// Which values are gone for good although a node may still report them: one that was away, or not yet heard of by a new master, when they
 /// were removed or replaced. Remembers the latest kKeysMax keys, by hash: what is forgotten may come back with such a node, a hash that
 /// two keys share costs one of them a miss. Not thread-safe.
-class BuriedKeys {
+class Tombstones {
 public:
     static constexpr size_t kKeysMax = 1 << 18;
 
     /// Values of that key with a lower generation.
-    void bury(uint64_t key_hash, uint64_t generation) {
+    void leave(uint64_t key_hash, uint64_t generation) {
         const auto [known, fresh] = below_.try_emplace(key_hash);
         known->second.generation = generation;
         if (!fresh) {  // among the latest again
@@ -31,9 +31,9 @@ public:
         order_.pop_front();
     }
     /// Of a tenant, or of all (0).
-    void bury_all(TenantNumber tenant, uint64_t generation) { all_below_[tenant] = generation; }
+    void leave_for_all(TenantNumber tenant, uint64_t generation) { all_below_[tenant] = generation; }
 
-    bool buried(TenantNumber tenant, uint64_t key_hash, uint64_t generation) const {
+    bool covers(TenantNumber tenant, uint64_t key_hash, uint64_t generation) const {
         if (const auto found = below_.find(key_hash); found != below_.end() && generation < found->second.generation) return true;
         for (const TenantNumber one : {TenantNumber{0}, tenant})
             if (const auto found = all_below_.find(one); found != all_below_.end() && generation < found->second) return true;
@@ -42,11 +42,11 @@ public:
     size_t size() const noexcept { return order_.size(); }
 
 private:
-    struct Buried {
+    struct Tombstone {
         uint64_t generation = 0;
         std::list<uint64_t>::iterator place;  // in order_
     };
-    std::unordered_map<uint64_t, Buried> below_;
+    std::unordered_map<uint64_t, Tombstone> below_;
     std::list<uint64_t> order_;  // oldest first
     std::unordered_map<TenantNumber, uint64_t> all_below_;
 };

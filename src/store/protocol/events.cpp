@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/protocol/feed.h"
+#include "store/protocol/events.h"
 
 namespace mooncake::store {
 
@@ -31,24 +31,24 @@ RangePlanned RangePlannedView::owned() const {
             .writer = writer};
 }
 
-FeedView::FeedView(const FeedUpdate& update)
+EventView::EventView(const EventUpdate& update)
     : sequence(update.sequence), acknowledge(update.acknowledge), reset(update.reset), complete(update.complete), filled(update.filled),
       dropped(update.dropped), changed(update.changed), all_changed(update.all_changed), orders(update.orders) {
     planned.reserve(update.planned.size());
     for (const RangePlanned& range : update.planned) planned.push_back(RangePlannedView::of(range));
 }
 
-FeedUpdate FeedView::owned() const {
-    FeedUpdate update{.sequence = sequence,
-                      .acknowledge = acknowledge,
-                      .reset = reset,
-                      .complete = complete,
-                      .planned = {},
-                      .filled = filled,
-                      .dropped = dropped,
-                      .changed = changed,
-                      .all_changed = all_changed,
-                      .orders = orders};
+EventUpdate EventView::owned() const {
+    EventUpdate update{.sequence = sequence,
+                       .acknowledge = acknowledge,
+                       .reset = reset,
+                       .complete = complete,
+                       .planned = {},
+                       .filled = filled,
+                       .dropped = dropped,
+                       .changed = changed,
+                       .all_changed = all_changed,
+                       .orders = orders};
     update.planned.reserve(planned.size());
     for (const RangePlannedView& range : planned) update.planned.push_back(range.owned());
     return update;

@@ -19,13 +19,13 @@
 #include "base/time.h"
 #include "rpc/rpc.h"
 #include "store/master/observer.h"
-#include "store/master/words.h"
-#include "store/protocol/messages_feed.h"
+#include "store/master/range_events.h"
+#include "store/protocol/messages_events.h"
 #include "store/service/locked_master.h"
 
 namespace mooncake::store {
 
-struct FeedHubOptions {
+struct EventHubOptions {
     Duration acknowledge_timeout = 50ms;
     size_t update_bytes_max = 1 << 20;          // about; more becomes several updates
     size_t changed_keys_max = 4096;             // in one update, and update_bytes_max; more become "all"
@@ -33,12 +33,12 @@ struct FeedHubOptions {
     int report_window = 8;                      // parts of a first report that are not acknowledged yet
     size_t unacknowledged_bytes_max = 1 << 20;  // of changed keys; who does not acknowledge more is told "all" when it has caught up
     size_t lagging_bytes_max = 64 << 10;        // the same for those who have not made it within acknowledge_timeout
-    Duration unsent_timeout = 2s;               // words about its memory that a follower does not take for so long: it is cut off
-    Duration unsent_interval = 5ms;             // how often such words are looked after
+    Duration unsent_timeout = 2s;               // events about its memory that a follower does not take for so long: it is cut off
+    Duration unsent_interval = 5ms;             // how often such events are looked after
     std::function<Time()> clock = Clock::now;
 };
 
-/// Tells every following client what it must know (docs/store.md, "The feed"), in order, and remembers who has acknowledged what. What
+/// Tells every following client what it must know (docs/store.md, "The event stream"), in order, and remembers who has acknowledged what. What
 /// happens is noted under the master's lock and sent by flush() without it; one thread sends for all. A client that reads too slowly is
 /// cut off. Thread-safe; its lock is taken inside the master's, never the other way round.
 ///
@@ -46,28 +46,28 @@ struct FeedHubOptions {
 /// lease lasts. What waits for one client is bounded: if it does not acknowledge, it hears nothing more of changes until it has
 /// caught up, and then that all may have changed.
 ///
-/// Words about ranges must outlive the master once the operation that caused them is answered: the node reports from them. With the kernel they
+/// Events about ranges must outlive the master once the operation that caused them is answered: the node reports from them. With the kernel they
 /// do; while a follower's connection takes no more they do not, and the answers wait. Where that takes too long the connection is broken off first,
 /// so that the node knows that it has not heard everything.
-class FeedHub final : public StateObserver, public FeedSink {
+class EventHub final : public StateObserver, public EventSink {
 public:
-    explicit FeedHub(FeedHubOptions options = {}) : options_(std::move(options)) {}
+    explicit EventHub(EventHubOptions options = {}) : options_(std::move(options)) {}
 
     // ---- with the master's lock
 
     void range_planned(const MasterState& state, SegmentNumber segment, WriteId write) override;
     void range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) override;
     void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) override;
-    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration rest) override;
+    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) override;
     void value_outdated(const MasterState& state, ObjectId object) override;
     void copy_ordered(const MasterState& state, CopyId copy) override;
     void segment_removed(const MasterState& state, SegmentNumber segment) override;
 
-    /// Begins the feed of a member; an earlier one of the same client ends.
+    /// Begins the event stream of a member; an earlier one of the same client ends.
     void follow(const MasterState& state, ClientNumber client, std::unique_ptr<rpc::Responder> responder);
-    /// Members whose feed broke and who do not follow yet again, each told once.
+    /// Members whose event stream broke and who do not follow yet again, each told once.
     std::vector<ClientId> take_lost(const MasterState& state);
-    /// Ends the feeds of clients that are no members any more.
+    /// Ends the event streams of clients that are no members any more.
     void drop_strangers(const MasterState& state);
     /// Somebody of that process is about to learn where values are, or that they are there, and may remember it.
     void asked(const MasterState& state, Incarnation process, Time now);
@@ -75,22 +75,22 @@ public:
     void report(const MasterState& state, const ClientId& client, Time now);
     /// What operations have caused so far.
     struct Position {
-        uint64_t words = 0;    // about anything
+        uint64_t events = 0;   // about anything
         uint64_t changes = 0;  // values that became outdated
     };
     Position position() const noexcept {
-        return {.words = observed_.load(std::memory_order_acquire), .changes = changes_.load(std::memory_order_acquire)};
+        return {.events = observed_.load(std::memory_order_acquire), .changes = changes_.load(std::memory_order_acquire)};
     }
     /// What one operation, or several, caused: between two positions.
     struct Caused {
-        uint64_t first = 0, last = 0;  // word; 0: none
+        uint64_t first = 0, last = 0;  // event; 0: none
         uint64_t change = 0;           // the last one; 0: none
 
         void add(const Position& before, const Position& after) {
             if (after.changes != before.changes) change = after.changes;
-            if (after.words == before.words) return;
-            if (first == 0) first = before.words + 1;
-            last = after.words;
+            if (after.events == before.events) return;
+            if (first == 0) first = before.events + 1;
+            last = after.events;
         }
         bool nothing() const noexcept { return first == 0 && change == 0; }
     };
@@ -101,7 +101,7 @@ public:
     void flush() override;
     bool wants_report(const ClientId& client) const;
     void acknowledge(const ClientId& client, uint64_t sequence);
-    /// Answers once the words about ranges are with the kernel, or their follower was cut off; and every follower has acknowledged the changes,
+    /// Answers once the events about ranges are with the kernel, or their follower was cut off; and every follower has acknowledged the changes,
     /// for which acknowledge_timeout is waited at most. A follower that did not make it in time is not waited for again until it has
     /// caught up. After flush(). Returns when expire() must be called; Time::max(): answered.
     Time answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now);
@@ -114,14 +114,14 @@ public:
 private:
     /// Changed keys, for everybody who is told of nothing else at that moment: made into a message once.
     struct Changes {
-        FeedWriter writer;
+        EventWriter writer;
         rpc::Bytes encoded;  // by whoever sends; empty: not yet
     };
     /// One update to be.
     struct Item {
-        FeedWriter writer;
-        std::optional<FeedUpdate> report;  // instead
-        std::shared_ptr<Changes> changes;  // instead
+        EventWriter writer;
+        std::optional<EventUpdate> report;  // instead
+        std::shared_ptr<Changes> changes;   // instead
         bool reset = false, complete = false, sealed = false;
     };
     struct Awaited {
@@ -130,9 +130,9 @@ private:
         Time sent{};
         size_t bytes = 0;  // of changed keys
     };
-    /// Words about ranges, of one flush, that the kernel has not taken yet.
+    /// Events about ranges, of one flush, that the kernel has not taken yet.
     struct Unsent {
-        uint64_t first = 0, last = 0;  // words; those of others may be between them
+        uint64_t first = 0, last = 0;  // events; those of others may be between them
         uint64_t end = 0;              // where they end in all that was ever sent, counted in bytes
         Time since{};
     };
@@ -153,7 +153,7 @@ private:
         RangeCursor cursor;
         bool reporting = false;
         int report_outstanding = 0;
-        uint64_t first_range = 0, last_range = 0;  // words about ranges among the items; 0: none
+        uint64_t first_range = 0, last_range = 0;  // events about ranges among the items; 0: none
         uint64_t sent_bytes = 0;                   // ever; no more than that
         std::deque<Unsent> unsent;
     };
@@ -182,9 +182,9 @@ private:
     };
 
     Follower* owner(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
-    FeedWriter& open_item(Follower& follower) MC_REQUIRES(mutex_);
+    EventWriter& open_item(Follower& follower) MC_REQUIRES(mutex_);
     void noted() MC_REQUIRES(mutex_) { observed_.fetch_add(1, std::memory_order_release); }
-    /// Likewise, of a word about a range of this follower's.
+    /// Likewise, of an event about a range of this follower's.
     void noted_range(Follower& follower) MC_REQUIRES(mutex_);
     void end(FollowerPtr follower, Error why) MC_REQUIRES(mutex_);
     /// The follower has gone, or must go; its client may come again.
@@ -204,7 +204,7 @@ private:
     void do_not_await(Follower& follower) MC_REQUIRES(mutex_);
     /// The change up to which all who are waited for have acknowledged.
     uint64_t all_acknowledged() const MC_REQUIRES(mutex_) { return acknowledged_.empty() ? UINT64_MAX : acknowledged_.begin()->first; }
-    void plan(Follower& follower, const RangePlanned& word) MC_REQUIRES(mutex_);
+    void plan(Follower& follower, const RangePlanned& event) MC_REQUIRES(mutex_);
     static bool send(Outgoing& outgoing);
     void note_unsent(const Outgoing& outgoing, Time now) MC_REQUIRES(mutex_);
     /// Forgets what the kernel has taken meanwhile.
@@ -217,14 +217,14 @@ private:
     std::vector<Waiter> settle() MC_REQUIRES(mutex_);
     static void answer(std::vector<Waiter> waiters);
 
-    const FeedHubOptions options_;
+    const EventHubOptions options_;
     Mutex push_mutex_;  // the one who sends; taken before mutex_
     mutable Mutex mutex_;
     std::unordered_map<ClientId, FollowerPtr> followers_ MC_GUARDED_BY(mutex_);
     std::unordered_map<SegmentNumber, Follower*> by_segment_ MC_GUARDED_BY(mutex_);  // remembered; null: nobody
     std::unordered_map<ClientId, Lost> lost_ MC_GUARDED_BY(mutex_);
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
-    FeedWriter changed_ MC_GUARDED_BY(mutex_);  // for everybody
+    EventWriter changed_ MC_GUARDED_BY(mutex_);  // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);
     std::map<uint64_t, size_t> acknowledged_ MC_GUARDED_BY(mutex_);   // changes, and how many followers have come that far
     std::unordered_map<uint64_t, Time> asked_ MC_GUARDED_BY(mutex_);  // processes: until when they may remember something

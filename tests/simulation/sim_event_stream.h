@@ -9,21 +9,21 @@
 #include <utility>
 
 #include "rpc/rpc.h"
-#include "store/protocol/messages_feed.h"
+#include "store/protocol/messages_events.h"
 #include "tests/simulation/world.h"
 
 namespace mooncake::store::simulation {
 
 /// The connection over which one life of a master tells one life of a node: in order, nothing lost or doubled while it lasts. The kernels on
 /// both sides take so many bytes of what was not read yet; the rest is the writer's own. What the kernels have of a writer that was killed
-/// still arrives, and then an end that looks like any other; what was the writer's own does not. Of a lost host the last words do not either.
-class SimFeed : public std::enable_shared_from_this<SimFeed> {
+/// still arrives, and then an end that looks like any other; what was the writer's own does not. Of a lost host the last events do not either.
+class SimEventStream : public std::enable_shared_from_this<SimEventStream> {
 public:
     struct Receiver {
-        std::function<void(const FeedUpdate&)> on_update;
+        std::function<void(const EventUpdate&)> on_update;
         std::function<void(bool orderly)> on_end;  // by its other end; orderly: as one that was closed
     };
-    SimFeed(World& world, const Endpoint& to, Receiver receiver)
+    SimEventStream(World& world, const Endpoint& to, Receiver receiver)
         : world_(world), to_(to), life_(to.life), receiver_(std::move(receiver)),
           kernel_bytes_max_(world.chance(0.3) ? 200 + world.random.below(3'000) : 1 << 20) {}
 
@@ -85,7 +85,7 @@ public:
 
 private:
     struct Sent {
-        FeedUpdate update;
+        EventUpdate update;
         size_t bytes = 0;
     };
 
@@ -105,7 +105,7 @@ private:
             unsent_.pop_front();
             unsent_bytes_ -= body.size();
             kernel_bytes_ += body.size();
-            auto update = decode_feed_update(body);
+            auto update = decode_event_update(body);
             MC_CHECK(update);
             complete_ |= update->complete;
             push(Sent{.update = std::move(*update), .bytes = body.size()});

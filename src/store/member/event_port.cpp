@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/member/feed_port.h"
+#include "store/member/event_port.h"
 
 #include <utility>
 
@@ -11,22 +11,22 @@ constexpr Duration kEndTimeout = 1s;  // from giving up to the end; it comes at 
 
 }  // namespace
 
-FeedPort::FeedPort(MasterApi& master, ClientId client, Handlers handlers)
+EventPort::EventPort(MasterApi& master, ClientId client, Handlers handlers)
     : master_(master), client_(client), shared_(std::make_shared<Shared>()) {
     Lock lock(shared_->mutex);
     shared_->handlers = std::move(handlers);
 }
 
-void FeedPort::hear(Shared& shared, uint64_t serial, const FeedView& update) {
+void EventPort::hear(Shared& shared, uint64_t serial, const EventView& update) {
     Lock lock(shared.mutex);
     if (serial != shared.serial || !shared.handlers.on_update) return;
     shared.handlers.on_update(update);
-    ++shared.words;
+    ++shared.events;
     if (update.complete) shared.complete = true;
     shared.changed.notify_all();
 }
 
-void FeedPort::end(Shared& shared, uint64_t serial, const Error& why) {
+void EventPort::end(Shared& shared, uint64_t serial, const Error& why) {
     Lock lock(shared.mutex);
     if (serial != shared.serial || !shared.open) return;
     shared.open = false;
@@ -34,7 +34,7 @@ void FeedPort::end(Shared& shared, uint64_t serial, const Error& why) {
     shared.changed.notify_all();
 }
 
-void FeedPort::follow() {
+void EventPort::follow() {
     uint64_t serial = 0;
     {
         Lock lock(shared_->mutex);
@@ -44,13 +44,13 @@ void FeedPort::follow() {
         shared_->complete = false;
     }
     const uint64_t handle = master_.follow(
-        client_, {.on_update = [shared = shared_, serial](const FeedView& update) { hear(*shared, serial, update); },
+        client_, {.on_update = [shared = shared_, serial](const EventView& update) { hear(*shared, serial, update); },
                   .on_end = [shared = shared_, serial](const Error& why) { end(*shared, serial, why); }});
     Lock lock(handle_mutex_);
     handle_ = handle;
 }
 
-void FeedPort::give_up() {
+void EventPort::give_up() {
     uint64_t handle = 0;
     {
         Lock lock(handle_mutex_);
@@ -59,20 +59,20 @@ void FeedPort::give_up() {
     if (handle != 0) master_.unfollow(handle);
 }
 
-bool FeedPort::wait_until_complete(Duration most) MC_NO_THREAD_ANALYSIS {
+bool EventPort::wait_until_complete(Duration most) MC_NO_THREAD_ANALYSIS {
     Shared& shared = *shared_;
     std::unique_lock lock(shared.mutex);
     shared.changed.wait_for(lock, most, [&]() MC_NO_THREAD_ANALYSIS { return !shared.open || shared.complete; });
     return shared.open && shared.complete;
 }
 
-void FeedPort::drain(Duration silence) MC_NO_THREAD_ANALYSIS {
+void EventPort::drain(Duration silence) MC_NO_THREAD_ANALYSIS {
     Shared& shared = *shared_;
     {
         std::unique_lock lock(shared.mutex);
-        for (uint64_t words = shared.words + 1; shared.open && words != shared.words;) {
-            words = shared.words;
-            shared.changed.wait_for(lock, silence, [&]() MC_NO_THREAD_ANALYSIS { return !shared.open || shared.words != words; });
+        for (uint64_t events = shared.events + 1; shared.open && events != shared.events;) {
+            events = shared.events;
+            shared.changed.wait_for(lock, silence, [&]() MC_NO_THREAD_ANALYSIS { return !shared.open || shared.events != events; });
         }
         if (!shared.open) return;
     }
@@ -83,10 +83,10 @@ void FeedPort::drain(Duration silence) MC_NO_THREAD_ANALYSIS {
         if (shared.changed.wait_for(lock, kEndTimeout, [&]() MC_NO_THREAD_ANALYSIS { return !shared.open; })) return;
         serial = shared.serial;
     }
-    end(shared, serial, Error(Code::kCancelled, "the feed was given up"));
+    end(shared, serial, Error(Code::kCancelled, "the stream was given up"));
 }
 
-void FeedPort::close() {
+void EventPort::close() {
     give_up();
     Lock lock(shared_->mutex);
     shared_->handlers = {};

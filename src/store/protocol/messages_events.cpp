@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/protocol/messages_feed.h"
+#include "store/protocol/messages_events.h"
 
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace mooncake::store {
 
 using namespace parts;
 
-void FeedWriter::planned(const Planned& range) {
+void EventWriter::planned(const Planned& range) {
     planned_.push_back({.segment = range.segment,
                         .writer = range.writer,
                         .offset = range.offset,
@@ -26,37 +26,37 @@ void FeedWriter::planned(const Planned& range) {
     planned_texts_.append(range.tenant).append(range.key).append(range.group);
 }
 
-void FeedWriter::changed(std::string_view tenant, std::string_view key) {
+void EventWriter::changed(std::string_view tenant, std::string_view key) {
     if (all_changed_) return;
     changed_.push_back({.tenant_bytes = static_cast<uint32_t>(tenant.size()), .key_bytes = static_cast<uint32_t>(key.size())});
     changed_texts_.append(tenant).append(key);
 }
 
-void FeedWriter::all_changed() {
+void EventWriter::all_changed() {
     all_changed_ = true;
     changed_.clear();
     changed_texts_.clear();
 }
 
-void FeedWriter::add_changes_of(const FeedWriter& other) {
+void EventWriter::add_changes_of(const EventWriter& other) {
     if (other.all_changed_) return all_changed();
     if (all_changed_) return;
     changed_.insert(changed_.end(), other.changed_.begin(), other.changed_.end());
     changed_texts_.append(other.changed_texts_);
 }
 
-bool FeedWriter::empty() const noexcept { return items() == 0; }
+bool EventWriter::empty() const noexcept { return items() == 0; }
 
-size_t FeedWriter::items() const noexcept {
+size_t EventWriter::items() const noexcept {
     return planned_.size() + filled_.size() + dropped_.size() + changed_.size() + orders_.size() + (all_changed_ ? 1 : 0);
 }
 
-size_t FeedWriter::bytes() const noexcept {
+size_t EventWriter::bytes() const noexcept {
     return planned_.size() * sizeof(wire::FeedPlanned) + planned_texts_.size() + filled_.size() * sizeof(wire::FeedFilled) +
            dropped_.size() * sizeof(wire::FeedDropped) + changed_.size() * sizeof(wire::FeedChanged) + changed_texts_.size();
 }
 
-void FeedWriter::clear() noexcept {
+void EventWriter::clear() noexcept {
     planned_.clear();
     planned_texts_.clear();
     filled_.clear();
@@ -140,7 +140,7 @@ flatbuffers::Offset<flatbuffers::Vector<uint8_t>> some_text(FlatBufferBuilder& b
 
 }  // namespace
 
-std::vector<std::byte> FeedWriter::encode(const Head& head) const {
+std::vector<std::byte> EventWriter::encode(const Head& head) const {
     Builder builder;
     const auto planned = some_structs<wire::FeedPlanned>(*builder, planned_, [](const PlannedRow& row) {
         return wire::FeedPlanned(id_to_wire(row.segment), row.offset, row.length, row.generation, duration_to_wire(row.soft_pin_left),
@@ -152,7 +152,7 @@ std::vector<std::byte> FeedWriter::encode(const Head& head) const {
         return wire::FeedFilled(id_to_wire(range.segment), range.generation, range.checksum);
     });
     const auto dropped = some_structs<wire::FeedDropped>(*builder, dropped_, [](const RangeDropped& range) {
-        return wire::FeedDropped(id_to_wire(range.segment), range.generation, duration_to_wire(range.rest));
+        return wire::FeedDropped(id_to_wire(range.segment), range.generation, duration_to_wire(range.quarantine));
     });
     const auto changed = some_structs<wire::FeedChanged>(
         *builder, changed_, [](const ChangedRow& row) { return wire::FeedChanged(row.tenant_bytes, row.key_bytes); });
@@ -168,8 +168,8 @@ std::vector<std::byte> FeedWriter::encode(const Head& head) const {
                                                  planned_texts, filled, dropped, changed, changed_texts, all_changed_, orders));
 }
 
-std::vector<std::byte> encode_feed_update(const FeedUpdate& update) {
-    FeedWriter writer;
+std::vector<std::byte> encode_event_update(const EventUpdate& update) {
+    EventWriter writer;
     for (const RangePlanned& range : update.planned) writer.planned(RangePlannedView::of(range));
     for (const RangeFilled& range : update.filled) writer.filled(range);
     for (const RangeDropped& range : update.dropped) writer.dropped(range);
@@ -180,14 +180,14 @@ std::vector<std::byte> encode_feed_update(const FeedUpdate& update) {
         {.sequence = update.sequence, .acknowledge = update.acknowledge, .reset = update.reset, .complete = update.complete});
 }
 
-Result<FeedUpdate> decode_feed_update(std::span<const std::byte> body) {
-    MC_ASSIGN_OR_RETURN(const FeedView view, decode_feed_view(body));
+Result<EventUpdate> decode_event_update(std::span<const std::byte> body) {
+    MC_ASSIGN_OR_RETURN(const EventView view, decode_event_view(body));
     return view.owned();
 }
 
-Result<FeedView> decode_feed_view(std::span<const std::byte> body) {
-    MC_ASSIGN_OR_RETURN(auto message, VerifiedMessage<wire::FeedUpdate>::parse(body, "feed update"));
-    FeedView update;
+Result<EventView> decode_event_view(std::span<const std::byte> body) {
+    MC_ASSIGN_OR_RETURN(auto message, VerifiedMessage<wire::FeedUpdate>::parse(body, "event update"));
+    EventView update;
     update.sequence = message->sequence();
     update.acknowledge = message->acknowledge();
     update.reset = message->reset();
@@ -206,7 +206,7 @@ Result<FeedView> decode_feed_view(std::span<const std::byte> body) {
         const auto item = struct_at(*message->dropped(), i);
         update.dropped.push_back({.segment = id_from_wire<SegmentId>(&item.segment()),
                                   .generation = item.generation(),
-                                  .rest = duration_from_wire(item.rest_ns())});
+                                  .quarantine = duration_from_wire(item.rest_ns())});
     }
     update.orders.reserve(count_of(message->orders()));
     for (size_t i = 0; i < count_of(message->orders()); ++i) {
@@ -216,7 +216,7 @@ Result<FeedView> decode_feed_view(std::span<const std::byte> body) {
     return update;
 }
 
-void set_feed_sequence(std::span<std::byte> body, uint64_t sequence) {
+void set_event_sequence(std::span<std::byte> body, uint64_t sequence) {
     auto* table = flatbuffers::GetMutableRoot<flatbuffers::Table>(body.data());
     MC_CHECK(table->SetField<uint64_t>(wire::FeedUpdate::VT_SEQUENCE, sequence, 0));
 }

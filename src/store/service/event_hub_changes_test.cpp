@@ -5,8 +5,8 @@
 
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
-#include "store/service/feed_hub.h"
-#include "store/service/testing/feed_listener.h"
+#include "store/service/event_hub.h"
+#include "store/service/testing/stream_listener.h"
 
 namespace mooncake::store {
 namespace {
@@ -16,9 +16,9 @@ using store::testing::Told;
 constexpr ClientId kNode{1, 1}, kReader{3, 3}, kIdle{4, 4};
 constexpr Incarnation kReading{33}, kSleeping{44};
 
-class FeedHubChanges : public ::testing::Test {
+class EventHubChanges : public ::testing::Test {
 protected:
-    FeedHubChanges() {
+    EventHubChanges() {
         master_.run([](Transaction& transaction, Time now) {
             remount(transaction, {.client = kNode, .segments = {}}, now);
             const SegmentSpec segment{.id = {9, 1}, .name = "host:1", .base = 1 << 20, .size = 1 << 24, .endpoint = {}, .protocol = {}};
@@ -66,11 +66,11 @@ protected:
     }
 
     static constexpr size_t kBehindMax = 4000;
-    FeedHub hub_{{.acknowledge_timeout = 1h, .unacknowledged_bytes_max = kBehindMax}};
+    EventHub hub_{{.acknowledge_timeout = 1h, .unacknowledged_bytes_max = kBehindMax}};
     LockedMaster master_{MasterOptions{}, &hub_, &hub_};
 };
 
-TEST_F(FeedHubChanges, AreToldToThoseOnlyWhoMayRememberSomething) {
+TEST_F(EventHubChanges, AreToldToThoseOnlyWhoMayRememberSomething) {
     Told reader(kReading), idle(kSleeping);
     follow(kReader, reader);
     follow(kIdle, idle);
@@ -94,14 +94,14 @@ TEST_F(FeedHubChanges, AreToldToThoseOnlyWhoMayRememberSomething) {
     EXPECT_TRUE(later.over());
 }
 
-TEST_F(FeedHubChanges, AreToldToEverybodyWhoDoesNotSayWhichProcessItIs) {
+TEST_F(EventHubChanges, AreToldToEverybodyWhoDoesNotSayWhichProcessItIs) {
     Told unnamed;
     follow(kReader, unnamed);
     change("k", kSleeping);
     EXPECT_EQ(unnamed.take().size(), 1u);
 }
 
-TEST_F(FeedHubChanges, ReachAllClientsOfAProcess) {
+TEST_F(EventHubChanges, ReachAllClientsOfAProcess) {
     Told one(kReading), two(kReading);
     follow(kReader, one);
     follow(kIdle, two);
@@ -114,7 +114,7 @@ TEST_F(FeedHubChanges, ReachAllClientsOfAProcess) {
     }
 }
 
-TEST_F(FeedHubChanges, AreToldToAProcessThatAskedBeforeItFollowed) {
+TEST_F(EventHubChanges, AreToldToAProcessThatAskedBeforeItFollowed) {
     Told reader(kReading);
     ask(kReading, "nothing");
     follow(kReader, reader);
@@ -122,8 +122,8 @@ TEST_F(FeedHubChanges, AreToldToAProcessThatAskedBeforeItFollowed) {
     EXPECT_EQ(reader.take().size(), 1u);
 }
 
-TEST_F(FeedHubChanges, OfManyBytesAreToldAsAll) {
-    FeedHub hub({.update_bytes_max = 1000});
+TEST_F(EventHubChanges, OfManyBytesAreToldAsAll) {
+    EventHub hub({.update_bytes_max = 1000});
     LockedMaster master{MasterOptions{}, &hub, nullptr};  // flushed by hand
     Told reader;
     master.run([&](Transaction& transaction, Time now) {
@@ -148,11 +148,11 @@ TEST_F(FeedHubChanges, OfManyBytesAreToldAsAll) {
     }
     hub.flush();
     const auto updates = reader.take();
-    EXPECT_TRUE(std::any_of(updates.begin(), updates.end(), [](const FeedUpdate& update) { return update.all_changed; }));
-    for (const FeedUpdate& update : updates) EXPECT_TRUE(update.changed.empty());
+    EXPECT_TRUE(std::any_of(updates.begin(), updates.end(), [](const EventUpdate& update) { return update.all_changed; }));
+    for (const EventUpdate& update : updates) EXPECT_TRUE(update.changed.empty());
 }
 
-TEST_F(FeedHubChanges, DoNotPileUpForOneWhoDoesNotAcknowledge) {
+TEST_F(EventHubChanges, DoNotPileUpForOneWhoDoesNotAcknowledge) {
     Told reader(kReading);
     follow(kReader, reader);
     uint64_t last = 0;
@@ -179,7 +179,7 @@ TEST_F(FeedHubChanges, DoNotPileUpForOneWhoDoesNotAcknowledge) {
     EXPECT_EQ(again[0].changed.at(0).key, "another");
 }
 
-TEST_F(FeedHubChanges, AreAcknowledgedByOneWhoHearsNothingOfThemOnceItHasWhatItWasToldBefore) {
+TEST_F(EventHubChanges, AreAcknowledgedByOneWhoHearsNothingOfThemOnceItHasWhatItWasToldBefore) {
     Told reader(kReading), idle(kSleeping);
     follow(kReader, reader);
     follow(kIdle, idle);

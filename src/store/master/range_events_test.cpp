@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/master/words.h"
+#include "store/master/range_events.h"
 
 #include <map>
 
@@ -12,8 +12,8 @@ namespace {
 class Listener final : public StateObserver {
 public:
     void range_planned(const MasterState& state, SegmentNumber segment, WriteId write) override {
-        const RangePlanned word = word_of_write(state, segment, write);
-        heard.push_back(format_text("planned {} {} on {}", word.key, word.generation, segment));
+        const RangePlanned event = event_of_write(state, segment, write);
+        heard.push_back(format_text("planned {} {} on {}", event.key, event.generation, segment));
     }
     void range_planned_for_copy(const MasterState&, SegmentNumber segment, CopyId) override {
         heard.push_back(format_text("copy on {}", segment));
@@ -21,8 +21,8 @@ public:
     void range_filled(const MasterState&, SegmentNumber segment, uint64_t generation, uint64_t checksum) override {
         heard.push_back(format_text("filled {} on {} with {}", generation, segment, checksum));
     }
-    void range_dropped(const MasterState&, SegmentNumber segment, uint64_t generation, Duration rest) override {
-        heard.push_back(format_text("dropped {} on {} for {} s", generation, segment, rest / 1s));
+    void range_dropped(const MasterState&, SegmentNumber segment, uint64_t generation, Duration quarantine) override {
+        heard.push_back(format_text("dropped {} on {} for {} s", generation, segment, quarantine / 1s));
     }
     void value_outdated(const MasterState& state, ObjectId object) override {
         heard.push_back(format_text("outdated {}", state.objects()[object].key()));
@@ -34,7 +34,7 @@ public:
     std::vector<std::string> heard;
 };
 
-using Words = std::vector<std::string>;
+using Events = std::vector<std::string>;
 
 class ObserverTest : public PoolTest {
 protected:
@@ -45,9 +45,9 @@ protected:
 TEST_F(ObserverTest, HearsOfAWriteWhenItIsPlannedAndWhenItEnds) {
     add_node(1);
     const PutStartItem started = start("a");
-    EXPECT_EQ(listener_.take(), Words{format_text("planned a {} on 1", started.generation)});
+    EXPECT_EQ(listener_.take(), Events{format_text("planned a {} on 1", started.generation)});
     end("a", started.generation, kClient, 77);
-    EXPECT_EQ(listener_.take(), Words{format_text("filled {} on 1 with 77", started.generation)});
+    EXPECT_EQ(listener_.take(), Events{format_text("filled {} on 1 with 77", started.generation)});
 }
 
 TEST_F(ObserverTest, HearsOfEveryReplica) {
@@ -70,11 +70,11 @@ TEST_F(ObserverTest, HearsThatAValueIsOutdatedOnlyWhereSomebodyMayRememberIt) {
     exists("c");
     listener_.take();
     remove_key("a");
-    EXPECT_EQ(listener_.take(), (Words{"dropped 1 on 1 for 0 s"}));
+    EXPECT_EQ(listener_.take(), (Events{"dropped 1 on 1 for 0 s"}));
     remove_key("b", true);
-    EXPECT_EQ(listener_.take(), (Words{"outdated b", "dropped 2 on 1 for 10 s"}));
+    EXPECT_EQ(listener_.take(), (Events{"outdated b", "dropped 2 on 1 for 10 s"}));
     remove_key("c", true);
-    EXPECT_EQ(listener_.take(), (Words{"outdated c", "dropped 3 on 1 for 0 s"}));
+    EXPECT_EQ(listener_.take(), (Events{"outdated c", "dropped 3 on 1 for 0 s"}));
 }
 
 TEST_F(ObserverTest, HearsOfTheOldValueBeforeTheNewOne) {
@@ -84,7 +84,7 @@ TEST_F(ObserverTest, HearsOfTheOldValueBeforeTheNewOne) {
     upsert("a");
     listener_.take();
     end("a");
-    EXPECT_EQ(listener_.take(), (Words{"outdated a", "dropped 1 on 1 for 10 s", "filled 2 on 1 with 0"}));
+    EXPECT_EQ(listener_.take(), (Events{"outdated a", "dropped 1 on 1 for 10 s", "filled 2 on 1 with 0"}));
 }
 
 TEST_F(ObserverTest, HearsNothingOfRangesThatGoWithTheirSegmentButOfTheGroupTheyBreak) {
@@ -96,20 +96,20 @@ TEST_F(ObserverTest, HearsNothingOfRangesThatGoWithTheirSegmentButOfTheGroupThey
     listener_.take();
     auto t = transaction();
     unmount_segment(t, {.client = node(1), .segment = spec(1, kPool).id}, now_);
-    EXPECT_EQ(listener_.take(), (Words{"removed 1", "outdated b", "dropped 2 on 2 for 10 s"}));
+    EXPECT_EQ(listener_.take(), (Events{"removed 1", "outdated b", "dropped 2 on 2 for 10 s"}));
 }
 
-TEST_F(ObserverTest, HearsHowLongTheRangesOfAPreemptedWriteRest) {
+TEST_F(ObserverTest, HearsHowLongTheRangesOfAPreemptedWriteAreInQuarantine) {
     add_node(1);
     start("a");
     listener_.take();
     upsert("a", kKiB, {}, kOther);
-    EXPECT_EQ(listener_.take(), (Words{"dropped 1 on 1 for 630 s", "planned a 2 on 1"}));
+    EXPECT_EQ(listener_.take(), (Events{"dropped 1 on 1 for 630 s", "planned a 2 on 1"}));
 }
 
-class WordsTest : public PoolTest {};
+class RangeEventsTest : public PoolTest {};
 
-TEST_F(WordsTest, TellAllThatASegmentHoldsInPartsOfAnySize) {
+TEST_F(RangeEventsTest, TellAllThatASegmentHoldsInPartsOfAnySize) {
     add_node(1, 1024 * kKiB);
     put("value", 100'000, {.hard_pin = true});
     put("old");
@@ -118,13 +118,13 @@ TEST_F(WordsTest, TellAllThatASegmentHoldsInPartsOfAnySize) {
     remove_key("old", true);
     for (const size_t most : {1, 2, 100}) {
         RangeCursor cursor;
-        FeedUpdate update;
+        EventUpdate update;
         while (tell_ranges(state(), 1, cursor, most, now_, update)) {}
         ASSERT_EQ(update.planned.size(), 3u);
         ASSERT_EQ(update.filled.size(), 1u);
         ASSERT_EQ(update.dropped.size(), 1u);
         std::map<uint64_t, RangePlanned> by_generation;
-        for (const RangePlanned& word : update.planned) by_generation[word.generation] = word;
+        for (const RangePlanned& event : update.planned) by_generation[event.generation] = event;
         EXPECT_EQ(by_generation[1].key, "value");
         EXPECT_EQ(by_generation[1].length, 100'000u);
         EXPECT_TRUE(by_generation[1].hard_pin);
@@ -133,12 +133,12 @@ TEST_F(WordsTest, TellAllThatASegmentHoldsInPartsOfAnySize) {
         EXPECT_EQ(by_generation[3].key, "write");
         EXPECT_EQ(by_generation[3].length, 3 * kKiB);
         EXPECT_EQ(update.dropped[0].generation, 2u);
-        EXPECT_EQ(update.dropped[0].rest, 10s);
+        EXPECT_EQ(update.dropped[0].quarantine, 10s);
         EXPECT_EQ(by_generation[2].length, kKiB);
     }
 }
 
-TEST_F(WordsTest, VisitEveryRangeThatStaysWhileOthersComeAndGo) {
+TEST_F(RangeEventsTest, VisitEveryRangeThatStaysWhileOthersComeAndGo) {
     add_node(1, 1024 * kKiB);
     for (int i = 0; i < 200; ++i) put(format_text("stays{}", i), kKiB);
     for (int i = 0; i < 200; ++i) put(format_text("goes{}", i), kKiB);
@@ -154,19 +154,19 @@ TEST_F(WordsTest, VisitEveryRangeThatStaysWhileOthersComeAndGo) {
     for (const auto& [generation, times] : seen) EXPECT_EQ(times, 1) << generation;
 }
 
-TEST_F(WordsTest, OfAGoneSegmentAreNone) {
+TEST_F(RangeEventsTest, OfAGoneSegmentAreNone) {
     add_node(1);
     put("a");
     auto t = transaction();
     unmount_segment(t, {.client = node(1), .segment = spec(1, kPool).id}, now_);
     RangeCursor cursor;
-    FeedUpdate update;
+    EventUpdate update;
     EXPECT_FALSE(tell_ranges(state(), 1, cursor, 10, now_, update));
     EXPECT_TRUE(update.planned.empty());
     EXPECT_EQ(add_node(2), 2u) << "a number must not be used again";
 }
 
-TEST_F(WordsTest, CountTheTableBehindALongValueAsUsed) {
+TEST_F(RangeEventsTest, CountTheTableBehindALongValueAsUsed) {
     add_node(1, 1024 * kKiB);
     put("a", 128 * kKiB);
     EXPECT_EQ(state().segments().used_bytes(), 128 * kKiB + 64);
