@@ -33,7 +33,8 @@ Result<> Batch::submit(std::span<const Request> requests, const Notification* no
             const auto way = std::pair(request.segment, request.direction);
             TransferGroup*& group = groups[way];
             if (group == nullptr) {
-                group = &groups_.emplace_back(core_, shared_from_this(), ways[way], Incarnation{}, request.direction, deadline(bytes));
+                const std::shared_ptr<Session>& session = ways[way];
+                group = &groups_.emplace_back(core_, shared_from_this(), session, session->addresses(), request.direction, deadline(bytes));
                 started.push_back(group);
             }
             const Block block{.local = request.local, .remote = request.remote, .length = request.length};
@@ -48,14 +49,14 @@ Result<> Batch::submit(std::span<const Request> requests, const Notification* no
     return {};
 }
 
-Result<> Batch::submit(const std::shared_ptr<Session>& session, Incarnation life, Direction direction, std::span<const Block> blocks,
+Result<> Batch::submit(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction, std::span<const Block> blocks,
                        const Notification* notification, Deadline deadline) {
     MC_RETURN_IF_ERROR(check_blocks(blocks));
     TransferGroup* group = nullptr;
     {
         Lock lock(mutex_);
         if (places_.size() + 1 > capacity_) return fail(Code::kNoSpace, "the batch is full");
-        group = &groups_.emplace_back(core_, shared_from_this(), session, life, direction, deadline);
+        group = &groups_.emplace_back(core_, shared_from_this(), session, std::move(addresses), direction, deadline);
         places_.push_back({.group = group, .index = group->add_task(blocks)});
         if (notification != nullptr) notifications_.push_back({.session = session, .notification = *notification});
         ++active_;

@@ -32,11 +32,10 @@ struct BatchTask {
 /// Owned by its Batch, which it keeps alive until it is final. Thread-safe.
 class TransferGroup final : public CompletionHook {
 public:
-    /// `life` as for Session::link_to().
-    TransferGroup(EngineCore& core, std::shared_ptr<Batch> batch, std::shared_ptr<Session> session, Incarnation life, Direction direction,
-                  Deadline deadline)
-        : core_(core), session_(std::move(session)), direction_(direction), deadline_(deadline), life_(life), attempt_(nullptr, this),
-          batch_(std::move(batch)) {}
+    TransferGroup(EngineCore& core, std::shared_ptr<Batch> batch, std::shared_ptr<Session> session, Addresses addresses,
+                  Direction direction, Deadline deadline)
+        : core_(core), session_(std::move(session)), direction_(direction), deadline_(deadline), addresses_(std::move(addresses)),
+          attempt_(nullptr, this), batch_(std::move(batch)) {}
 
     /// Only before start(). Returns the task's index.
     size_t add_task(std::span<const Block> blocks);
@@ -125,7 +124,7 @@ private:
     const std::shared_ptr<Session> session_;
     const Direction direction_;
     const Deadline deadline_;
-    Incarnation life_;                // of the peer; what follows belongs to who runs attempts
+    Addresses addresses_;             // at the peer; what follows belongs to who runs attempts
     std::vector<Need> needs_;         // by pair, where some transport turned out unfit
     bool renewed_ = false;            // the peer was asked again what memory it has
     std::vector<Left> left_;          // empty: all of slices_, as they are
@@ -154,8 +153,8 @@ public:
     /// One task per request. All or none: kNoSpace, kInvalidArgument, kNotFound (segment).
     Result<> submit(std::span<const Request> requests, const Notification* notification,
                     const std::function<Deadline(uint64_t bytes)>& deadline);
-    /// One task for all blocks. `life` as for Session::link_to().
-    Result<> submit(const std::shared_ptr<Session>& session, Incarnation life, Direction direction, std::span<const Block> blocks,
+    /// One task for all blocks.
+    Result<> submit(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction, std::span<const Block> blocks,
                     const Notification* notification, Deadline deadline);
 
     Result<TransferStatus> task_status(size_t task);

@@ -137,8 +137,8 @@ public:
     virtual bool connected(const std::string& name) = 0;
 
     // ---- transfers. A failed, timed-out or cancelled one moves no byte any more; the error names peer, path, stage and errno. The first one
-    // after the peer has restarted fails with kStale, since its addresses may be those of the former life; unless the segment was opened or
-    // refreshed meanwhile, or a call failed because the peer was gone.
+    // of each thread after the peer has restarted fails with kStale, since its addresses may be those of the former life; unless the segment
+    // was opened or refreshed since, or this thread was given the peer's buffers by describe().
     /// transfer_timeout + 1 ns per byte, from now.
     virtual Deadline transfer_deadline(uint64_t bytes) const noexcept = 0;
     /// Blocks until all is at its destination. `notification`, if not null, is delivered to the peer afterwards; an error that names it

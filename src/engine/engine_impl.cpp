@@ -199,6 +199,9 @@ Result<std::string> EngineImpl::segment_name_of(SegmentId segment) const {
 Result<SegmentDescriptor> EngineImpl::describe(const std::string& name, uint32_t buffers_max, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(auto found, parts_->locator->fetch(name, buffers_max, deadline));
+    const auto section = parts_->sessions->section();
+    if (buffers_max > 0)
+        if (Session* const session = parts_->sessions->find(name)) session->asked(found.descriptor.incarnation);
     return std::move(found.descriptor);
 }
 
@@ -241,8 +244,10 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     Completion completion;
     slices.clear();
     parts_->registry->resolve(blocks, &completion, slices);
-    Incarnation life;
+    CallerLife& caller = *session->caller();
+    Incarnation life = session->life_of(caller);
     auto moved = run_transfer(parts_->core, *session, life, direction, slices, completion, deadline);
+    caller.dealt(life, moved ? nullptr : &moved.error());
     if (slices.capacity() > kKeep) std::vector<Slice>().swap(slices);
     if (moved && notification != nullptr) {
         auto sent = parts_->notify(*session, *notification, deadline);
@@ -280,10 +285,14 @@ Result<BatchId> EngineImpl::submit(const std::string& target, Direction directio
     uint64_t bytes = 0;
     for (const Block& block : blocks) bytes += block.length;
     const Deadline deadline = transfer_deadline(bytes);
-    Incarnation life;
-    if (bytes > 0) MC_RETURN_IF_ERROR(session->link_to(life, deadline));
+    Addresses addresses = session->addresses();
+    if (bytes > 0) {
+        auto link = session->link_to(addresses.life, deadline);
+        addresses.dealt(link ? nullptr : &link.error());
+        if (!link) return Unexpected(std::move(link).error());
+    }
     auto batch = std::make_shared<Batch>(parts_->core, 1);
-    MC_RETURN_IF_ERROR(batch->submit(session, life, direction, blocks, notification, deadline));
+    MC_RETURN_IF_ERROR(batch->submit(session, std::move(addresses), direction, blocks, notification, deadline));
     return parts_->batches.add(std::move(batch));
 }
 

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <future>
 #include <thread>
 
 #include "engine/engine.h"
@@ -21,6 +23,31 @@ std::unique_ptr<Engine> make_engine(uint16_t port = 0) {
 
 Deadline soon() { return Deadline::after(60s); }
 
+/// A thread that calls what it is given, one thing after the other: somebody else who uses the same engine.
+class Caller {
+public:
+    Code call(const std::function<Code()>& what) {
+        std::packaged_task<Code()> task(what);
+        auto answer = task.get_future();
+        next_.set_value(std::move(task));
+        return answer.get();
+    }
+    ~Caller() { next_.set_value({}); }
+
+private:
+    void run() {
+        for (;;) {
+            auto task = next_.get_future().get();
+            next_ = {};
+            if (!task.valid()) return;
+            task();
+        }
+    }
+
+    std::promise<std::packaged_task<Code()>> next_;
+    std::jthread thread_{[this] { run(); }};
+};
+
 class LivesTest : public ::testing::Test {
 protected:
     void SetUp() override {
@@ -36,10 +63,35 @@ protected:
         const Block one = block(length);
         return ours->transfer(peer, Direction::kWrite, {&one, 1}, soon());
     }
+    Code write_code() {
+        const auto moved = write(name);
+        return moved ? Code::kOk : moved.error().code();
+    }
+    /// For a moment it is remembered that nobody was there.
+    Code write_once_it_is_back() {
+        Code code = write_code();
+        while (code == Code::kUnavailable) code = write_code();
+        return code;
+    }
+    Code submit_code() {
+        const Request request{.direction = Direction::kWrite,
+                              .local = local.data(),
+                              .segment = segment,
+                              .remote = reinterpret_cast<uint64_t>(far.data()),
+                              .length = 4096};
+        const BatchId batch = ours->allocate_batch(1).value();
+        EXPECT_TRUE(ours->submit(batch, {&request, 1}));
+        const auto status = ours->wait_batch(batch).value();
+        EXPECT_TRUE(ours->free_batch(batch));
+        return status.state == TransferState::kCompleted ? Code::kOk : status.error.code();
+    }
+    void stop_peer() {
+        port = theirs->rpc_port();
+        theirs.reset();
+    }
     /// Ends the peer and starts another one in its place, with other contents at the same address.
     void restart() {
-        const uint16_t port = theirs->rpc_port();
-        theirs.reset();
+        if (theirs) stop_peer();
         std::fill(far.begin(), far.end(), std::byte{0xee});
         theirs = make_engine(port);
         ASSERT_TRUE(theirs);
@@ -49,6 +101,8 @@ protected:
     std::vector<std::byte> local = std::vector<std::byte>(8 << 20, std::byte{0x77}), far = std::vector<std::byte>(8 << 20);
     std::unique_ptr<Engine> ours = make_engine(), theirs = make_engine();
     const std::string name = theirs->segment_name();
+    uint16_t port = 0;
+    SegmentId segment = -1;
 };
 
 TEST_F(LivesTest, TheFirstTransferAfterARestartFailsAndTheNextOneIsBelieved) {
@@ -60,6 +114,81 @@ TEST_F(LivesTest, TheFirstTransferAfterARestartFailsAndTheNextOneIsBelieved) {
     EXPECT_EQ(far[0], std::byte{0xee});
     EXPECT_TRUE(write(name));
     EXPECT_EQ(far[0], std::byte{0x77});
+}
+
+TEST_F(LivesTest, AFailureThatOneCallerSawIsNoNewsForAnother) {
+    Caller other;
+    ASSERT_EQ(write_code(), Code::kOk);
+    ASSERT_EQ(other.call([&] { return write_code(); }), Code::kOk);
+    stop_peer();
+    ASSERT_NE(write_code(), Code::kOk) << "we are told that it is gone";
+    restart();
+    EXPECT_EQ(other.call([&] { return write_once_it_is_back(); }), Code::kStale);
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_EQ(write_code(), Code::kStale) << "that it was gone does not say that it is another one now";
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_EQ(write_code(), Code::kOk);
+    EXPECT_EQ(other.call([&] { return write_code(); }), Code::kOk);
+}
+
+TEST_F(LivesTest, EachCallerIsToldOfARestartOnce) {
+    Caller other, late;
+    ASSERT_EQ(write_code(), Code::kOk);
+    ASSERT_EQ(other.call([&] { return write_code(); }), Code::kOk);
+    for (int round = 0; round < 3; ++round) {
+        restart();
+        EXPECT_EQ(write_code(), Code::kStale);
+        EXPECT_EQ(write_code(), Code::kOk);
+        std::fill(far.begin(), far.end(), std::byte{0xee});
+        EXPECT_EQ(other.call([&] { return write_code(); }), Code::kStale);
+        EXPECT_EQ(far[0], std::byte{0xee});
+        EXPECT_EQ(other.call([&] { return write_code(); }), Code::kOk);
+    }
+    EXPECT_EQ(late.call([&] { return write_code(); }), Code::kOk) << "it never dealt with a former life";
+}
+
+TEST_F(LivesTest, WhoSubmitsIsToldOfARestartOnce) {
+    Caller other;
+    segment = ours->open_segment(name, soon()).value();
+    ASSERT_EQ(submit_code(), Code::kOk);
+    ASSERT_EQ(other.call([&] { return submit_code(); }), Code::kOk);
+    restart();
+    EXPECT_EQ(submit_code(), Code::kStale);
+    EXPECT_EQ(submit_code(), Code::kOk);
+    std::fill(far.begin(), far.end(), std::byte{0xee});
+    EXPECT_EQ(other.call([&] { return submit_code(); }), Code::kStale);
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_EQ(other.call([&] { return submit_code(); }), Code::kOk);
+}
+
+TEST_F(LivesTest, WhoAsksForAddressesAgainIsNotRefusedAndExcusesNobodyElse) {
+    Caller other;
+    ASSERT_EQ(write_code(), Code::kOk);
+    ASSERT_EQ(other.call([&] { return write_code(); }), Code::kOk);
+    restart();
+    auto described = ours->describe(name, 1, soon());
+    if (!described) described = ours->describe(name, 1, soon());  // the connection of the former life may end the first one
+    ASSERT_TRUE(described) << described.error().to_string();
+    EXPECT_EQ(write_code(), Code::kOk);
+    EXPECT_EQ(other.call([&] { return write_code(); }), Code::kStale);
+}
+
+TEST_F(LivesTest, APlanIsMadeAnewByWhoeverMadeItAlthoughAnotherRanIt) {
+    Caller other;
+    const Block one = block();
+    ASSERT_EQ(write_code(), Code::kOk);
+    const auto plan = ours->prepare(name, {&one, 1}).value();
+    const auto run = [&](PreparedTransfer& it) {
+        const auto moved = it.run(Direction::kWrite);
+        return moved ? Code::kOk : moved.error().code();
+    };
+    ASSERT_EQ(other.call([&] { return run(*plan); }), Code::kOk);
+    restart();
+    ASSERT_EQ(other.call([&] { return write_code(); }), Code::kStale) << "who never wrote by itself is told as one of all";
+    const auto late = ours->prepare(name, {&one, 1}).value();
+    EXPECT_EQ(run(*late), Code::kStale) << "its maker has heard nothing: these may be old addresses";
+    EXPECT_EQ(other.call([&] { return run(*plan); }), Code::kStale);
+    EXPECT_EQ(run(*ours->prepare(name, {&one, 1}).value()), Code::kOk);
 }
 
 TEST_F(LivesTest, WhoOpensTheSegmentAgainIsNotRefused) {

@@ -8,7 +8,9 @@ namespace {
 class Prepared final : public PreparedTransfer {
 public:
     Prepared(EngineParts& parts, std::shared_ptr<Session> session, std::vector<Block> blocks, std::function<Result<Gate::Pass>()> enter)
-        : parts_(parts), session_(std::move(session)), life_(session_->life().value), blocks_(std::move(blocks)), enter_(std::move(enter)) {
+        : parts_(parts), session_(std::move(session)), caller_(session_->caller()), blocks_(std::move(blocks)), enter_(std::move(enter)) {
+        const Incarnation life = session_->life_of(*caller_);
+        life_ = (life ? life : session_->life()).value;
         for (const Block& block : blocks_) bytes_ += block.length;
     }
 
@@ -18,29 +20,34 @@ public:
         resolve();
         Incarnation life{life_.load(std::memory_order_relaxed)};
         auto moved = run_transfer(parts_.core, *session_, life, direction, slices_, completion_, deadline());
-        settle(life);
+        settle(life, moved ? nullptr : &moved.error());
         return moved;
     }
 
     Result<BatchId> submit(Direction direction) override {
         MC_ASSIGN_OR_RETURN(const auto pass, enter_());
         const Deadline end = deadline();
-        Incarnation life{life_.load(std::memory_order_relaxed)};
-        if (bytes_ > 0) MC_RETURN_IF_ERROR(session_->link_to(life, end));
-        settle(life);
+        Addresses addresses{.life = Incarnation{life_.load(std::memory_order_relaxed)}, .caller = caller_};
+        if (bytes_ > 0) {
+            auto link = session_->link_to(addresses.life, end);
+            settle(addresses.life, link ? nullptr : &link.error());
+            if (!link) return Unexpected(std::move(link).error());
+        }
         // Several posts of one plan may be under way at once, so each has a batch of its own.
         auto batch = std::make_shared<Batch>(parts_.core, 1);
-        MC_RETURN_IF_ERROR(batch->submit(session_, life, direction, blocks_, nullptr, end));
+        MC_RETURN_IF_ERROR(batch->submit(session_, std::move(addresses), direction, blocks_, nullptr, end));
         return parts_.batches.add(std::move(batch));
     }
 
 private:
     Deadline deadline() const { return Deadline::after(parts_.config.options.transfer_timeout + std::chrono::nanoseconds(bytes_)); }
 
-    /// A plan made before there was any contact is for the life that it first meets.
-    void settle(Incarnation life) noexcept {
+    /// A plan made before there was any contact is for the life that it first meets. Who made it is told when that is over, so that it can
+    /// make another.
+    void settle(Incarnation life, const Error* error) noexcept {
         uint64_t none = 0;
         life_.compare_exchange_strong(none, life.value, std::memory_order_relaxed);
+        caller_->dealt(life, error);
     }
 
     /// Once, and again only when some registration has gone since, or memory of a device has come.
@@ -54,7 +61,8 @@ private:
 
     EngineParts& parts_;
     const std::shared_ptr<Session> session_;
-    std::atomic<uint64_t> life_;  // that the addresses belong to: the plan is good for no other
+    const std::shared_ptr<CallerLife> caller_;
+    std::atomic<uint64_t> life_{0};  // that the addresses belong to: the plan is good for no other
     const std::vector<Block> blocks_;
     const std::function<Result<Gate::Pass>()> enter_;
     uint64_t bytes_ = 0;

@@ -40,10 +40,8 @@ Result<std::shared_ptr<Link>> Session::link(Deadline deadline, const Need& need)
 
 Result<std::shared_ptr<Link>> Session::link_to(Incarnation& life, Deadline deadline, const Need& need) {
     Incarnation before;
-    auto found = find(deadline, need, &before);
-    if (found) return check_life(std::move(*found), life, before);
-    told(found.error());
-    return found;
+    MC_ASSIGN_OR_RETURN(auto found, find(deadline, need, &before));
+    return check_life(std::move(found), life, before);
 }
 
 Link* Session::borrow(Incarnation& life) noexcept {
@@ -81,9 +79,7 @@ Result<std::shared_ptr<Link>> Session::check_life(std::shared_ptr<Link> link, In
     const Incarnation now = link->descriptor.incarnation;
     if (life == now && before == now) return link;
     Lock lock(mutex_);
-    life_ = now;
-    dealt_ = true;
-    publish();
+    begin_life(now, /*opened=*/false);
     if (!life) life = now;
     if (life == now) return link;
     return fail(Code::kStale, "segment {} has restarted, and addresses of its former life mean nothing now: ask it for new ones", name_);
@@ -92,10 +88,15 @@ Result<std::shared_ptr<Link>> Session::check_life(std::shared_ptr<Link> link, In
 Result<std::shared_ptr<Link>> Session::open(Deadline deadline) {
     MC_ASSIGN_OR_RETURN(auto link, find(deadline, {}, nullptr));
     Lock lock(mutex_);
-    life_ = link->descriptor.incarnation;
+    begin_life(link->descriptor.incarnation, /*opened=*/true);
+    return link;
+}
+
+void Session::begin_life(Incarnation life, bool opened) {
+    if (opened || life_ != life) opened_.store(opened ? life.value : 0, std::memory_order_relaxed);
+    life_ = life;
     dealt_ = true;
     publish();
-    return link;
 }
 
 Incarnation Session::life() {
@@ -103,10 +104,19 @@ Incarnation Session::life() {
     return life_;
 }
 
-void Session::told(const Error& error) {
-    if (error.code() != Code::kUnavailable) return;
+Incarnation Session::life_of(CallerLife& caller) const noexcept {
+    const Incarnation life = caller.get();
+    const uint64_t opened = opened_.load(std::memory_order_relaxed);
+    if (!life || opened == 0 || opened == life.value) return life;
+    caller.told(life);
+    return {};
+}
+
+void Session::asked(Incarnation life) {
+    caller()->asked(life);
     Lock lock(mutex_);
-    life_ = Incarnation{};
+    if (!link_ || link_->descriptor.incarnation == life) return;
+    recheck_ = true;
     publish();
 }
 

@@ -12,6 +12,7 @@
 #include "base/quiescence.h"
 #include "base/snapshot.h"
 #include "base/thread_annotations.h"
+#include "engine/caller_life.h"
 #include "engine/engine.h"
 #include "engine/link.h"
 #include "engine/link_table.h"
@@ -50,8 +51,8 @@ public:
     /// The current link if it meets the need, or another one. Waits for whoever is connecting already, at most until the deadline.
     Result<std::shared_ptr<Link>> link(Deadline deadline, const Need& need = {});
     /// The same for bytes, which have addresses: only to the life of the peer that those belong to. `life` none: to the one that callers
-    /// have dealt with so far, which is then filled in. kStale when the peer has another one now: the caller knows, and deals with
-    /// that one from then on.
+    /// have dealt with so far, which is then filled in. kStale when the peer has another one now: who asks again with none is believed to
+    /// know that.
     Result<std::shared_ptr<Link>> link_to(Incarnation& life, Deadline deadline, const Need& need = {});
     /// The link of link_to() where there is nothing to ask or to wait for, otherwise null. Takes no lock and counts nothing, so that
     /// threads that transfer to one peer share no cache line that they write: the link is good for as long as a section() lasts that
@@ -60,12 +61,19 @@ public:
     [[nodiscard]] Quiescence::Section section() noexcept { return links_.users().enter(); }
     /// The same without waiting for anybody: null when it would have to.
     Result<std::shared_ptr<Link>> link_at_hand(Incarnation& life, const Need& need = {});
-    /// The same as link() for a caller that is about to learn new addresses: whoever lives there now is the one to deal with.
+    /// The same as link() for callers that are about to learn new addresses: whoever lives there now is the one to deal with.
     Result<std::shared_ptr<Link>> open(Deadline deadline);
-    /// The life that callers deal with; none if they have not yet, or have been told that they lost it.
+    /// The life that callers deal with; none if they have not yet.
     Incarnation life();
-    /// A caller was told `error` in the end. Who knows that the peer was lost also knows that its addresses may be old.
-    void told(const Error& error);
+
+    /// What the calling thread has dealt with here: it is told of each restart, once, whoever else was.
+    const std::shared_ptr<CallerLife>& caller() const { return caller_.of_this_thread(); }
+    /// The life for link_to() that the addresses of a new call belong to. Takes no lock.
+    Incarnation life_of(CallerLife& caller) const noexcept;
+    /// The same for a call that goes on after the thread has left.
+    Addresses addresses() const { return {.life = life_of(*caller()), .caller = caller()}; }
+    /// The calling thread was given addresses of this life: it deals with that one from now on.
+    void asked(Incarnation life);
 
     /// Whether there is a link that works. Asks nobody.
     bool connected();
@@ -109,6 +117,8 @@ private:
     Result<std::shared_ptr<Link>> find(Deadline deadline, const Need& need, Incarnation* life_before);
     /// Keeps a new link as the first one or beside it, and none to another life of the peer.
     void keep(const std::shared_ptr<Link>& link, bool first, Dropped& dropped) MC_REQUIRES(mutex_);
+    /// Callers deal with this life from now on. `opened`: they need not be told.
+    void begin_life(Incarnation life, bool opened) MC_REQUIRES(mutex_);
     /// `before`: the life that callers dealt with when the link was found.
     Result<std::shared_ptr<Link>> check_life(std::shared_ptr<Link> link, Incarnation& life, Incarnation before);
     void drop(const std::shared_ptr<Link>& link, Dropped& dropped) MC_REQUIRES(mutex_);
@@ -129,6 +139,8 @@ private:
     std::vector<Other> others_ MC_GUARDED_BY(mutex_);   // to the same life, over another transport each
     Snapshot<std::shared_ptr<Link>> ready_{links_.users(), std::make_unique<const std::shared_ptr<Link>>()};  // link_, or null: ask
     Incarnation life_ MC_GUARDED_BY(mutex_);
+    std::atomic<uint64_t> opened_{0};  // life_, if somebody opened the segment in it: then that is news for nobody. Set under the lock
+    const CallerKey caller_;
     bool recheck_ MC_GUARDED_BY(mutex_) = false;  // ask again who the name means
     bool opening_ MC_GUARDED_BY(mutex_) = false;
     bool closed_ MC_GUARDED_BY(mutex_) = false;

@@ -302,11 +302,38 @@ TEST(Session, AddressesOfAFormerLifeAreRefusedOnce) {
     ASSERT_TRUE(session.open(Deadline::after(10s)));
     Incarnation third;
     EXPECT_TRUE(session.link_to(third, Deadline::after(10s))) << "opened again, and so asked for addresses";
+}
+
+TEST(Session, AThreadThatIsToldOfARestartIsNoExcuseForAnother) {
+    FakeWorld world;
+    Session& session = world.session("peer");
+    const auto begin = [&](CallerLife& caller) {
+        Incarnation life = session.life_of(caller);
+        const auto link = session.link_to(life, Deadline::after(10s));
+        caller.dealt(life, link ? nullptr : &link.error());
+        return link ? Code::kOk : link.error().code();
+    };
+    const auto restart = [&] {
+        world.restart();
+        session.refresh();
+    };
+    CallerLife one, other, late;
+    EXPECT_EQ(begin(one), Code::kOk);
+    EXPECT_EQ(begin(other), Code::kOk);
+    restart();
+    EXPECT_EQ(begin(one), Code::kStale);
+    EXPECT_EQ(begin(one), Code::kOk) << "told once";
+    EXPECT_EQ(begin(other), Code::kStale);
+    EXPECT_EQ(begin(other), Code::kOk);
+    EXPECT_EQ(begin(late), Code::kOk) << "never dealt with a former life";
 
     restart();
-    session.told(Error(Code::kUnavailable, "connection lost"));
-    Incarnation fourth;
-    EXPECT_TRUE(session.link_to(fourth, Deadline::after(10s))) << "the caller was told already";
+    ASSERT_TRUE(session.open(Deadline::after(10s)));
+    EXPECT_EQ(begin(one), Code::kOk) << "somebody asked anew for all of them";
+    restart();
+    EXPECT_EQ(begin(one), Code::kStale);
+    EXPECT_EQ(begin(other), Code::kStale) << "which was good for that life only";
+    EXPECT_EQ(begin(one), Code::kOk);
 }
 
 TEST(Session, MemoryThatATransportCannotCarryDoesNotBarItForTheRest) {
@@ -344,8 +371,6 @@ TEST(Session, ALinkIsLentOnlyWhileThereIsNothingToAsk) {
     EXPECT_EQ(session.borrow(met), nullptr);
     EXPECT_TRUE(session.link_to(met, Deadline::after(10s)));
     EXPECT_EQ(session.borrow(met), link.get());
-    session.told(Error(Code::kUnavailable, "lost"));
-    EXPECT_EQ(session.borrow(met), nullptr);
     EXPECT_TRUE(session.open(Deadline::after(10s)));
     EXPECT_EQ(session.borrow(met), link.get());
 

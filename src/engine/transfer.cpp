@@ -220,9 +220,7 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& l
         link = held.get();
     }
     Run run{.core = core, .session = session, .life = life, .direction = direction, .deadline = deadline};
-    auto moved = run_over(run, slices, completion, *link);
-    if (!moved) session.told(moved.error());
-    return moved;
+    return run_over(run, slices, completion, *link);
 }
 
 }  // namespace mooncake

@@ -47,7 +47,9 @@ void TransferGroup::start() {
 // ---- what an attempt consists of
 
 Result<std::shared_ptr<Link>> TransferGroup::link_for(const Need& need, bool wait) {
-    return wait ? session_->link_to(life_, deadline_, need) : session_->link_at_hand(life_, need);
+    auto found = wait ? session_->link_to(addresses_.life, deadline_, need) : session_->link_at_hand(addresses_.life, need);
+    addresses_.dealt(found ? nullptr : &found.error());
+    return found;
 }
 
 Need TransferGroup::need_of(KindPair pair) const {
@@ -416,7 +418,6 @@ void TransferGroup::finish(const Error* error) {
         changed_.notify_all();
     }
     if (timer != 0) core_.service->cancel(timer);
-    if (error != nullptr) session_->told(*error);
     batch->group_finished();
 }
 
