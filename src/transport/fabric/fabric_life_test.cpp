@@ -258,23 +258,26 @@ TEST_F(FabricLife, WithoutAnyRailAConnectionIsRefusedSoThatAnotherTransportMayTa
 // ---- what is counted
 
 TEST_F(FabricLife, CountsWhatPathsDoAndHowLongItTakes) {
-    EngineOptions options = calm("fabric:tcp");
-    options.fabric.stall_timeout = 200ms;
-    open(2, options);
+    open(2);
+    // A rail whose thread comes late may find nothing left to write; a warm-up uses each.
+    ASSERT_TRUE(peer->warm_up(patience()));
     ASSERT_TRUE(write(1));
-    const metrics::Labels to_own = {{"nic", "a0"}, {"remote_rail", "0"}};
-    EXPECT_GT(metrics.counter("mooncake_fabric_path_bytes_total", "", to_own).value(), 0u);
-    EXPECT_EQ(metrics.histogram("mooncake_fabric_latency_seconds", "", {{"nic", "a0"}, {"direction", "write"}}, 1e9).snapshot().count,
-              metrics.counter("mooncake_fabric_operations_total", "", {{"nic", "a0"}, {"direction", "write"}}).value());
+    const auto counted = [&](const char* name, const metrics::Labels& labels) { return metrics.counter(name, "", labels).value(); };
+    uint64_t bytes = 0;
+    for (const auto& [nic, there] : {std::pair("a0", "0"), std::pair("a1", "1")}) {
+        bytes += counted("mooncake_fabric_path_bytes_total", {{"nic", nic}, {"remote_rail", there}});
+        for (const char* direction : {"read", "write"}) {
+            const metrics::Labels labels = {{"nic", nic}, {"direction", direction}};
+            EXPECT_EQ(metrics.histogram("mooncake_fabric_latency_seconds", "", labels, 1e9).snapshot().count,
+                      counted("mooncake_fabric_operations_total", labels));
+        }
+        EXPECT_GT(counted("mooncake_fabric_operations_total", {{"nic", nic}, {"direction", "read"}}), 0u);
+    }
+    EXPECT_GE(bytes, kArea);
     auto& ready = metrics.gauge("mooncake_fabric_paths", "", {{"nic", "a1"}, {"state", "ready"}});
     EXPECT_TRUE(eventually([&] { return ready.value() == 1; }));
-    auto& lost = metrics.counter("mooncake_fabric_paths_lost_total", "", {{"nic", "a1"}});
-    const uint64_t before = lost.value();  // more than none, where a busy machine held up the first write
-    network.cut("a1", "b1");
-    ASSERT_TRUE(write(2));
+    peer.reset();
     EXPECT_TRUE(eventually([&] { return ready.value() == 0; }));
-    EXPECT_EQ(lost.value(), before + 1);
-    network.heal("a1", "b1");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <list>
 
 #include "transport/fabric/fabric_peer.h"
 #include "transport/fabric/testing/fake_fabric.h"
@@ -88,6 +89,7 @@ struct Side {
                                         .profile = profile,
                                         .window_bytes = profile.flight_bytes_max,
                                         .run_bytes = 4 * kStripe,
+                                        .metrics = &metrics.emplace_back(registry, offer.nic),
                                         .time = &time})
                                 .value());
         memory = std::make_unique<FabricMemory>(pointers(), FabricMemory::Settings{});
@@ -102,6 +104,8 @@ struct Side {
         for (const auto& rail : rails) rail->drive(endings);
     }
 
+    metrics::Registry registry;
+    std::list<RailMetrics> metrics;  // by rail
     std::unique_ptr<FakeFabric> fabric;
     std::vector<std::unique_ptr<Rail>> rails;
     std::unique_ptr<FabricMemory> memory;
@@ -167,6 +171,13 @@ struct FabricTime : ::testing::Test {
     }
     bool good() const {
         return completion->done() && completion->result().has_value() && std::memcmp(local.data(), remote.data(), kArea) == 0;
+    }
+    /// Of rail a1.
+    uint64_t paths_lost() const { return a->rails[1]->metrics()->paths_lost->value(); }
+    int64_t paths(PathState state) const {
+        PathCounts counts(a->rails.size());
+        peer->count_paths(counts);
+        return counts[1][static_cast<size_t>(state)];
     }
     size_t endpoints(const char* nic) const { return network.counts(nic).endpoints; }
     void TearDown() override {
@@ -412,6 +423,34 @@ TEST_F(FabricTime, APathThatIsDownIsProbedLessAndLessAndComesBack) {
         pass(100ms);
     }
     EXPECT_LE(passed, 14s) << "not later than the longest pause and a stall";
+}
+
+TEST_F(FabricTime, APathThatStallsCountsAsLostOnceWhileItsRailGoesOnOverAnother) {
+    open(2);
+    submit();
+    ASSERT_TRUE(good());
+    EXPECT_EQ(paths(PathState::kReady), 1);
+    network.cut("a1", "b1");
+    submit();
+    EXPECT_EQ(paths_lost(), 0u);
+    pass(profile.stall_timeout + 60ms);
+    ASSERT_TRUE(good());
+    EXPECT_EQ(paths_lost(), 1u);
+    // For as long as the path is cut: the other one has shown in a probe that it works.
+    for (int i = 0; i < 20; ++i) {
+        submit();
+        ASSERT_TRUE(good()) << i;
+        pass(100ms);
+        EXPECT_EQ(paths(PathState::kReady), 1) << i;
+        EXPECT_EQ(paths(PathState::kDown), 1) << i;
+    }
+    EXPECT_EQ(paths_lost(), 1u);
+    network.heal("a1", "b1");
+    for (int i = 0; i < 200 && paths(PathState::kDown) != 0; ++i) {
+        submit();
+        pass(100ms);
+    }
+    EXPECT_EQ(paths(PathState::kReady), 2);
 }
 
 TEST_F(FabricTime, APathThatNobodyUsesIsForgottenAfterTenMinutes) {
