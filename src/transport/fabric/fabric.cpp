@@ -224,6 +224,7 @@ Result<> FabricTransport::start(std::shared_ptr<FabricApi> api) {
                                                  .registration_bytes_max = parts.profile.registration_bytes_max},
                                       .parallel = parallel > 0 ? parallel : default_parallel(),
                                       .populate = parts.profile.has_devices});
+    parts.memory->lend_probe();
     parts.initiators = std::make_unique<Initiators>(rails, parts.profile.idle_timeout);
     parts.pool = std::make_unique<ControlPool>(kSweepInterval, [this] { sweep(); });
     MC_RETURN_IF_ERROR(parts.pool->start());

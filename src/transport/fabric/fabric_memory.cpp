@@ -7,6 +7,7 @@
 
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "base/memory_probe.h"
 #include "base/pages.h"
 #include "base/thread.h"
 
@@ -34,6 +35,12 @@ void sort_apart(std::vector<ChunkRecord>& chunks) {
         end = chunk.address + chunk.length;
         return false;
     });
+}
+
+/// Whether its owner has unmapped it, though it is registered: a mistake that should cost peers an error before they use it.
+bool is_unmapped(const PlannedChunk& plan) noexcept {
+    const auto* const start = reinterpret_cast<const std::byte*>(plan.address);
+    return !is_mapped(start) && !is_mapped(start + (plan.length - 1));
 }
 
 uint32_t key_bytes_of(const std::vector<Rail*>& rails) {
@@ -67,9 +74,22 @@ FabricMemory::FabricMemory(std::vector<Rail*> rails, const Settings& settings)
     : rails_(std::move(rails)), settings_(settings), key_source_(key_bytes_of(rails_), random_u64()),
       ledger_(rails_.size(), settings.limits), bound_(rails_.size()) {}
 
-FabricMemory::~FabricMemory() {
+FabricMemory::~FabricMemory() MC_NO_THREAD_ANALYSIS {
+    close_keys(probe_);
     Lock lock(mutex_);
     MC_CHECK(chunks_.empty());
+}
+
+void FabricMemory::lend_probe() MC_NO_THREAD_ANALYSIS {
+    const MemoryRegion region{.address = probe_page_->bytes.data(), .length = probe_page_->bytes.size(), .writable = false};
+    const auto address = reinterpret_cast<uint64_t>(region.address);
+    probe_.plan = {.address = address, .length = region.length, .pages = 0, .nics = {}};
+    probe_.read_only = true;
+    probe_.keys.resize(rails_.size());
+    for (const Rail* const rail : rails_) {
+        const auto placed = place(region, {.nic = rail->index(), .address = address, .length = region.length}, probe_);
+        if (!placed) MC_LOG_WARNING("paths to {} are probed with memory that is lent: {}", rail->offer().nic, placed.error().to_string());
+    }
 }
 
 Result<std::unique_ptr<MemoryKey>> FabricMemory::register_with(Rail& rail, Domain::KeyRequest request) {
@@ -80,9 +100,8 @@ Result<std::unique_ptr<MemoryKey>> FabricMemory::register_with(Rail& rail, Domai
     }
 }
 
-Result<> FabricMemory::place(const MemoryRegion& region, const Placement& placement, Chunks& chunks) {
+Result<> FabricMemory::place(const MemoryRegion& region, const Placement& placement, Chunk& chunk) {
     Rail& rail = *rails_[placement.nic];
-    Chunk& chunk = *chunks[placement.chunk];
     const Domain::KeyRequest request{.address = reinterpret_cast<std::byte*>(placement.address),
                                      .length = placement.length,
                                      .kind = region.kind,
@@ -107,7 +126,7 @@ std::vector<Result<>> FabricMemory::place_all(const MemoryRegion& region, std::s
     std::erase_if(by_rail, [](const auto& share) { return share.empty(); });
     std::vector<Result<>> results(placements.size());
     const auto place_share = [&](size_t share) {
-        for (const size_t i : by_rail[share]) results[i] = place(region, placements[i], chunks);
+        for (const size_t i : by_rail[share]) results[i] = place(region, placements[i], *chunks[placements[i].chunk]);
     };
     if (region.length >= kParallelBytes) in_parallel(by_rail.size(), place_share);
     else
@@ -171,6 +190,7 @@ Result<std::unique_ptr<Registration>> FabricMemory::add(const MemoryRegion& regi
             chunks[i]->plan = std::move(plans[i]);
             chunks[i]->remote = region.remote_accessible;
             chunks[i]->read_only = !region.writable;
+            chunks[i]->host = region.kind == MemoryKind::kHost;
         }
     }
     Lock lock(mutex_);
@@ -301,7 +321,12 @@ ResolveAnswer FabricMemory::resolve(const ResolveRequest& request) {
     Lock lock(mutex_);
     size_t room = kAnswerBytesMax;
     for (const RailState& rail : answer.rails) room -= std::min(room, rail.name.size() + 64);
+    if (ChunkRecord probe = tell(probe_); probe.rails != 0) {
+        room -= std::min(room, encoded_bytes(probe));
+        answer.probe = std::move(probe);
+    }
     const auto add = [&](Chunk& chunk) MC_REQUIRES(mutex_) {
+        if (chunk.host && is_unmapped(chunk.plan)) return true;
         ChunkRecord record = tell(chunk);
         const size_t bytes = encoded_bytes(record);
         if (bytes > room || answer.chunks.size() == kChunksMax) return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,6 +30,9 @@ public:
     FabricMemory(std::vector<Rail*> rails, const Settings& settings);
     ~FabricMemory();
 
+    /// From now on peers are told of a page of our own that they can read to see whether a path works. At most once, before anybody asks.
+    void lend_probe();
+
     /// Null where nothing needs to be known of the region.
     Result<std::unique_ptr<Registration>> add(const MemoryRegion& region);
 
@@ -42,7 +46,7 @@ public:
     /// Peers reach nothing of it any more.
     void stop_serving();
 
-    // What peers ask over the control plane.
+    // What peers ask over the control plane. They are not told of host memory that is unmapped by now.
     ResolveAnswer resolve(const ResolveRequest& request);
     Result<RailsAnswer> fence(const FenceRequest& request);
     RailsAnswer rails() const;
@@ -56,14 +60,19 @@ private:
         PlannedChunk plan;
         bool remote = false;                           // peers may use it
         bool read_only = false;                        // but not write it
+        bool host = false;                             // memory of the host
         bool told = false;                             // the keys were given to somebody
         std::vector<std::unique_ptr<MemoryKey>> keys;  // by rail; null: not registered there
     };
     using Chunks = std::vector<std::unique_ptr<Chunk>>;
+    /// A whole page: what a NIC pins is not shared with anything else.
+    struct alignas(4096) ProbePage {
+        std::array<std::byte, 4096> bytes{};
+    };
 
     /// Memory that none of our NICs can register: peers are told that it is there, without keys.
     std::unique_ptr<Registration> add_unreachable(const MemoryRegion& region);
-    Result<> place(const MemoryRegion& region, const Placement& placement, Chunks& chunks);
+    Result<> place(const MemoryRegion& region, const Placement& placement, Chunk& chunk);
     Result<std::unique_ptr<MemoryKey>> register_with(Rail& rail, Domain::KeyRequest request) MC_REQUIRES(rail.mutex());
     /// Returns once nothing lands any more that was sent to that epoch of a rail, or an earlier one.
     Result<> close_epoch(Rail& rail, uint64_t epoch);
@@ -86,6 +95,8 @@ private:
     mutable Mutex mutex_;
     // By address. For a moment some may lie in others: a region that takes the place of a wider one comes before that goes.
     std::multimap<uint64_t, Chunk*> chunks_ MC_GUARDED_BY(mutex_);
+    const std::unique_ptr<ProbePage> probe_page_ = std::make_unique<ProbePage>();
+    Chunk probe_ MC_GUARDED_BY(mutex_);  // on no plan; without keys: not lent
     // By rail, where keys belong to the serving endpoint: what has to go before it, and comes back with the next one. Guarded by the rail's lock.
     std::vector<std::map<Chunk*, Domain::KeyRequest>> bound_;
 };

@@ -229,6 +229,82 @@ TEST(FabricProcess, WhatAHungTargetSendsLaterDoesNotReachMemoryThatWasGivenBack)
     }
 }
 
+// ---- memory that is gone
+
+/// A target that lends other memory, and takes that away though it is registered.
+struct Damaged : Pair {
+    static constexpr uint64_t kGone = 1 << 20;
+
+    explicit Damaged(const std::string& how) {
+        EngineOptions options = options_for("127.0.0.1");
+        options.fabric.stall_timeout = 300ms;  // a read of what is gone is never answered
+        open(options, "127.0.0.1");
+        gone = control.lend_more(kGone);
+        MC_CHECK(move(Direction::kRead, gone, 8).has_value());
+        control.take_away(how);
+    }
+    Result<uint64_t> move(Direction direction, uint64_t remote, uint64_t size) {
+        if (!peer->usable()) {
+            // As the engine does.
+            MC_ASSIGN_OR_RETURN(initiator->peer, connect(patience()));
+            peer = initiator->peer.get();
+        }
+        return transfer(*peer, direction, Slice{.local = local.data(), .remote = remote, .length = size, .region = initiator->region});
+    }
+    /// On a busy machine a path may stall; but it must get through.
+    Result<uint64_t> move_healthy(Direction direction, uint64_t size) {
+        auto moved = move(direction, address, size);
+        for (const Deadline deadline = patience(); !moved && !deadline.passed();) moved = move(direction, address, size);
+        return moved;
+    }
+
+    uint64_t gone = 0;
+};
+
+TEST(FabricProcess, ReadsOfMemoryThatIsGoneEndNeitherTheTargetNorItsOtherMemory) {
+    Damaged pair("unmap");
+    // While large answers fill the connection, small ones wait.
+    constexpr uint64_t kSmall = 4000, kLarge = 1 << 20;
+    std::vector<Completion> completions(64);
+    std::vector<Slice> slices;
+    for (size_t i = 0; i < completions.size(); ++i) {
+        completions[i].add(1);
+        const bool large = i % 2 == 0;
+        slices.push_back({.local = pair.local.data() + i % 8 * kLarge,
+                          .remote = large ? pair.address : pair.gone + i * kSmall,
+                          .length = large ? kLarge : kSmall,
+                          .completion = &completions[i],
+                          .region = pair.initiator->region});
+    }
+    pair.peer->submit(Direction::kRead, slices, Submit::kLeave);
+    for (Completion& completion : completions) ASSERT_TRUE(pair.peer->wait(completion, patience()));
+    const auto healthy = pair.move_healthy(Direction::kRead, kLarge);
+    ASSERT_TRUE(healthy) << healthy.error().to_string();
+    // Who asks now is not even told of it.
+    pair.initiator->peer = pair.connect(patience()).value();
+    pair.peer = pair.initiator->peer.get();
+    EXPECT_EQ(code_of(pair.move(Direction::kRead, pair.gone, kSmall)), Code::kNotRegistered);
+}
+
+TEST(FabricProcess, WhereTheProviderReadsNothingAheadMemoryThatIsGoneCostsAnErrorAndNothingElse) {
+    // For the target: here libfabric has read its settings already, or nobody minds.
+    for (const char* const name : {"FI_TCP_PREFETCH_RBUF_SIZE", "FI_NET_PREFETCH_RBUF_SIZE"}) ::setenv(name, "0", 1);
+    for (const char* const how : {"unmap", "forbid", "write-protect"}) {
+        Damaged pair(how);
+        for (const uint64_t size : {uint64_t{8}, uint64_t{4000}, Damaged::kGone}) {
+            for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+                const bool allowed = direction == Direction::kRead && std::string_view(how) == "write-protect";
+                if (!allowed) {
+                    EXPECT_FALSE(pair.move(direction, pair.gone, size)) << how << " " << size;
+                }
+                const auto healthy = pair.move_healthy(direction, size);
+                ASSERT_TRUE(healthy) << how << " " << size << ": " << healthy.error().to_string();
+            }
+        }
+    }
+    for (const char* const name : {"FI_TCP_PREFETCH_RBUF_SIZE", "FI_NET_PREFETCH_RBUF_SIZE"}) ::unsetenv(name);
+}
+
 // ---- links that are cut
 
 constexpr int kCuts = 20;

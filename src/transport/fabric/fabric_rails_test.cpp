@@ -55,12 +55,12 @@ TEST_F(FabricRails, ThatCannotBeReachedEndAWarmUpAtItsDeadline) {
     EXPECT_EQ(peer->warm_up(patience()).error().code(), Code::kCancelled);
 }
 
-TEST_F(FabricRails, WithoutMemoryAtTheTargetNeedNoWarmUp) {
+TEST_F(FabricRails, AreWarmedUpThoughNothingIsLentYet) {
     open(2);
     ASSERT_TRUE(b->remove(remote_region));
     auto other = a->transport().connect(b->describe(), patience()).value();
     EXPECT_TRUE(other->warm_up(patience()));
-    EXPECT_EQ(posted("a0"), 0u);
+    for (const char* nic : {"a0", "a1"}) EXPECT_EQ(posted(nic), 1u) << nic;
 }
 
 TEST_F(FabricRails, NearTheMemoryCarrySmallTransfers) {
@@ -110,7 +110,7 @@ TEST_F(FabricRails, WhoseKeysBelongToEndpointsGiveMemoryBack) {
     EXPECT_TRUE(b->remove(remote_region));
     const auto late = transfer(*peer, Direction::kWrite, slice(1000, local_region));
     ASSERT_FALSE(late);
-    EXPECT_EQ(network.counts("b0").registrations, 0u);
+    EXPECT_EQ(network.counts("b0").registrations, 1u) << "what probes read";
 }
 
 }  // namespace

@@ -93,6 +93,7 @@ struct Side {
                                         .time = &time})
                                 .value());
         memory = std::make_unique<FabricMemory>(pointers(), FabricMemory::Settings{});
+        memory->lend_probe();
     }
     std::vector<Rail*> pointers() const {
         std::vector<Rail*> all;
@@ -423,6 +424,16 @@ TEST_F(FabricTime, APathThatIsDownIsProbedLessAndLessAndComesBack) {
         pass(100ms);
     }
     EXPECT_LE(passed, 14s) << "not later than the longest pause and a stall";
+}
+
+TEST_F(FabricTime, APathToATargetWhoseMemoryIsGoneIsFound) {
+    open(1);
+    network.poison(remote.data());  // as where the pages behind it were given back after it was registered
+    const auto reached = [&] { return peer->reach(Deadline::after(Duration::zero())).has_value(); };
+    EXPECT_FALSE(reached()) << "nothing was read yet";
+    settle();
+    EXPECT_TRUE(reached());
+    network.poison(nullptr);
 }
 
 TEST_F(FabricTime, APathThatStallsCountsAsLostOnceWhileItsRailGoesOnOverAnother) {

@@ -243,7 +243,7 @@ FabricPeer::Next FabricPeer::prepare_probe(Rail& rail, Flight& flight, Operation
     for (uint32_t remote = 0; remote < remotes_.count(); ++remote) {
         Path& path = paths_.at(rail.index(), remote);
         if (path.health.usable() || !path.compatible || path.suspended != Time{} || !is_announced(rail)) continue;
-        const ChunkRecord* const chunk = keys_.any(remote);
+        const ChunkRecord* const chunk = keys_.probe(remote);
         if (chunk == nullptr || !path.health.begin_probe(now) || !paths_.open(rail, remote)) continue;
         if (begin_probe(rail, path, *chunk, flight, operation)) return Next::kReady;
     }

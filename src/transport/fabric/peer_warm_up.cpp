@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connecting ahead of the first transfer: one small read over every path that will be used first.
+// Connecting ahead of the first transfer: one small read over every path that will be used first. It reads what the target keeps for that:
+// memory that is lent may be gone by now, and then the read would fail although the path is good.
 #include "transport/fabric/fabric_peer.h"
 
 namespace mooncake::fabric {
@@ -15,7 +16,7 @@ Path* FabricPeer::first_path(const Rail& rail, uint32_t& remote) {
     for (uint32_t k = 0; k < count; ++k) {
         remote = (rail.index() + k) % count;
         Path& path = paths_.at(rail.index(), remote);
-        if (path.compatible && path.health.usable() && keys_.any(remote) != nullptr) return &path;
+        if (path.compatible && path.health.usable() && keys_.probe(remote) != nullptr) return &path;
     }
     return nullptr;
 }
@@ -45,7 +46,7 @@ FabricPeer::Next FabricPeer::prepare_warm_up(Rail& rail, Flight& flight, Operati
         rail.wake_by(path->route->retry_at);
         return Next::kLater;
     }
-    if (!rail.has_room(0, share_of(rail)) || !begin_probe(rail, *path, *keys_.any(remote), flight, operation)) return Next::kLater;
+    if (!rail.has_room(0, share_of(rail)) || !begin_probe(rail, *path, *keys_.probe(remote), flight, operation)) return Next::kLater;
     to_warm_ &= ~bit;
     return Next::kReady;
 }
@@ -78,7 +79,7 @@ Result<> FabricPeer::reach(Deadline deadline) MC_NO_THREAD_ANALYSIS {
     const auto reached = [this]() MC_REQUIRES(mutex_) {
         if (paths_.any_ready()) return true;
         bool known = false;
-        for (uint32_t remote = 0; remote < remotes_.count(); ++remote) known |= keys_.any(remote) != nullptr;
+        for (uint32_t remote = 0; remote < remotes_.count(); ++remote) known |= keys_.probe(remote) != nullptr;
         return !known;  // without any memory there is nothing that could be read
     };
     {

@@ -9,6 +9,7 @@ namespace mooncake::fabric {
 
 RemoteKeys::Answered RemoteKeys::add(const ResolveAnswer& answer, uint64_t asked_address) {
     if (answer.complete) chunks_.clear();
+    if (answer.probe) probe_ = answer.probe;
     for (const ChunkRecord& chunk : answer.chunks) {
         const uint64_t last = chunk.address + (chunk.length - 1);
         auto old = chunks_.upper_bound(chunk.address);
@@ -54,7 +55,8 @@ bool RemoteKeys::lacks(const WantedKeys& wanted, const Answered& answered) const
     return address + known >= answered.first && address + known <= answered.last;
 }
 
-const ChunkRecord* RemoteKeys::any(uint32_t rail) const {
+const ChunkRecord* RemoteKeys::probe(uint32_t rail) const {
+    if (probe_ && probe_->key(rail)) return &*probe_;
     for (const auto& [address, chunk] : chunks_)
         if (chunk.key(rail)) return &chunk;
     return nullptr;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 
 #include "transport/fabric/wire.h"
 #include "transport/transport.h"
@@ -30,6 +31,7 @@ public:
     Answered add(const ResolveAnswer& answer, uint64_t asked_address);
     void clear() {
         chunks_.clear();
+        probe_.reset();
         ++generation_;
     }
     bool empty() const noexcept { return chunks_.empty(); }
@@ -40,11 +42,13 @@ public:
     uint64_t covered(const WantedKeys& wanted) const;
     /// Whether some of it is not registered for this at the peer, as an answer told. Also for a range that wraps around.
     bool lacks(const WantedKeys& wanted, const Answered& answered) const;
-    /// Any chunk with a key of that rail; null: none.
-    const ChunkRecord* any(uint32_t rail) const;
+    /// What to read to see whether there is a way to that rail: memory of the peer's own, which nobody takes away; where it has none there, any
+    /// chunk. Null: none.
+    const ChunkRecord* probe(uint32_t rail) const;
 
 private:
     std::map<uint64_t, ChunkRecord> chunks_;  // by address; apart
+    std::optional<ChunkRecord> probe_;        // lends nothing, but can be read
     uint64_t generation_ = 0;                 // counts how often they were forgotten
 };
 

@@ -68,6 +68,21 @@ TEST(RemoteKeys, AnAnswerWithoutRoomForAllSettlesWhatLiesBeforeItsEnd) {
     EXPECT_FALSE(keys.lacks({400, 1}, keys.add({}, 0)));
 }
 
+TEST(RemoteKeys, AProbeReadsWhatIsThereForItAndLentMemoryOnlyWithout) {
+    RemoteKeys keys;
+    EXPECT_EQ(keys.probe(0), nullptr);
+    keys.add({.chunks = {chunk(100, 50, 1)}}, 0);
+    EXPECT_EQ(keys.probe(0)->address, 100u);
+    EXPECT_EQ(keys.probe(1), nullptr);
+    keys.add({.chunks = {}, .probe = chunk(9000, 10, 7)}, 0);
+    EXPECT_EQ(keys.probe(0)->address, 9000u);
+    EXPECT_EQ(keys.find(9000, Direction::kRead), nullptr) << "it is not lent";
+    keys.add({.chunks = {chunk(200, 50, 1)}, .complete = true}, 0);
+    EXPECT_EQ(keys.probe(0)->address, 9000u);
+    keys.clear();
+    EXPECT_EQ(keys.probe(0), nullptr) << "its key went with the endpoint";
+}
+
 TEST(RemoteKeys, HoldsTheEndOfTheAddressSpace) {
     RemoteKeys keys;
     const uint64_t start = ~uint64_t{0} - 99;

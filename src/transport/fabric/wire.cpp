@@ -90,22 +90,32 @@ Result<std::vector<RailState>> states_from_wire(const Vector<Offset<wire::RailSt
     return states;
 }
 
+Offset<wire::Chunk> chunk_to_wire(FlatBufferBuilder& builder, const ChunkRecord& chunk) {
+    const auto keys = builder.CreateVector(chunk.keys);
+    return wire::CreateChunk(builder, chunk.address, chunk.length, chunk.rails, keys, chunk.read_only);
+}
+
+Result<ChunkRecord> chunk_from_wire(const wire::Chunk& entry, size_t rails, uint64_t last_end) {
+    const uint64_t known = rails >= kRailsMax ? UINT64_MAX : (uint64_t{1} << rails) - 1;
+    ChunkRecord chunk{
+        .address = entry.address(), .length = entry.length(), .rails = entry.rails(), .keys = {}, .read_only = entry.read_only()};
+    const bool wraps = chunk.length == 0 || chunk.length > UINT64_MAX - chunk.address;
+    if (wraps || chunk.address < last_end)
+        return fail(Code::kCorrupt, "a chunk of {} bytes at {:#x} after one that ends at {:#x}", chunk.length, chunk.address, last_end);
+    const size_t keys = entry.keys() == nullptr ? 0 : entry.keys()->size();
+    if ((chunk.rails & ~known) != 0 || keys != static_cast<size_t>(std::popcount(chunk.rails)))
+        return fail(Code::kCorrupt, "a chunk on rails {:#x} of {} with {} keys", chunk.rails, rails, keys);
+    for (size_t i = 0; i < keys; ++i) chunk.keys.push_back(entry.keys()->Get(static_cast<flatbuffers::uoffset_t>(i)));
+    return chunk;
+}
+
 Result<std::vector<ChunkRecord>> chunks_from_wire(const Vector<Offset<wire::Chunk>>* entries, size_t rails) {
     std::vector<ChunkRecord> chunks;
     if (entries == nullptr) return chunks;
     if (entries->size() > kChunksMax) return fail(Code::kCorrupt, "{} chunks in one answer", entries->size());
-    const uint64_t known = rails >= kRailsMax ? UINT64_MAX : (uint64_t{1} << rails) - 1;
     uint64_t last_end = 0;
     for (const wire::Chunk* entry : *entries) {
-        ChunkRecord chunk{
-            .address = entry->address(), .length = entry->length(), .rails = entry->rails(), .keys = {}, .read_only = entry->read_only()};
-        const bool wraps = chunk.length == 0 || chunk.length > UINT64_MAX - chunk.address;
-        if (wraps || chunk.address < last_end)
-            return fail(Code::kCorrupt, "a chunk of {} bytes at {:#x} after one that ends at {:#x}", chunk.length, chunk.address, last_end);
-        const size_t keys = entry->keys() == nullptr ? 0 : entry->keys()->size();
-        if ((chunk.rails & ~known) != 0 || keys != static_cast<size_t>(std::popcount(chunk.rails)))
-            return fail(Code::kCorrupt, "a chunk on rails {:#x} of {} with {} keys", chunk.rails, rails, keys);
-        for (size_t i = 0; i < keys; ++i) chunk.keys.push_back(entry->keys()->Get(static_cast<flatbuffers::uoffset_t>(i)));
+        MC_ASSIGN_OR_RETURN(ChunkRecord chunk, chunk_from_wire(*entry, rails, last_end));
         last_end = chunk.address + chunk.length;
         chunks.push_back(std::move(chunk));
     }
@@ -216,13 +226,11 @@ Result<Request> decode_request(std::span<const std::byte> bytes, size_t rails) {
 std::vector<std::byte> encode_answer(const ResolveAnswer& answer) {
     FlatBufferBuilder builder(4096);
     std::vector<Offset<wire::Chunk>> chunks;
-    for (const ChunkRecord& chunk : answer.chunks) {
-        const auto keys = builder.CreateVector(chunk.keys);
-        chunks.push_back(wire::CreateChunk(builder, chunk.address, chunk.length, chunk.rails, keys, chunk.read_only));
-    }
+    for (const ChunkRecord& chunk : answer.chunks) chunks.push_back(chunk_to_wire(builder, chunk));
     const auto list = builder.CreateVector(chunks);
     const auto rails = states_to_wire(builder, answer.rails);
-    return finish(builder, wire::CreateResolveAnswer(builder, list, answer.complete, rails));
+    const auto probe = answer.probe ? chunk_to_wire(builder, *answer.probe) : Offset<wire::Chunk>();
+    return finish(builder, wire::CreateResolveAnswer(builder, list, answer.complete, rails, probe));
 }
 
 std::vector<std::byte> encode_answer(const RailsAnswer& answer) {
@@ -236,6 +244,9 @@ Result<ResolveAnswer> decode_resolve_answer(std::span<const std::byte> bytes, si
     ResolveAnswer answer{.chunks = {}, .complete = message->complete(), .rails = {}};
     MC_ASSIGN_OR_RETURN(answer.chunks, chunks_from_wire(message->chunks(), rails));
     MC_ASSIGN_OR_RETURN(answer.rails, states_from_wire(message->rails(), rails));
+    if (message->probe() != nullptr) {
+        MC_ASSIGN_OR_RETURN(answer.probe, chunk_from_wire(*message->probe(), rails, 0));
+    }
     return answer;
 }
 

@@ -84,6 +84,7 @@ struct ResolveAnswer {
     std::vector<ChunkRecord> chunks;  // ascending, apart
     bool complete = false;            // these are all there are
     std::vector<RailState> rails;
+    std::optional<ChunkRecord> probe;  // the target's own, for reading: whether a path works
     friend bool operator==(const ResolveAnswer&, const ResolveAnswer&) = default;
 };
 

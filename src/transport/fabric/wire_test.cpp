@@ -86,6 +86,8 @@ ResolveAnswer keys() {
             if (rail != i) chunk.set_key(rail, UINT64_MAX - rail);
         answer.chunks.push_back(chunk);
     }
+    answer.probe = ChunkRecord{.address = 4096, .length = 4096, .read_only = true};
+    answer.probe->set_key(2, 99);
     answer.rails = {{.rail = 3, .epoch = UINT64_MAX, .name = name_of(kNameBytesMax)}, {.rail = 0, .epoch = 1, .name = {}}};
     return answer;
 }
@@ -104,6 +106,8 @@ TEST(FabricWire, AnswersMayNotNameWhatIsNotThere) {
     };
     EXPECT_EQ(code(decode_resolve_answer(encode_answer(keys()), 3)), Code::kCorrupt) << "keys of a fourth rail";
     refused([](ResolveAnswer& answer) { answer.chunks[1].set_key(4, 1); });
+    refused([](ResolveAnswer& answer) { answer.probe->set_key(4, 1); });
+    refused([](ResolveAnswer& answer) { answer.probe->length = 0; });
     refused([](ResolveAnswer& answer) { answer.chunks[1].set_key(63, 1); });
     refused([](ResolveAnswer& answer) { answer.chunks[1].keys.push_back(1); });
     refused([](ResolveAnswer& answer) { answer.chunks[1].keys.pop_back(); });

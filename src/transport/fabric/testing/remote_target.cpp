@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -73,6 +74,7 @@ TEST(FabricChild, DISABLED_LendsMemory) {
     if (read_command() == "own network" && ::unshare(CLONE_NEWNET) != 0) return say("network none");
     say("network made");
     const TestMemory memory(std::stoull(read_command()));
+    std::unique_ptr<TestMemory> more;
     TransportHost host([](const TransportContext& context) { return make_fabric_transport(context); }, options_for(read_command()));
     host.add(memory);
     const SegmentDescriptor descriptor = host.describe();
@@ -84,6 +86,19 @@ TEST(FabricChild, DISABLED_LendsMemory) {
         command >> what >> number >> bytes;
         if (what == "sum") {
             say(format_text("sum {}", sum_of(memory.bytes().first(std::stoull(number)))));
+            continue;
+        }
+        if (what == "lend") {
+            more = std::make_unique<TestMemory>(std::stoull(number));
+            host.add(*more);
+            say(format_text("lent {}", more->address()));
+            continue;
+        }
+        if (what != "call") {
+            const size_t length = more->length();
+            if (what == "unmap") MC_CHECK(::munmap(more->data(), length) == 0);
+            else MC_CHECK(::mprotect(more->data(), length, what == "forbid" ? PROT_NONE : PROT_READ) == 0);
+            say("taken away");
             continue;
         }
         const auto answer = host.control().call(descriptor, "fabric", from_hex(bytes), patience());
@@ -108,6 +123,18 @@ uint64_t LineControl::sum(uint64_t length) {
     Lock lock(mutex_);
     child_.send_line(format_text("sum {}", length));
     return std::stoull(child_.read_line("sum ", patience()).value());
+}
+
+uint64_t LineControl::lend_more(uint64_t length) {
+    Lock lock(mutex_);
+    child_.send_line(format_text("lend {}", length));
+    return std::stoull(child_.read_line("lent ", patience()).value());
+}
+
+void LineControl::take_away(const std::string& how) {
+    Lock lock(mutex_);
+    child_.send_line(how);
+    MC_CHECK(child_.read_line("taken ", patience()).has_value());
 }
 
 RemoteTarget::RemoteTarget(bool own_network, uint64_t memory) : child("FabricChild.DISABLED_LendsMemory"), length(memory) {

@@ -24,6 +24,10 @@ public:
     Result<Bytes> call(const SegmentDescriptor& descriptor, const std::string& name, Bytes request, Deadline deadline) override;
     /// Of the first bytes of its memory.
     uint64_t sum(uint64_t length);
+    /// Lends more memory, apart from the other, and says where. Once.
+    uint64_t lend_more(uint64_t length);
+    /// Takes that away though it is registered: "unmap", "forbid" all access, or "write-protect" it.
+    void take_away(const std::string& how);
 
 private:
     mooncake::testing::ChildProcess& child_;
