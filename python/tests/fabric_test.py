@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine and the store over libfabric. What every path must do is tested over this one as well, by the fixture `pair`."""
 
+import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -71,6 +74,34 @@ def test_warm_up_can_be_repeated(fabric, make_local, make_peer):
     assert local.engine.transfer_sync_write(peer.name, local.address, peer.address, 4096) == 0
     peer.kill()
     assert local.engine.warmup_efa_segment("127.0.0.1:1") < 0
+
+
+def test_a_closed_engine_leaves_no_connection_at_its_peer(fabric, make_local, make_peer):
+    peer = make_peer(env=FABRIC)
+
+    def connections():
+        found = 0
+        for descriptor in os.listdir(f"/proc/{peer.process.pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                found += os.readlink(f"/proc/{peer.process.pid}/fd/{descriptor}").startswith("socket:")
+        return found
+
+    def connected():
+        local = make_local()
+        assert local.engine.transfer_sync_write(peer.name, local.address, peer.address, 1 << 20) == 0, local.engine.last_error()
+        return local
+
+    stays = connected()
+    before = connections()
+    closed = [connected() for _ in range(4)]
+    assert connections() > before
+    for local in closed:
+        local.engine.close()
+    deadline = time.monotonic() + PATIENCE_S
+    while connections() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert connections() <= before
+    assert stays.engine.transfer_sync_write(peer.name, stays.address, peer.address, 4096) == 0
 
 
 def test_metrics_name_the_path_and_the_rails(fabric, make_local, make_peer):

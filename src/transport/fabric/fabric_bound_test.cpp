@@ -204,10 +204,10 @@ TEST_F(BoundMemory, ThatANicDoesNotTakeBackIsReachedOverOthers) {
 
 TEST_F(BoundMemory, GoesBeforeItsEndpointWhenServingEnds) {
     memory->stop_serving();
-    EXPECT_EQ(network.counts("n0").endpoints, 1u) << "the initiating one stays";
+    EXPECT_EQ(network.counts("n0").endpoints, 0u) << "nor does anybody initiate";
     EXPECT_EQ(network.counts("n0").registrations, 0u);
     memory->mend();
-    EXPECT_EQ(network.counts("n0").endpoints, 1u) << "nobody is served any more";
+    EXPECT_EQ(network.counts("n0").endpoints, 0u) << "nobody is served any more";
 }
 
 }  // namespace

@@ -236,6 +236,26 @@ TEST_F(FabricLife, ATargetThatStopsServingIsNotWrittenToAnyMore) {
     }
 }
 
+TEST_F(FabricLife, WhoServesNobodyHasAnEndpointOnlyForAsLongAsThereArePeers) {
+    for (const char* const protocol : {"fabric:tcp", "fabric:efa-direct"}) {
+        FakeNic like;
+        like.style = MrStyle::kBasic;
+        like.knows_initiators = protocol == std::string_view("fabric:efa-direct");
+        open(1, calm(protocol), like);
+        ASSERT_TRUE(write(1));
+        EXPECT_TRUE(a->transport().stop_serving(patience()));
+        ASSERT_TRUE(write(2)) << "our own peers go on";
+        EXPECT_EQ(counts("a0").endpoints, 1u);
+        peer.reset();
+        EXPECT_EQ(counts("a0").endpoints, 0u) << "or targets would keep a connection for nothing";
+        peer = a->transport().connect(b->describe(), patience()).value();
+        ASSERT_TRUE(write(3));
+        peer.reset();
+        EXPECT_EQ(counts("a0").endpoints, 0u);
+        TearDown();
+    }
+}
+
 TEST_F(FabricLife, WithoutAnyRailAConnectionIsRefusedSoThatAnotherTransportMayTakeOver) {
     EngineOptions options = calm("fabric:tcp");
     options.fabric.stall_timeout = 200ms;

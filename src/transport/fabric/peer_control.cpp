@@ -44,8 +44,12 @@ Error FabricPeer::not_registered(const WantedKeys& range) const {
 Result<std::shared_ptr<FabricPeer>> FabricPeer::connect(FabricShared& shared, const SegmentDescriptor& descriptor, const EndpointBlob& blob,
                                                         Deadline deadline) {
     std::shared_ptr<FabricPeer> peer(new FabricPeer(shared, descriptor, blob));
-    MC_RETURN_IF_ERROR(peer->greet(blob, deadline));
+    // First, since the target may have to know what we write from.
     for (Rail* const rail : shared.rails) rail->attach(*peer);
+    if (auto greeted = peer->greet(blob, deadline); !greeted) {
+        for (Rail* const rail : shared.rails) rail->detach(*peer);
+        return Unexpected(std::move(greeted).error());
+    }
     return peer;
 }
 

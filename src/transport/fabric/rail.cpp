@@ -70,6 +70,17 @@ void Rail::serve_nobody() {
 void Rail::stop_serving() {
     serves_ = false;
     serve_nobody();
+    rest();
+}
+
+void Rail::open_initiating() {
+    if (auto opened = domain_->open_endpoint()) set_initiating(std::move(*opened));
+}
+
+void Rail::rest() {
+    if (!is_idle_for_good() || aloft_ > 0 || !current_.endpoint) return;
+    const auto closed = std::move(current_.endpoint);  // when nobody waits for its name any more
+    set_initiating(nullptr);
 }
 
 void Rail::set_initiating(std::unique_ptr<Endpoint> endpoint) {
@@ -252,11 +263,11 @@ void Rail::tick(Time now, Endings& endings) {
         orphans_.pop_front();
     }
     const bool unserved = !serving_ && serves_ && !offer_.endpoint_keys;
-    if ((!current_.endpoint || unserved) && now >= reopen_at_) {
+    const bool uninitiating = !current_.endpoint && !is_idle_for_good();
+    if ((uninitiating || unserved) && now >= reopen_at_) {
         reopen_at_ = now + kReopen;
         if (unserved) (void)open_serving();
-        if (!current_.endpoint)
-            if (auto opened = domain_->open_endpoint()) set_initiating(std::move(*opened));
+        if (uninitiating) open_initiating();
     }
     bool hopeless = false;
     for (RailClient* const client : clients_) hopeless |= client->on_tick(*this, now, endings);
@@ -356,6 +367,7 @@ void Rail::close(Initiating& old, Endings& endings) {
 
 void Rail::attach(RailClient& client) {
     Lock lock(mutex_);
+    if (is_idle_for_good() && !current_.endpoint) open_initiating();
     clients_.push_back(&client);
 }
 
@@ -367,6 +379,7 @@ void Rail::detach(RailClient& client) {
     }
     std::erase(active_, &client);
     std::erase(clients_, &client);
+    rest();
 }
 
 // ---- addresses and memory

@@ -100,6 +100,7 @@ public:
     /// The initiating endpoint as it is now, in the place of the serving one; `epoch` counts up when it is another.
     RailRecord initiating_record() const;
     uint64_t initiating_epoch() const noexcept { return initiating_epoch_.load(std::memory_order_acquire); }
+    /// From now on there is an endpoint to initiate from, if one can be opened.
     void attach(RailClient& client);
     /// None of its flights is under way.
     void detach(RailClient& client);
@@ -112,7 +113,8 @@ public:
     Result<> close_epoch(uint64_t epoch, const std::function<void()>& unbind = {}) MC_REQUIRES(mutex_);
     /// Where it could not be opened again: tries to. True: it serves.
     bool serve_again() MC_REQUIRES(mutex_);
-    /// Closes the serving endpoint for good. No registration is bound to it.
+    /// Closes the serving endpoint for good. No registration is bound to it. The initiating one goes, too, while there is no client: targets keep a
+    /// connection for it.
     void stop_serving() MC_REQUIRES(mutex_);
     /// What a client has under way here.
     struct Share {
@@ -174,6 +176,10 @@ private:
     Result<> open_serving() MC_REQUIRES(mutex_);
     void serve_nobody() MC_REQUIRES(mutex_);
     void set_initiating(std::unique_ptr<Endpoint> endpoint) MC_REQUIRES(mutex_);
+    bool is_idle_for_good() const noexcept MC_REQUIRES(mutex_) { return !serves_ && clients_.empty(); }
+    void open_initiating() MC_REQUIRES(mutex_);
+    /// Closes the initiating endpoint where nobody needs it.
+    void rest() MC_REQUIRES(mutex_);
 
     const Offer offer_;
     const Settings settings_;
@@ -185,7 +191,7 @@ private:
     std::unique_ptr<Domain> domain_ MC_GUARDED_BY(mutex_);
     std::unique_ptr<Endpoint> serving_ MC_GUARDED_BY(mutex_);  // null: could not be opened again
     bool serves_ MC_GUARDED_BY(mutex_) = true;                 // false: for good
-    Initiating current_ MC_GUARDED_BY(mutex_);                 // without an endpoint while none can be opened
+    Initiating current_ MC_GUARDED_BY(mutex_);                 // without an endpoint while none can be opened, or is needed
     std::list<Initiating> retiring_ MC_GUARDED_BY(mutex_);
     uint32_t aloft_ MC_GUARDED_BY(mutex_) = 0;  // on all endpoints
     uint64_t aloft_bytes_ MC_GUARDED_BY(mutex_) = 0;
