@@ -243,12 +243,33 @@ void SimNode::take_order(const CopyOrder& order) {
     if (work->targets.size() != order.targets.size()) return end_work(work, StoreCode::kTransferFail);
     copy_chunk(work, 0, 0);
     world_.after(6s, [this, work] {  // its deadline
-        if (!work->stopped) end_work(work, StoreCode::kTransferFail);
+        if (work->stopped) return;
+        if (work->targets[work->writing].node->endpoint.cut_until > world_.now()) leave_in_doubt(work);
+        else end_work(work, StoreCode::kTransferFail);
     });
+}
+
+void SimNode::leave_in_doubt(const std::shared_ptr<Work>& work) {
+    const Work::Target& target = work->targets[work->writing];
+    work->in_doubt = {work->order.targets[work->writing].segment};
+    end_work(work, StoreCode::kTransferFail);
+    // What it was sent it takes when it is back, and then it can be fenced.
+    world_.after(target.node->endpoint.cut_until - world_.now() + world_.between(1ms, 500ms),
+                 [this, work, life = endpoint.life, view = view_] {
+                     const Work::Target& to = work->targets[work->writing];
+                     if (life != endpoint.life || view != view_ || view != master_.view()) return;
+                     if (to.node->endpoint.life == to.node_life && to.node->endpoint.up)
+                         to.node->land(to.offset + work->from, work->to - work->from, work->order.generation);
+                     work->in_doubt.clear();
+                     report_end(work, StoreCode::kTransferFail);
+                 });
 }
 
 void SimNode::copy_chunk(const std::shared_ptr<Work>& work, size_t i, uint64_t at) {
     const Duration delay = world_.chance(0.1) ? world_.between(100ms, 1500ms) : world_.between(1ms, 30ms);
+    work->writing = i;
+    work->from = at;
+    work->to = std::min(at + std::max<uint64_t>(work->order.length / 2 / kUnit * kUnit, kUnit), work->order.length);
     world_.after(delay, [this, work, i, at, life = endpoint.life] {
         const Work::Target& to = work->targets[i];
         if (work->stopped || to.node->endpoint.life != to.node_life || !to.node->endpoint.up) return;
@@ -257,7 +278,7 @@ void SimNode::copy_chunk(const std::shared_ptr<Work>& work, size_t i, uint64_t a
             return;
         }
         const CopyOrder& order = work->order;
-        const uint64_t end = std::min(at + std::max<uint64_t>(order.length / 2 / kUnit * kUnit, kUnit), order.length);
+        const uint64_t end = work->to;
         work->corrupt |= !read(order.source.offset + at, end - at, order.generation) && !master_.doubtful(order.generation);
         to.node->land(to.offset + at, end - at, order.generation);
         if (life != endpoint.life) return;  // died: what was on its way has landed
@@ -270,16 +291,21 @@ void SimNode::copy_chunk(const std::shared_ptr<Work>& work, size_t i, uint64_t a
 void SimNode::end_work(const std::shared_ptr<Work>& work, StoreCode code) {
     work->stopped = true;
     copies += code == StoreCode::kOk;
+    report_end(work, code);
+}
+
+void SimNode::report_end(const std::shared_ptr<Work>& work, StoreCode code) {
     for (int i = 0; i < 3; ++i)  // answers are not waited for: what is lost is asked for again when its time is over
-        world_.after(i * 200ms, [this, work, code, id = id_, life = endpoint.life, view = view_] {
+        world_.after(i * 200ms, [this, work, code, in_doubt = work->in_doubt, id = id_, life = endpoint.life, view = view_] {
             if (life != endpoint.life || view != view_) return;
-            world_.send(endpoint, master_.endpoint, [this, work, code, id, view] {
+            world_.send(endpoint, master_.endpoint, [this, work, code, in_doubt, id, view] {
                 if (view != master_.view()) return;
                 const TaskNumber task = master_.state().tasks().find(work->order.task);
                 if (code == StoreCode::kOk && work->corrupt && task != 0 && master_.state().tasks()[task].copy != 0)
                     world_.violated(format_text("a copy of generation {} had other bytes as its source", work->order.generation));
                 master_.run([&](Transaction& t) {
-                    return end_task(t, {.client = id, .task = work->order.task, .code = code, .message = {}}, world_.now());
+                    return end_task(t, {.client = id, .task = work->order.task, .code = code, .message = {}, .in_doubt = in_doubt},
+                                    world_.now());
                 });
             });
         });

@@ -74,6 +74,9 @@ private:
         };
         CopyOrder order;
         std::vector<Target> targets;
+        size_t writing = 0;                // to that target,
+        uint64_t from = 0, to = 0;         // these bytes
+        std::vector<uint32_t> in_doubt{};  // segments of targets that were cut off with bytes before them
         bool stopped = false;
         bool corrupt = false;  // the source had other bytes: must not count
     };
@@ -91,6 +94,8 @@ private:
     void stream_ended(const std::shared_ptr<SimEventStream>& stream, bool orderly);
     void take_order(const CopyOrder& order);
     void copy_chunk(const std::shared_ptr<Work>& work, size_t target, uint64_t at);
+    void leave_in_doubt(const std::shared_ptr<Work>& work);
+    void report_end(const std::shared_ptr<Work>& work, StoreCode code);
     void end_work(const std::shared_ptr<Work>& work, StoreCode code);
     void stop_works();
     void unmount();

@@ -7,10 +7,10 @@
 
 #include "base/time.h"
 #include "store/client/client_metrics.h"
-#include "store/client/doubtful_writes.h"
 #include "store/client/key_turns.h"
 #include "store/client/lease_cache.h"
 #include "store/client/slow_segments.h"
+#include "store/member/doubtful_writes.h"
 #include "store/member/pool_access.h"
 
 namespace mooncake::store {

@@ -21,7 +21,6 @@ constexpr uint64_t kHashAheadBytes = 512 << 10;
 constexpr Duration kJoinPatience = 5s;       // for a master that we are getting to know
 constexpr Duration kTurnPatience = 2s;       // for another thread of ours that replaces the same value
 constexpr Duration kRevokePatience = 200ms;  // where the master has not answered anyway
-constexpr Duration kDoubtfulFor = 10min;     // by then the master uses such ranges again by itself
 
 /// The length of a value to write; nothing: null pointers, no bytes, or more than can be.
 std::optional<uint64_t> length_of(std::span<const Piece> pieces) {
@@ -334,7 +333,8 @@ void end_writes(ClientCore& core, std::span<WriteEnd> ends, uint64_t request_id)
     for (const WriteEnd& end : ends) {
         std::vector<std::string> endpoints;
         for (const SegmentHandle& segment : end.in_doubt) endpoints.push_back(segment->spec.endpoint);
-        core.doubts.add(end.key, end.generation, endpoints, Clock::now() + kDoubtfulFor);
+        core.doubts.add({.key = std::string(end.key), .generation = end.generation}, endpoints,
+                        Clock::now() + DoubtfulWrites::kDoubtfulFor);
     }
 }
 

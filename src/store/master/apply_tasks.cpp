@@ -6,6 +6,14 @@
 
 namespace mooncake::store {
 
+namespace {
+
+bool contains(std::span<const SegmentNumber> segments, SegmentNumber one) {
+    return std::find(segments.begin(), segments.end(), one) != segments.end();
+}
+
+}  // namespace
+
 void MasterState::apply(const QuotaSet& change) {
     const TenantNumber number = tenants_.find_or_insert(change.tenant);
     tenants_.set_quota(number, change.bytes, segments_.capacity());
@@ -86,7 +94,7 @@ void MasterState::apply(const CopyStarted& change) {
 
 void MasterState::apply(const CopyEnded& change) {
     if (change.code != StoreCode::kOk) {
-        cancel_copy(change.copy, change.code, change.message, change.quarantine_until, change.now);
+        cancel_copy(change.copy, change.code, change.message, change.quarantine_until, change.now, change.in_doubt);
         return;
     }
     const Copy copy = std::move(copies_[change.copy]);
@@ -110,18 +118,20 @@ void MasterState::apply(const CopierStopped& change) {
     const ClientNumber copier = clients_.find(change.client);
     MC_CHECK(copier != 0);
     for (const QuarantineId id : quarantine_.find_copy(change.task.low))
-        if (quarantine_[id].writer == copier) end_quarantine(id);
+        if (quarantine_[id].writer == copier && !contains(change.in_doubt, quarantine_[id].segment)) end_quarantine(id);
 }
 
-void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Time quarantine_until, Time now) {
+void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Time quarantine_until, Time now,
+                              std::span<const SegmentNumber> in_doubt) {
     const Copy copy = std::move(copies_[id]);
     copies_.give_back(id);
     ++(copy.move ? totals_.moves : totals_.copies).revoked;
     Object& object = objects_[copy.object];
     refund(object.tenant, object.length, copy.targets.size());
-    for (size_t i = 0; i < copy.targets.size(); ++i)
-        drop_range(copy.targets[i], object.length, object.generation, quarantine_until, now,
-                   {.writer = copy.client, .copy = copy.task.low});
+    for (size_t i = 0; i < copy.targets.size(); ++i) {
+        const Time until = contains(in_doubt, copy.targets[i].segment) ? now + options_.put_release_timeout : quarantine_until;
+        drop_range(copy.targets[i], object.length, object.generation, until, now, {.writer = copy.client, .copy = copy.task.low});
+    }
     object.copy = 0;
     if (object.has_value()) update_order(copy.object);
     finish_task(tasks_.find(copy.task), code, std::move(message), 0, now);

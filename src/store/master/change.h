@@ -252,12 +252,15 @@ struct CopyEnded {
     std::string message;
     Time quarantine_until{};
     Time now{};
+    std::vector<SegmentNumber> in_doubt{};  // as WriteDropped::in_doubt
 };
-/// Who carried out a copy that had been taken from it has stopped: its targets need not be in quarantine any more.
+/// Who carried out a copy that had been taken from it has stopped, but for segments in doubt: its other targets need not be in quarantine
+/// any more.
 struct CopierStopped {
     TaskId task;
     ClientId client;
     Time now{};
+    std::vector<SegmentNumber> in_doubt{};
 };
 struct DrainStarted {
     JobId job;

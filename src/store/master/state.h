@@ -191,7 +191,8 @@ private:
     void lease_softly(Object& object, Time until);
     Duration rationed(const HoldLedger& ledger, Duration shortest, Time now) const;
     void finish_task(TaskNumber number, StoreCode code, std::string message, uint64_t bytes, Time now);
-    void cancel_copy(CopyId id, StoreCode code, std::string message, Time quarantine_until, Time now);
+    void cancel_copy(CopyId id, StoreCode code, std::string message, Time quarantine_until, Time now,
+                     std::span<const SegmentNumber> in_doubt = {});
     /// Not the last one.
     void drop_replica(Object& object, SegmentNumber segment, Time now);
     Drain& drain_of(const JobId& id);

@@ -12,6 +12,7 @@ namespace mooncake::store {
 
 namespace {
 
+constexpr Duration kProbePatience = 100ms;
 constexpr Duration kLookupPatience = 2s;
 constexpr Duration kFencePatience =
     100ms;  // for an answer of who has just let us wait: else its memory stays in quarantine for now, that is all
@@ -78,6 +79,11 @@ bool PoolAccess::fence_peer(const std::string& endpoint) const {
         if (fenced.error().code() == Code::kTimedOut) break;
     }
     return false;
+}
+
+bool PoolAccess::fence_if_alive(const std::string& endpoint) const {
+    const auto alive = engine->probe(endpoint, Deadline::after(kProbePatience));
+    return (alive || alive.error().system_errno() == ECONNREFUSED) && fence_peer(endpoint);
 }
 
 bool PoolAccess::segment_failed(const SegmentHandle& segment, const Error& error) {

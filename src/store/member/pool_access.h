@@ -90,6 +90,8 @@ public:
 
     /// Whether nothing that we sent to this process before can land there any more. Asks it, but not for long.
     bool fence_peer(const std::string& endpoint) const;
+    /// The same, but only if it answers: to fence it ends what others of our threads move there just now.
+    bool fence_if_alive(const std::string& endpoint) const;
     /// The segment could not be read or written: others are preferred for a while, and the hook runs. Errors that are not the segment's
     /// (memory that is not there, here or any more over there; stopped by us) change nothing. True: it is the segment's.
     bool segment_failed(const SegmentHandle& segment, const Error& error);

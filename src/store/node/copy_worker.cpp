@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/node/copy_worker.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "base/thread.h"
 #include "store/member/write_moves.h"
@@ -9,7 +11,8 @@
 namespace mooncake::store {
 
 CopyWorker::CopyWorker(PoolAccess& pool, bool checksum)
-    : pool_(pool), checksum_(checksum), thread_(start_thread("mc-store-copy", [this](const std::stop_token& stop) { run(stop); })) {}
+    : pool_(pool), checksum_(checksum), doubts_(doubt_hooks()),
+      thread_(start_thread("mc-store-copy", [this](const std::stop_token& stop) { run(stop); })) {}
 
 void CopyWorker::add(CopyOrder order) {
     const WriteFence::Mark asked = pool_.fence.mark();
@@ -35,6 +38,7 @@ void CopyWorker::stop() {
     if (!thread_.joinable()) return;
     thread_.request_stop();
     thread_.join();
+    doubts_.stop();
 }
 
 void CopyWorker::run(const std::stop_token& stop) {
@@ -57,53 +61,72 @@ void CopyWorker::carry_out(const Job& job) {
         if (seen == seen_.end() || !seen->second) return;
         outcome = seen->second;
     } else {
-        outcome.emplace();
-        outcome->code = copy(job, outcome->message);
+        outcome = copy(job);
         Lock lock(mutex_);
         if (const auto seen = seen_.find(job.order.task); seen != seen_.end()) seen->second = outcome;
     }
     report(job.order.task, *outcome);
+    if (job.again) return;
+    std::vector<std::string> endpoints;
+    for (const SegmentHandle& segment : outcome->in_doubt) endpoints.push_back(segment->spec.endpoint);
+    doubts_.add({.task = job.order.task}, endpoints, Clock::now() + DoubtfulWrites::kDoubtfulFor);
 }
 
-void CopyWorker::report(const TaskId& task, const Outcome& outcome) {
-    const TaskEnd end{.client = pool_.id, .task = task, .code = outcome.code, .message = outcome.message};
+bool CopyWorker::report(const TaskId& task, const Outcome& outcome) {
+    TaskEnd end{.client = pool_.id, .task = task, .code = outcome.code, .message = outcome.message};
+    for (const SegmentHandle& segment : outcome.in_doubt) end.in_doubt.push_back(segment->number);
     const auto told = pool_.ask_twice(MasterCall::kEndTask, [&] { return pool_.master->end_task(end, pool_.rpc_deadline()); });
     if (!told) MC_LOG_WARNING_EVERY(1s, "the master does not hear of a finished copy: {}", told.error().to_string());
+    return told.has_value();
 }
 
-StoreCode CopyWorker::copy(const Job& job, std::string& message) {
+DoubtfulWrites::Hooks CopyWorker::doubt_hooks() {
+    const auto tell_master = [this](std::span<const DoubtfulWrites::Write> copies) {
+        return std::all_of(copies.begin(), copies.end(), [this](const DoubtfulWrites::Write& copy) { return settled(copy.task); });
+    };
+    return {.fence = [this](const std::string& endpoint) { return pool_.fence_if_alive(endpoint); }, .tell = tell_master};
+}
+
+bool CopyWorker::settled(const TaskId& task) {
+    Outcome outcome{.code = StoreCode::kTransferFail};
+    {
+        Lock lock(mutex_);
+        if (const auto seen = seen_.find(task); seen != seen_.end() && seen->second) {
+            seen->second->in_doubt.clear();
+            outcome = *seen->second;
+        }
+    }
+    return report(task, outcome);
+}
+
+CopyWorker::Outcome CopyWorker::copy(const Job& job) {
     const CopyOrder& order = job.order;
     const auto pass = pool_.fence.enter(job.asked);
     const uint64_t epoch = pass.epoch();
-    if (!pass) {
-        message = "the master was lost";
-        return StoreCode::kUnavailableInCurrentStatus;
-    }
+    if (!pass) return {.code = StoreCode::kUnavailableInCurrentStatus, .message = "the master was lost"};
     SegmentLookup segments(pool_);
     const SegmentLookup::Found from = segments.find(epoch, order.source.segment);
     const uint64_t length = stored_bytes(order.length);
-    if (!from.own || order.source.offset > from.own->size || length > from.own->size - order.source.offset) {
-        message = "the source is not in this process";
-        return StoreCode::kReplicaNotInLocalMemory;
-    }
+    if (!from.own || order.source.offset > from.own->size || length > from.own->size - order.source.offset)
+        return {.code = StoreCode::kReplicaNotInLocalMemory, .message = "the source is not in this process"};
     const std::byte* const bytes = from.own->base + order.source.offset;
     if (checksum_ && order.checksum != 0) {
         std::vector<uint64_t> table;
         const std::span<const std::byte> value(bytes, order.length);
-        if (hash_value({&value, 1}, table) != order.checksum) {
-            message = "the source does not hold the value";
-            return StoreCode::kChecksumMismatch;
-        }
+        if (hash_value({&value, 1}, table) != order.checksum)
+            return {.code = StoreCode::kChecksumMismatch, .message = "the source does not hold the value"};
     }
     WriteMoves moves(pool_, pass);
     for (const ReplicaLocation& target : order.targets) {
         if (moves.add(0, epoch, target, 0, bytes, length)) continue;
-        message = "a target is not known";
-        return StoreCode::kSegmentNotFound;
+        return {.code = StoreCode::kSegmentNotFound, .message = "a target is not known"};
     }
-    if (moves.run().empty()) return StoreCode::kOk;
-    message = "a target could not be written";
-    return StoreCode::kTransferFail;
+    const std::vector<WriteMoves::Failure> failures = moves.run();
+    if (failures.empty()) return {};
+    Outcome outcome{.code = StoreCode::kTransferFail, .message = "a target could not be written"};
+    for (const WriteMoves::Failure& failure : failures)
+        if (failure.in_doubt) outcome.in_doubt.push_back(failure.in_doubt);
+    return outcome;
 }
 
 }  // namespace mooncake::store

@@ -7,15 +7,18 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "base/thread_annotations.h"
+#include "store/member/doubtful_writes.h"
 #include "store/member/pool_access.h"
 #include "store/protocol/events.h"
 
 namespace mooncake::store {
 
 /// Carries out the copies the master orders, on a thread of its own, one after another: reads our segment's memory, writes to the
-/// targets, reports. Thread-safe.
+/// targets, reports. Where a target broke off and may still take bytes, that is reported, and once more when it has been fenced.
+/// Thread-safe.
 class CopyWorker {
 public:
     /// `checksum`: a source that does not hold its value is not copied.
@@ -25,6 +28,8 @@ public:
     /// Does not wait. An order that came before is not carried out again: its outcome is reported again once there is one. What does not
     /// fit the queue is reported as failed by and by; the master orders no more than it allows.
     void add(CopyOrder order);
+    /// Who meets us next knows nothing of our copies.
+    void master_lost() { doubts_.forget_all(); }
     /// Forgets what has not begun, waits for what has. Idempotent.
     void stop();
 
@@ -34,7 +39,8 @@ private:
 
     struct Outcome {
         StoreCode code = StoreCode::kOk;
-        std::string message;
+        std::string message{};
+        std::vector<SegmentHandle> in_doubt{};  // targets where bytes may still land
     };
     void run(const std::stop_token& stop);
     /// An order counts only under the master that gave it: another numbers segments otherwise.
@@ -44,8 +50,12 @@ private:
         bool again = false;  // only its outcome is asked for
     };
     void carry_out(const Job& job);
-    void report(const TaskId& task, const Outcome& outcome);
-    StoreCode copy(const Job& job, std::string& message);
+    /// False: the master did not answer.
+    bool report(const TaskId& task, const Outcome& outcome);
+    Outcome copy(const Job& job);
+    DoubtfulWrites::Hooks doubt_hooks();
+    /// Nothing of this copy can land any more.
+    bool settled(const TaskId& task);
 
     PoolAccess& pool_;
     const bool checksum_;
@@ -55,6 +65,7 @@ private:
     // Carrying one out twice could write where something else lies by then.
     std::unordered_map<TaskId, std::optional<Outcome>> seen_ MC_GUARDED_BY(mutex_);  // nothing: not done yet
     std::deque<TaskId> seen_order_ MC_GUARDED_BY(mutex_);
+    DoubtfulWrites doubts_;
     std::jthread thread_;
 };
 

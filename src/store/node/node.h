@@ -46,6 +46,7 @@ public:
     void stop();
 
     void copy_ordered(const CopyOrder& order) override { copies_.add(order); }
+    void master_lost() override { copies_.master_lost(); }
 
 private:
     /// Memory that is given back only when its grace is over.

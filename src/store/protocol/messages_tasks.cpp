@@ -85,7 +85,8 @@ std::vector<std::byte> encode_task_end(const TaskEnd& end) {
     const auto text = builder->CreateString(end.message);
     const wire::Id client = id_to_wire(end.client);
     const wire::Id task = id_to_wire(end.task);
-    return builder.finish(wire::CreateTaskEnd(*builder, &client, &task, static_cast<int32_t>(end.code), text));
+    const auto in_doubt = end.in_doubt.empty() ? 0 : builder->CreateVector(end.in_doubt);
+    return builder.finish(wire::CreateTaskEnd(*builder, &client, &task, static_cast<int32_t>(end.code), text, in_doubt));
 }
 
 Result<TaskEnd> decode_task_end(std::span<const std::byte> body) {
@@ -95,6 +96,8 @@ Result<TaskEnd> decode_task_end(std::span<const std::byte> body) {
                 .code = static_cast<StoreCode>(message->code()),
                 .message = {}};
     MC_ASSIGN_OR_RETURN(end.message, bounded_text(message->message(), kNameBytesMax, "message"));
+    MC_ASSIGN_OR_RETURN(const size_t count, bounded_count(message->in_doubt(), kTaskTargetsMax, "targets"));
+    if (count != 0) end.in_doubt.assign(message->in_doubt()->begin(), message->in_doubt()->end());
     return end;
 }
 

@@ -309,8 +309,9 @@ TEST(StoreMessages, TasksComeBack) {
     EXPECT_EQ(info->updated_ms, 2u);
     EXPECT_EQ(info->message, "why");
     const auto end = decode_task_end(
-        keep(encode_task_end({.client = kClient, .task = kTask, .code = StoreCode::kTransferFail, .message = "lost"})));
+        keep(encode_task_end({.client = kClient, .task = kTask, .code = StoreCode::kTransferFail, .message = "lost", .in_doubt = {4}})));
     ASSERT_TRUE(end);
+    EXPECT_THAT(end->in_doubt, ElementsAre(4));
     EXPECT_EQ(end->code, StoreCode::kTransferFail);
     EXPECT_EQ(end->task, kTask);
     EXPECT_EQ(end->message, "lost");

@@ -41,6 +41,7 @@ struct TaskEnd {
     TaskId task;
     StoreCode code = StoreCode::kOk;
     std::string message;
+    std::vector<uint32_t> in_doubt{};  // targets where its bytes may still land; told again without them once they cannot
 };
 
 enum class DrainStatus : uint8_t { kCreated, kRunning, kSucceeded, kFailed, kCancelled };

@@ -76,13 +76,14 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
 
 StoreCode end_task(Transaction& transaction, const TaskEnd& end, Time now) {
     const MasterState& state = transaction.state();
-    if (feared(state, end)) transaction.apply(CopierStopped{.task = end.task, .client = end.client, .now = now});
+    if (feared(state, end)) transaction.apply(CopierStopped{.task = end.task, .client = end.client, .now = now, .in_doubt = end.in_doubt});
     const TaskNumber number = state.tasks().find(end.task);
     if (number == 0) return StoreCode::kTaskNotFound;
     const Task& task = state.tasks()[number];
     if (task.client != end.client) return StoreCode::kIllegalClient;
     if (task.copy == 0) return StoreCode::kOk;
-    CopyEnded change{.copy = task.copy, .code = end.code, .message = end.message, .quarantine_until = now, .now = now};
+    CopyEnded change{
+        .copy = task.copy, .code = end.code, .message = end.message, .quarantine_until = now, .now = now, .in_doubt = end.in_doubt};
     if (end.code == StoreCode::kOk && !worth_its_source(state, state.copy(task.copy), now)) {
         change.code = StoreCode::kTransferFail;
         change.message = "the target does not answer any more";

@@ -160,6 +160,47 @@ TEST_F(Tasks, GiveTheirTargetsBackAlsoWhenTheyAreForgotten) {
     EXPECT_EQ(state().quarantine().bytes(), 0u);
 }
 
+TEST_F(Tasks, LeaveTheirTargetsInQuarantineWhereBytesMayStillLand) {
+    add_node(3);
+    const TaskReply broken = copy("k", {"node02:1", "node03:1"});
+    jobs();
+    ASSERT_EQ(status(broken.task), TaskStatus::kProcessing);
+    EXPECT_EQ(finish(broken.task, StoreCode::kTransferFail, node(1), {2}), StoreCode::kOk);
+    EXPECT_EQ(status(broken.task), TaskStatus::kFailed);
+    EXPECT_EQ(state().segments()[2].quarantined_bytes, kKiB);
+    EXPECT_EQ(state().segments()[3].quarantined_bytes, 0u);
+    EXPECT_EQ(finish(broken.task, StoreCode::kTransferFail, node(1), {2}), StoreCode::kOk) << "told once more";
+    EXPECT_EQ(state().segments()[2].quarantined_bytes, kKiB);
+    EXPECT_EQ(finish(broken.task, StoreCode::kTransferFail), StoreCode::kOk) << "it has been fenced";
+    EXPECT_EQ(state().quarantine().bytes(), 0u);
+}
+
+TEST_F(Tasks, LeaveTargetsWhereBytesMayStillLandInQuarantineForTheirTimeAtMost) {
+    const TaskReply broken = copy("k", {"node02:1"});
+    jobs();
+    finish(broken.task, StoreCode::kTransferFail, node(1), {2});
+    pass(state().options().put_release_timeout - 1s);
+    beat(node(2));
+    jobs();
+    EXPECT_EQ(state().quarantine().bytes(), kKiB);
+    pass(2s);
+    beat(node(2));
+    jobs();
+    EXPECT_EQ(state().quarantine().bytes(), 0u);
+}
+
+TEST_F(Tasks, ThatWereTakenFromTheirCopierLeaveInQuarantineWhatItCannotFence) {
+    add_node(3);
+    const TaskReply slow = copy("k", {"node02:1", "node03:1"});
+    jobs();
+    auto t = transaction();
+    unmount_segment(t, {.client = node(1), .segment = spec(1, kPool).id}, now_);
+    ASSERT_EQ(state().quarantine().size(), 2u);
+    finish(slow.task, StoreCode::kTransferFail, node(1), {3});
+    EXPECT_EQ(state().segments()[2].quarantined_bytes, 0u);
+    EXPECT_EQ(state().segments()[3].quarantined_bytes, kKiB);
+}
+
 TEST_F(Tasks, ReadFromAReplicaThatAnswers) {
     add_node(3);
     put("both", kKiB, {.replica_num = 2, .preferred_segments = {"node01:1", "node02:1"}});

@@ -26,9 +26,10 @@ protected:
         auto t = transaction();
         return create_task(t, {.type = TaskType::kMove, .tenant = tenant_, .key = key, .source = source, .targets = {target}}, now_);
     }
-    StoreCode finish(const TaskId& task, StoreCode code = StoreCode::kOk, const ClientId& client = node(1)) {
+    StoreCode finish(const TaskId& task, StoreCode code = StoreCode::kOk, const ClientId& client = node(1),
+                     std::vector<SegmentNumber> in_doubt = {}) {
         auto t = transaction();
-        return end_task(t, {.client = client, .task = task, .code = code, .message = {}}, now_);
+        return end_task(t, {.client = client, .task = task, .code = code, .message = {}, .in_doubt = std::move(in_doubt)}, now_);
     }
     TaskStatus status(const TaskId& task) { return query_task(state(), task).value().info.status; }
     std::vector<SegmentNumber> segments_of(std::string_view key) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/client/doubtful_writes.h"
+#include "store/member/doubtful_writes.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,20 +9,17 @@
 
 namespace mooncake::store {
 
-void DoubtfulWrites::add(std::string_view key, uint64_t generation, std::span<const std::string> endpoints, Time until) {
+void DoubtfulWrites::add(Write write, std::span<const std::string> endpoints, Time until) {
     if (endpoints.empty()) return;
     Lock lock(mutex_);
     if (stopped_) return;
     if (doubts_.size() >= kWritesMax) doubts_.pop_front();
-    doubts_.push_back({.number = ++last_,
-                       .write = {.key = std::string(key), .generation = generation},
-                       .endpoints = {endpoints.begin(), endpoints.end()},
-                       .until = until});
+    doubts_.push_back({.number = ++last_, .write = std::move(write), .endpoints = {endpoints.begin(), endpoints.end()}, .until = until});
     const Time now = hooks_.clock();
     for (const std::string& endpoint : endpoints) endpoints_.try_emplace(endpoint, Endpoint{.retry_at = now + kPauseMin});
     if (!hooks_.threaded) return;
     if (!thread_.joinable()) {
-        // Without one they rest for their time, unless there is one for the next of them.
+        // Without one they are in quarantine for their time, unless there is one for the next of them.
         auto started = try_start_thread("mc-store-doubt", [this](const std::stop_token& stop) { run(stop); });
         if (started) thread_ = std::move(*started);
         else MC_LOG_WARNING_EVERY(10s, "writes that were given up are not settled: {}", started.error().to_string());

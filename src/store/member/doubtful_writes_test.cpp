@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/client/doubtful_writes.h"
+#include "store/member/doubtful_writes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 class DoubtfulWritesTest : public ::testing::Test {
 protected:
     void add(std::string key, std::vector<std::string> endpoints, Duration rest = 600s) {
-        writes_.add(key, ++generation_, endpoints, now() + rest);
+        writes_.add({.key = std::move(key), .generation = ++generation_}, endpoints, now() + rest);
     }
     /// What the master is told in one turn.
     std::vector<std::string> settle() {
@@ -152,10 +152,10 @@ TEST(DoubtfulWritesWithoutAThread, AreRememberedAndSettledOnceThereIsOne) {
     const std::vector<std::string> endpoints{"x"};
     {
         const NoMoreThreads none;
-        EXPECT_NO_THROW(writes.add("a", 1, endpoints, Clock::now() + 600s));
+        EXPECT_NO_THROW(writes.add({.key = "a", .generation = 1}, endpoints, Clock::now() + 600s));
     }
     EXPECT_EQ(writes.size(), 1u);
-    writes.add("b", 2, endpoints, Clock::now() + 600s);
+    writes.add({.key = "b", .generation = 2}, endpoints, Clock::now() + 600s);
     const Time end = Clock::now() + 60s;
     while (told < 2 && Clock::now() < end) std::this_thread::yield();
     EXPECT_EQ(told, 2);

@@ -8,24 +8,27 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/thread_annotations.h"
 #include "base/time.h"
+#include "store/protocol/ids.h"
 
 namespace mooncake::store {
 
-/// Writes that were given up while a node did not answer: their bytes may still land there, so the master lets their ranges are in quarantine. When the node answers
-/// again it is fenced, and the master is told that they may be used. On a thread of its own, begun with the first, or the first for which there is one. Bounded: what does not
-/// fit, or is never settled, is in quarantine for its time. Thread-safe.
+/// Writes of a client, or copies of a node, that were given up while a node did not answer: their bytes may still land there, so the master
+/// keeps their ranges in quarantine. When that node answers again it is fenced, and the master is told that they may be used. On a thread of
+/// its own, begun with the first, or the first for which there is one. Bounded: what does not fit, or is never settled, is in quarantine for
+/// its time. Thread-safe.
 class DoubtfulWrites {
 public:
     struct Write {
-        std::string key;
+        std::string key{};
         uint64_t generation = 0;
+        TaskId task{};  // of a copy, which is told by this alone
     };
+    static constexpr Duration kDoubtfulFor = 10min;  // by then the master uses such ranges again by itself
     struct Hooks {
         /// Sees to it that nothing we sent there before can land any more; false: it does not answer.
         std::function<bool(const std::string& endpoint)> fence;
@@ -41,7 +44,7 @@ public:
     ~DoubtfulWrites() { stop(); }
 
     /// `endpoints`: where its bytes may still land. `until`: then its range was in quarantine for long enough anyway.
-    void add(std::string_view key, uint64_t generation, std::span<const std::string> endpoints, Time until);
+    void add(Write write, std::span<const std::string> endpoints, Time until);
     /// The master was lost: who meets us next knows nothing of them.
     void forget_all();
     /// Waits for what is under way. Idempotent; nothing is added afterwards.
