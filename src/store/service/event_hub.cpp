@@ -48,6 +48,7 @@ void EventHub::range_planned(const MasterState& state, SegmentNumber segment, Wr
 
 void EventHub::range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) {
     Lock lock(mutex_);
+    if (planned_from_ == 0) planned_from_ = observed_.load(std::memory_order_relaxed) + 1;
     Follower* follower = owner(state, segment);
     if (follower == nullptr) return;
     // A copy has the generation of its value, which may just have been dropped here; within one update that would read the other way round.
@@ -83,10 +84,29 @@ void EventHub::value_outdated(const MasterState& state, ObjectId id) {
 
 void EventHub::copy_ordered(const MasterState& state, CopyId copy) {
     Lock lock(mutex_);
+    const uint64_t planned_from = std::exchange(planned_from_, 0);
     Follower* follower = owner(state, state.copy(copy).source);
     if (follower == nullptr) return;
-    open_item(*follower).order(order_of(state, copy));
+    const Caused planned{.first = planned_from, .last = observed_.load(std::memory_order_relaxed)};
+    held_orders_.push_back({.client = follower->client, .order = order_of(state, copy), .planned = planned});
     noted();
+}
+
+void EventHub::push_orders() {
+    bool any = false;
+    {
+        Lock lock(mutex_);
+        std::erase_if(held_orders_, [&](const HeldOrder& held) MC_NO_THREAD_ANALYSIS {
+            if (held.planned.last > told_.load(std::memory_order_relaxed) || is_unsent(held.planned)) return false;
+            // Who does not follow any more is told of its orders when it does.
+            const auto found = followers_.find(held.client);
+            if (found == followers_.end()) return true;
+            open_item(*found->second).order(held.order);
+            noted();
+            return any = true;
+        });
+    }
+    if (any) push();
 }
 
 void EventHub::segment_removed(const MasterState&, SegmentNumber segment) {
@@ -191,6 +211,10 @@ void EventHub::report(const MasterState& state, const ClientId& client, Time now
         item.complete = true;
         follower.reporting = false;
         tell_orders(state, client, *item.report);  // whatever of them an earlier event stream told may have been lost
+        std::erase_if(item.report->orders, [this](const CopyOrder& order) MC_NO_THREAD_ANALYSIS {
+            return std::any_of(held_orders_.begin(), held_orders_.end(),
+                               [&](const HeldOrder& held) { return held.order.task == order.task; });
+        });
     }
     ++follower.report_outstanding;
     noted();
@@ -208,6 +232,11 @@ void EventHub::flush() {
     if (told_.load(std::memory_order_acquire) >= wanted) return;
     Lock pushing(push_mutex_);
     if (told_.load(std::memory_order_relaxed) >= wanted) return;  // whoever was at it sent ours too
+    push();
+    push_orders();
+}
+
+void EventHub::push() {
     std::vector<Outgoing> outgoing;
     std::vector<Ended> ended;
     uint64_t taken = 0;
@@ -461,7 +490,17 @@ std::vector<EventHub::Waiter> EventHub::settle() {
 }
 
 void EventHub::answer(std::vector<Waiter> waiters) {
-    for (Waiter& waiter : waiters) waiter.responder->reply(std::move(waiter.body));
+    for (Waiter& waiter : waiters) {
+        if (waiter.then) waiter.then();
+        else waiter.responder->reply(std::move(waiter.body));
+    }
+}
+
+bool EventHub::told(const Caused& caused) {
+    if (caused.change == 0 && unsent_followers_.load(std::memory_order_acquire) == 0) return true;
+    Lock lock(mutex_);
+    look_after_unsent();
+    return caused.change <= all_acknowledged() && !is_unsent(caused);
 }
 
 Time EventHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now) {
@@ -469,12 +508,24 @@ Time EventHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Respo
         responder->reply(std::move(body));
         return Time::max();
     }
+    return wait({.caused = caused, .responder = std::move(responder), .body = std::move(body)}, now);
+}
+
+Time EventHub::call_when_told(const Caused& caused, std::function<void()> then, Time now) {
+    if (caused.change == 0 && unsent_followers_.load(std::memory_order_acquire) == 0) {
+        then();
+        return Time::max();
+    }
+    return wait({.caused = caused, .then = std::move(then)}, now);
+}
+
+Time EventHub::wait(Waiter waiter, Time now) {
+    waiter.deadline = now + options_.acknowledge_timeout;
     std::vector<Waiter> settled;
     Time next = Time::max();
     {
         Lock lock(mutex_);
-        waiters_.push_back(
-            {.caused = caused, .deadline = now + options_.acknowledge_timeout, .responder = std::move(responder), .body = std::move(body)});
+        waiters_.push_back(std::move(waiter));
         settled = settle();
         next = next_look(now);
     }
@@ -484,12 +535,17 @@ Time EventHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Respo
 
 Time EventHub::next_look(Time now) const {
     // Nobody tells us when a socket takes more.
-    if (unsent_followers_.load(std::memory_order_relaxed) != 0) return now + options_.unsent_interval;
+    if (unsent_followers_.load(std::memory_order_relaxed) != 0 || !held_orders_.empty()) return now + options_.unsent_interval;
     return waiters_.empty() ? Time::max() : std::max(waiters_.front().deadline, now);
 }
 
 Time EventHub::expire(Time now) {
-    if (unsent_followers_.load(std::memory_order_acquire) != 0) {
+    bool behind = unsent_followers_.load(std::memory_order_acquire) != 0;
+    if (!behind) {
+        Lock lock(mutex_);
+        behind = !held_orders_.empty();
+    }
+    if (behind) {
         Lock pushing(push_mutex_);
         std::vector<FollowerPtr> slow;
         {
@@ -499,6 +555,7 @@ Time EventHub::expire(Time now) {
                 if (!follower->unsent.empty() && now - follower->unsent.front().since >= options_.unsent_timeout) slow.push_back(follower);
         }
         cut_off(slow, Error(Code::kTimedOut, "the stream was not read in time"));
+        push_orders();
     }
     std::vector<Waiter> settled;
     Time next = Time::max();
@@ -526,6 +583,7 @@ void EventHub::answer_all() {
         Lock lock(mutex_);
         all.swap(waiters_);
     }
+    std::erase_if(all, [](const Waiter& waiter) { return waiter.then != nullptr; });
     answer(std::move(all));
 }
 

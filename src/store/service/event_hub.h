@@ -48,7 +48,8 @@ struct EventHubOptions {
 ///
 /// Events about ranges must outlive the master once the operation that caused them is answered: the node reports from them. With the kernel they
 /// do; while a follower's connection takes no more they do not, and the answers wait. Where that takes too long the connection is broken off first,
-/// so that the node knows that it has not heard everything.
+/// so that the node knows that it has not heard everything. For the same reason an order to copy waits until the nodes it writes to have heard of
+/// their ranges.
 class EventHub final : public StateObserver, public EventSink {
 public:
     explicit EventHub(EventHubOptions options = {}) : options_(std::move(options)) {}
@@ -101,13 +102,18 @@ public:
     void flush() override;
     bool wants_report(const ClientId& client) const;
     void acknowledge(const ClientId& client, uint64_t sequence);
+    /// Whether nothing of this is left for which answer_when_told() would wait. After flush().
+    bool told(const Caused& caused);
     /// Answers once the events about ranges are with the kernel, or their follower was cut off; and every follower has acknowledged the changes,
     /// for which acknowledge_timeout is waited at most. A follower that did not make it in time is not waited for again until it has
     /// caught up. After flush(). Returns when expire() must be called; Time::max(): answered.
     Time answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now);
+    /// The same, but calls `then` instead: now or later, from any thread that uses the hub and maybe with its locks, so it must neither
+    /// block nor call back in here.
+    Time call_when_told(const Caused& caused, std::function<void()> then, Time now);
     /// Answers those who have waited long enough, cuts off who keeps them waiting; returns when it is to be called again.
     Time expire(Time now);
-    /// Answers everybody who waits.
+    /// Answers everybody who waits; calls are not made any more.
     void answer_all();
     size_t followers() const;
 
@@ -177,8 +183,15 @@ private:
     struct Waiter {
         Caused caused;
         Time deadline{};  // for acknowledgements
-        std::unique_ptr<rpc::Responder> responder;
-        rpc::Bytes body;
+        std::unique_ptr<rpc::Responder> responder{};
+        rpc::Bytes body{};
+        std::function<void()> then{};  // instead
+    };
+    /// To copy to ranges that were planned by these events.
+    struct HeldOrder {
+        ClientId client;
+        CopyOrder order;
+        Caused planned;
     };
 
     Follower* owner(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
@@ -193,6 +206,10 @@ private:
         lost_[follower.client] = {.sequence = follower.sequence};
     }
     std::vector<Outgoing> take_outgoing() MC_REQUIRES(mutex_);
+    /// Sends what has been noted.
+    void push() MC_REQUIRES(push_mutex_);
+    /// Sends orders whose targets have heard of them.
+    void push_orders() MC_REQUIRES(push_mutex_);
     /// Adds what the follower must be told of changes; false: nothing.
     bool add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) MC_REQUIRES(mutex_);
     /// Nothing of the changes concerns this one: it has acknowledged them as soon as it has acknowledged what it was told before.
@@ -216,6 +233,7 @@ private:
     /// Those who need not wait any more.
     std::vector<Waiter> settle() MC_REQUIRES(mutex_);
     static void answer(std::vector<Waiter> waiters);
+    Time wait(Waiter waiter, Time now);
 
     const EventHubOptions options_;
     Mutex push_mutex_;  // the one who sends; taken before mutex_
@@ -226,6 +244,8 @@ private:
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
     EventWriter changed_ MC_GUARDED_BY(mutex_);  // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);
+    std::vector<HeldOrder> held_orders_ MC_GUARDED_BY(mutex_);        // oldest first
+    uint64_t planned_from_ MC_GUARDED_BY(mutex_) = 0;                 // the first event about the targets of the copy that is being ordered
     std::map<uint64_t, size_t> acknowledged_ MC_GUARDED_BY(mutex_);   // changes, and how many followers have come that far
     std::unordered_map<uint64_t, Time> asked_ MC_GUARDED_BY(mutex_);  // processes: until when they may remember something
     std::atomic<size_t> unsent_followers_{0};                         // those that have something unsent; written under mutex_

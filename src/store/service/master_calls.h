@@ -77,6 +77,7 @@ private:
     void create_task(const ReceivedTask& received, Answer answer);
     void query_task(const TaskId& task, Answer answer);
     void end_task(const TaskEnd& end, Answer answer);
+    void finish_task(const TaskEnd& end, Answer answer);
     /// Whose connection ended is dead as soon as its successor asks.
     void note_lost(Transaction& transaction, Time now) const;
     /// Sends as much of the first report as the client takes for now.

@@ -14,6 +14,13 @@ uint64_t wall_ms(Time at, Time now) {
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(wall.time_since_epoch()).count());
 }
 
+/// The copy whose end this is; null: there is none any more.
+const Copy* copy_of(const MasterState& state, const TaskEnd& end) {
+    const TaskNumber number = state.tasks().find(end.task);
+    if (number == 0 || state.tasks()[number].client != end.client || state.tasks()[number].copy == 0) return nullptr;
+    return &state.copy(state.tasks()[number].copy);
+}
+
 }  // namespace
 
 void MasterCalls::attach_tasks(rpc::Server& server) {
@@ -45,7 +52,33 @@ void MasterCalls::query_task(const TaskId& task, Answer answer) {
 }
 
 void MasterCalls::end_task(const TaskEnd& end, Answer answer) {
-    const StoreCode code = run([&](Transaction& transaction, Time now) { return store::end_task(transaction, end, now); });
+    // The new replicas count only when their nodes have heard that they are there: for a move the source goes, and a master that is killed then
+    // must not take along all that is known of the value. Till then these nodes know more than we do, which harms nobody.
+    EventHub::Caused caused;
+    run_noting(caused, [&](Transaction& transaction, Time) {
+        const MasterState& state = transaction.state();
+        const Copy* const copy = end.code == StoreCode::kOk ? copy_of(state, end) : nullptr;
+        for (size_t i = 0; copy != nullptr && i < copy->targets.size(); ++i) {
+            const Object& object = state.objects()[copy->object];
+            parts_.hub.range_filled(state, copy->targets[i].segment, object.generation, object.checksum);
+        }
+        return true;
+    });
+    if (parts_.hub.told(caused)) return finish_task(end, std::move(answer));
+    auto then = [this, end, answer = std::make_shared<Answer>(std::move(answer))] {
+        const auto finish = [this, end, answer] {
+            if (const Gate::Pass pass = gate_.enter()) finish_task(end, std::move(*answer));
+        };
+        if (auto posted = parts_.worker.post(contained_task("end_task", finish)); !posted) (*answer)->fail(posted.error());
+    };
+    parts_.jobs.wake_by(parts_.hub.call_when_told(caused, std::move(then), Clock::now()));
+}
+
+void MasterCalls::finish_task(const TaskEnd& end, Answer answer) {
+    const StoreCode code = run([&](Transaction& transaction, Time now) {
+        note_lost(transaction, now);  // a target that was cut off meanwhile is not to be relied on
+        return store::end_task(transaction, end, now);
+    });
     answer->reply(encode_code_reply(code));
     parts_.metrics.call(CountedCall::kUpdateTask, code == StoreCode::kOk);
 }

@@ -190,6 +190,55 @@ TEST_F(MasterEvents, ANodeThatStopsReadingIsCutOff) {
     EXPECT_FALSE(rpc::peer_closed(end)) << "it must not take what it has got for everything: " << end.to_string();
 }
 
+TEST_F(MasterEvents, AMoveGivesUpItsSourceOnlyWhenTheTargetHasHeardOfItsEnd) {
+    auto server =
+        MasterServer::create({.core = {.client_ttl = 1h, .silent_after = 1h}, .stream = {.unsent_timeout = 1h}, .threads = 1}).value();
+    server->start();
+    Caller caller(format_text("127.0.0.1:{}", server->port()));
+    caller.join(kNode, 1);
+    caller.put(kNode, {"k"});
+    caller.join(kReader, 2);
+    Following source(caller.address(), kNode);
+    ASSERT_TRUE(source.wait_complete());
+    Stuck target(caller.address(), kReader);  // what little it is told at first the kernel takes
+    ASSERT_TRUE(eventually([&] { return server->followers() == 2; }));
+    const TaskRequest move{.type = TaskType::kMove, .key = "k", .source = "host:1", .targets = {"host:2"}};
+    const TaskReply task = decode_task_reply(caller.call(rpc::Method::kStoreCreateTask, encode_task_request(move)).value()).value();
+    ASSERT_TRUE(eventually([&] {
+        const auto updates = source.updates();
+        return std::any_of(updates.begin(), updates.end(), [](const EventUpdate& update) { return !update.orders.empty(); });
+    }));
+    // More than any kernel keeps for one connection, and less than it may leave unread.
+    const std::string filler(60'000, 'x');
+    constexpr int kPuts = 400;
+    const auto writer = rpc::Client::create({});
+    for (int i = 0; i < kPuts; ++i) {
+        const std::string key = format_text("{} {}", i, filler);
+        const PutItem item{.key = key, .length = 100, .group = {}};
+        const WriteConfig config{.preferred_segments = {"host:2"}};
+        writer->call_async(caller.address(), rpc::Method::kStorePutStart,
+                           encode_put_start_request({.client = kNode, .tenant = {}, .config = config, .items = {&item, 1}}, false), soon(),
+                           [](auto) {});
+    }
+    const auto holders = [&] {
+        return server->master().look([](const MasterState& state, Time) {
+            const Object& object = state.objects()[state.objects().find(state.tenant({}), "k")];
+            std::vector<std::string> names;
+            for (size_t i = 0; i < object.replicas.size(); ++i) names.push_back(state.segments()[object.replicas[i].segment].spec.name);
+            return names;
+        });
+    };
+    ASSERT_TRUE(eventually(
+        [&] { return server->master().look([](const MasterState& state, Time) { return state.objects().size(); }) == kPuts + 1; }));
+    writer->call_async(caller.address(), rpc::Method::kStoreEndTask, encode_task_end({.client = kNode, .task = task.task}), soon(),
+                       [](auto) {});
+    ASSERT_TRUE(writer->call(caller.address(), rpc::Method::kStorePing, encode_client_request(kNode), soon()));  // it has come by now
+    EXPECT_THAT(holders(), ElementsAre("host:1")) << "a master that is killed now would take the value along";
+    target.wake();
+    EXPECT_TRUE(eventually([&] { return holders() == std::vector<std::string>{"host:2"}; }));
+    writer->stop();
+}
+
 TEST_F(MasterEvents, AnEventStreamThatIsCancelledIsForgotten) {
     caller_.join(kNode, 1);
     Following following(address(), kNode);
