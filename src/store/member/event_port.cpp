@@ -66,6 +66,11 @@ bool EventPort::wait_until_complete(Duration most) MC_NO_THREAD_ANALYSIS {
     return shared.open && shared.complete;
 }
 
+uint64_t EventPort::updates() const {
+    Lock lock(shared_->mutex);
+    return shared_->events;
+}
+
 void EventPort::drain(Duration silence) MC_NO_THREAD_ANALYSIS {
     Shared& shared = *shared_;
     {

@@ -30,6 +30,8 @@ public:
     bool open() const noexcept { return shared_->open.load(std::memory_order_acquire); }
     /// Waits until the event stream has told everything there was at its start; false: it ended, or the time is over.
     bool wait_until_complete(Duration most);
+    /// How many updates have come so far, from all event streams.
+    uint64_t updates() const;
     /// Waits for the end of the event stream: as long as it goes on saying something, but no longer than `silence` after its last event. Then it is
     /// given up, with kCancelled as its end. Returns when it has ended.
     void drain(Duration silence);

@@ -165,10 +165,15 @@ Result<> Member::check_master(uint64_t epoch) {
 }
 
 Result<> Member::await_stream(uint64_t epoch) {
+    uint64_t updates = stream_.updates();
+    Time heard = setup_.clock();
     while (!stream_.wait_until_complete(within(setup_.options.heartbeat_interval).left())) {
         if (!stream_.open()) return fail(Code::kUnavailable, "the master's stream broke at its start");
         if (limit_.passed()) return fail(Code::kTimedOut, "the master's stream did not come to its start in time");
         MC_RETURN_IF_ERROR(check_master(epoch));
+        // It goes on as we acknowledge it. Where that was lost with another connection, neither of us would ever say anything more.
+        if (const uint64_t now_updates = stream_.updates(); std::exchange(updates, now_updates) != now_updates) heard = setup_.clock();
+        else if (setup_.clock() - heard >= kReportTimeout) return fail(Code::kTimedOut, "the master's stream stopped at its start");
     }
     return {};
 }

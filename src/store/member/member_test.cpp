@@ -413,6 +413,44 @@ TEST_F(MemberTest, AnEventStreamThatBreaksAtItsStartMeansJoiningAgain) {
     EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c"));
 }
 
+TEST_F(MemberTest, AnEventStreamThatStopsAtItsStartMeansJoiningAgain) {
+    join_with_values();
+    master_.die();
+    master_.settle();
+    int heartbeats = 0;
+    master_.in_heartbeat = [&] {  // while it waits
+        advance(15s);
+        if (++heartbeats == 20) master_.end_streams(Error(Code::kNoSpace, "otherwise this test would not end"));
+    };
+    master_.streams_complete = false;  // as where what acknowledges its first parts was lost
+    master_.come_back(101);
+    beat();
+    EXPECT_LT(heartbeats, 20);
+    EXPECT_EQ(member_.epoch(), 0U);
+    master_.in_heartbeat = nullptr;
+    master_.streams_complete = true;
+    master_.take_parts();
+    beat();
+    EXPECT_EQ(member_.epoch(), 101U);
+    EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c"));
+}
+
+TEST_F(MemberTest, AnEventStreamThatTakesLongAtItsStartIsWaitedFor) {
+    join_with_values();
+    master_.die();
+    master_.settle();
+    int heartbeats = 0;
+    master_.in_heartbeat = [&] {
+        advance(15s);
+        if (++heartbeats > 2) master_.tell({.sequence = static_cast<uint64_t>(heartbeats), .complete = heartbeats == 5});
+    };
+    master_.streams_complete = false;
+    master_.come_back(101);
+    beat();
+    EXPECT_EQ(heartbeats, 5);
+    EXPECT_EQ(member_.epoch(), 101U);
+}
+
 TEST_F(MemberTest, AnEventStreamThatBreaksAloneIsFollowedAgainAndNotExactUntilComplete) {
     join_with_values();
     advance(500ms);
