@@ -236,7 +236,7 @@ private:
     Quarantine quarantine_;
     HoldLedger leased_, soft_leased_;
     PinCounter soft_pins_;
-    std::priority_queue<Return, std::vector<Return>, std::greater<>> returns_;
+    std::priority_queue<Return, std::deque<Return>, std::greater<>> returns_;  // which never asks for all its memory anew
     std::vector<Departed> departed_;
     Tombstones tombstones_;
     UnwantedSegments unwanted_;

@@ -3,51 +3,97 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <unordered_map>
+#include <vector>
 
+#include "store/allocation/index_list.h"
 #include "store/master/object.h"
 
 namespace mooncake::store {
 
 /// Which values are gone for good although a node may still report them: one that was away, or not yet heard of by a new master, when they
 /// were removed or replaced. Remembers the latest kKeysMax keys, by hash: what is forgotten may come back with such a node, a hash that
-/// two keys share costs one of them a miss. Not thread-safe.
+/// two keys share costs one of them a miss. Its memory (8 MiB, of which only what is used is touched) is there from the beginning: whoever
+/// removes keys because there is none left needs no more for it. Not thread-safe.
 class Tombstones {
+    struct Tombstone {
+        uint64_t key_hash = 0, generation = 0;
+        Links order;
+    };
+    auto links() noexcept {
+        return [this](uint32_t number) -> Links& { return tombstones_[number].order; };
+    }
+
 public:
     static constexpr size_t kKeysMax = 1 << 18;
 
+    Tombstones() : index_(kSlots, 0) {
+        tombstones_.reserve(kKeysMax + 1);
+        tombstones_.emplace_back();  // 0 means none
+    }
+
     /// Values of that key with a lower generation.
-    void leave(uint64_t key_hash, uint64_t generation) {
-        const auto [known, fresh] = below_.try_emplace(key_hash);
-        known->second.generation = generation;
-        if (!fresh) {  // among the latest again
-            order_.splice(order_.end(), order_, known->second.place);
-            return;
+    void leave(uint64_t key_hash, uint64_t generation) noexcept {
+        uint32_t number = index_[find(key_hash)];
+        if (number != 0) {  // among the latest again
+            latest_.erase(number, links());
+        } else {
+            number = take();
+            tombstones_[number].key_hash = key_hash;
+            index_[find(key_hash)] = number;
         }
-        known->second.place = order_.insert(order_.end(), key_hash);
-        if (order_.size() <= kKeysMax) return;
-        below_.erase(order_.front());
-        order_.pop_front();
+        tombstones_[number].generation = generation;
+        latest_.push_back(number, links());
     }
     /// Of a tenant, or of all (0).
     void leave_for_all(TenantNumber tenant, uint64_t generation) { all_below_[tenant] = generation; }
 
     bool covers(TenantNumber tenant, uint64_t key_hash, uint64_t generation) const {
-        if (const auto found = below_.find(key_hash); found != below_.end() && generation < found->second.generation) return true;
+        if (const uint32_t number = index_[find(key_hash)]; number != 0 && generation < tombstones_[number].generation) return true;
         for (const TenantNumber one : {TenantNumber{0}, tenant})
             if (const auto found = all_below_.find(one); found != all_below_.end() && generation < found->second) return true;
         return false;
     }
-    size_t size() const noexcept { return order_.size(); }
+    size_t size() const noexcept { return latest_.size(); }
 
 private:
-    struct Tombstone {
-        uint64_t generation = 0;
-        std::list<uint64_t>::iterator place;  // in order_
-    };
-    std::unordered_map<uint64_t, Tombstone> below_;
-    std::list<uint64_t> order_;  // oldest first
+    static constexpr unsigned kSlotBits = 19;
+    static constexpr size_t kSlots = size_t{1} << kSlotBits;  // at most half of them are used
+    static_assert(kSlots == 2 * kKeysMax);
+
+    static size_t home(uint64_t key_hash) noexcept { return (key_hash * 0x9e3779b97f4a7c15) >> (64 - kSlotBits); }
+    static size_t after(size_t slot) noexcept { return (slot + 1) % kSlots; }
+    /// Where that key is, or would be.
+    size_t find(uint64_t key_hash) const noexcept {
+        size_t slot = home(key_hash);
+        while (index_[slot] != 0 && tombstones_[index_[slot]].key_hash != key_hash) slot = after(slot);
+        return slot;
+    }
+    /// A number for another key: a new one, or that of the oldest, which is forgotten.
+    uint32_t take() noexcept {
+        if (tombstones_.size() <= kKeysMax) {
+            tombstones_.emplace_back();
+            return static_cast<uint32_t>(tombstones_.size() - 1);
+        }
+        const uint32_t oldest = latest_.first();
+        latest_.erase(oldest, links());
+        empty(find(tombstones_[oldest].key_hash));
+        return oldest;
+    }
+    /// What was put behind this slot because it was taken moves up.
+    void empty(size_t slot) noexcept {
+        for (size_t next = after(slot); index_[next] != 0; next = after(next)) {
+            const size_t wanted = home(tombstones_[index_[next]].key_hash);
+            if ((next - wanted) % kSlots < (next - slot) % kSlots) continue;  // it lies between its home and here
+            index_[slot] = index_[next];
+            slot = next;
+        }
+        index_[slot] = 0;
+    }
+
+    std::vector<Tombstone> tombstones_;  // by number; never reallocated
+    std::vector<uint32_t> index_;        // numbers, by the hash of their keys: open addressing
+    IndexList latest_;                   // oldest first
     std::unordered_map<TenantNumber, uint64_t> all_below_;
 };
 

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+#include <vector>
+
+#include "base/testing/little_memory.h"
+
 namespace mooncake::store {
 namespace {
 
@@ -24,6 +29,34 @@ TEST(Tombstones, AKeyRemovedAgainIsAmongTheLatestAgain) {
     EXPECT_TRUE(tombstones.covers(1, 0, 19));
     EXPECT_FALSE(tombstones.covers(1, 1, 9));
     EXPECT_EQ(tombstones.size(), Tombstones::kKeysMax);
+}
+
+TEST(Tombstones, AreFoundHoweverManyHaveBeenForgotten) {
+    Tombstones tombstones;
+    std::vector<uint64_t> keys(Tombstones::kKeysMax * 3);
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = (i * 2654435761) << 32;  // all different, but for their low bits
+    for (const uint64_t key : keys) tombstones.leave(key, 10);
+    size_t covered = 0;
+    for (size_t i = 0; i < keys.size(); ++i) covered += tombstones.covers(1, keys[i], 9) == (i >= keys.size() - Tombstones::kKeysMax);
+    EXPECT_EQ(covered, keys.size());
+}
+
+/// Takes all memory there is, and leaves tombstones then. 0: there was enough for all of them.
+int leave_tombstones_without_memory() {
+    Tombstones tombstones;
+    void* taken = nullptr;  // each block begins with the one before
+    for (size_t bytes = 1 << 20; bytes >= sizeof taken; bytes /= 2) {
+        try {
+            for (;;) taken = new (::operator new(bytes)) void*(taken);
+        } catch (const std::bad_alloc&) {}
+    }
+    for (uint64_t key = 0; key < 2 * Tombstones::kKeysMax; ++key) tombstones.leave(key, 10);
+    return tombstones.size() == Tombstones::kKeysMax ? 0 : 2;
+}
+
+TEST(Tombstones, NeedNoMemoryThatTheyDidNotHaveFromTheBeginning) {
+    if (mooncake::testing::kCannotLimitMemory) GTEST_SKIP() << "not with this sanitizer";
+    EXPECT_EQ(mooncake::testing::in_a_process_with(32 << 20, leave_tombstones_without_memory), 0);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "base/memory_reserve.h"
 #include "base/testing/little_memory.h"
@@ -128,6 +129,44 @@ int use_up_the_memory() {
 TEST(Contain, AMasterThatFindsNoMoreMemoryLives) {
     if (mooncake::testing::kCannotLimitMemory) GTEST_SKIP() << "not with this sanitizer";
     EXPECT_EQ(mooncake::testing::in_a_process_with(48 << 20, use_up_the_memory), 0);
+}
+
+std::atomic<int> growing_jobs{0}, other_jobs{0};
+
+/// Runs jobs while there is memory, and while there is none. 0: those that make the state grow waited.
+int run_jobs_without_memory() {
+    static constexpr Job kJobs[] = {
+        {"grows", [](Transaction&, Time, EvictionRun&) { ++growing_jobs; }, /*grows=*/true},
+        {"other",
+         [](Transaction&, Time, EvictionRun& result) {
+             ++other_jobs;
+             result.more = true;
+         }},
+    };
+    const auto run_some = [] {
+        const int before = other_jobs;
+        return eventually([before] { return other_jobs >= before + 2; });
+    };
+    MemoryReserve::keep(8 << 20);
+    EventHub hub;
+    LockedMaster master({}, &hub, &hub);
+    MasterMetrics metrics;
+    JobRunner jobs(master, hub, metrics, kJobs);
+    jobs.start();
+    if (!run_some() || growing_jobs == 0) return 1;
+    std::vector<std::unique_ptr<char[]>> taken;
+    taken.reserve(1000);
+    while (MemoryReserve::whole() && taken.size() < 1000) taken.push_back(std::make_unique_for_overwrite<char[]>(1 << 20));
+    if (!run_some()) return 2;
+    const int before = growing_jobs;
+    if (!run_some() || growing_jobs != before) return 3;
+    taken.clear();
+    return eventually([before] { return growing_jobs > before; }) ? 0 : 4;
+}
+
+TEST(Contain, JobsThatMakeTheStateGrowWaitForMemory) {
+    if (mooncake::testing::kCannotLimitMemory) GTEST_SKIP() << "not with this sanitizer";
+    EXPECT_EQ(mooncake::testing::in_a_process_with(256 << 20, run_jobs_without_memory), 0);
 }
 
 std::atomic<int> later_jobs{0};

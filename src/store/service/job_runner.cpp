@@ -7,6 +7,7 @@
 
 #include "base/heap.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/thread.h"
 #include "store/service/contain.h"
 
@@ -59,7 +60,9 @@ void JobRunner::forgive(Transaction& transaction) const {
 
 EvictionRun JobRunner::run_all(Transaction& transaction, Time now) const {
     EvictionRun result;
-    for (const Job& job : all_jobs_) contain(job.name, [&] { job.run(transaction, now, result); });
+    // As MasterCalls::require_memory(): the last memory is for what is under way, and what makes the state shrink.
+    for (const Job& job : all_jobs_)
+        if (!job.grows || MemoryReserve::whole()) contain(job.name, [&] { job.run(transaction, now, result); });
     return result;
 }
 

@@ -67,8 +67,9 @@ std::span<const Job> all_jobs() noexcept {
         {"expire_writes",
          [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= expire_writes(transaction, now) != 0; }},
         {"finish_unmounts", [](Transaction& transaction, Time now, EvictionRun&) { finish_unmounts(transaction, now); }},
-        {"dispatch_tasks", [](Transaction& transaction, Time now, EvictionRun&) { dispatch_tasks(transaction, now); }},
-        {"run_drains", [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= run_drains(transaction, now); }},
+        {"dispatch_tasks", [](Transaction& transaction, Time now, EvictionRun&) { dispatch_tasks(transaction, now); }, /*grows=*/true},
+        {"run_drains", [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= run_drains(transaction, now); },
+         /*grows=*/true},
         {"evict_to_watermark",
          [](Transaction& transaction, Time now, EvictionRun& result) {
              const bool more = result.more;

@@ -36,6 +36,7 @@ bool run_drains(Transaction& transaction, Time now);
 struct Job {
     const char* name;
     void (*run)(Transaction& transaction, Time now, EvictionRun& result);
+    bool grows = false;  // makes the state grow: can wait while there is no memory
 };
 std::span<const Job> all_jobs() noexcept;
 /// Every 10 ms or so.
