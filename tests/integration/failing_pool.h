@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -70,8 +71,9 @@ protected:
         config.segment_bytes = config.buffer_bytes = 0;
         if (std::string(GetParam()) == "tcp") config.options.engine.transports = {"tcp"};
         auto made = StoreClient::create(std::move(config));
-        EXPECT_TRUE(made) << (made ? "" : store_code_name(made.error()));
-        return made ? std::move(*made) : nullptr;
+        // There is nothing to go on with: the test ends here, with this as its failure.
+        if (!made) throw std::runtime_error(format_text("no client of {}: {}", address(), store_code_name(made.error())));
+        return std::move(*made);
     }
     static StoreCode put(StoreClient& client, std::string_view key, std::vector<std::byte>& value, const WriteConfig& config = {},
                          bool replace = false) {

@@ -54,9 +54,9 @@ uint32_t SegmentTable::host_number(std::string_view host) const {
     return found == hosts_.end() || *found != host ? UINT32_MAX : static_cast<uint32_t>(found - hosts_.begin());
 }
 
-bool SegmentTable::answers(SegmentNumber number, Time now) const {
+bool SegmentTable::is_well(SegmentNumber number, Time now) const {
     const Segment& segment = *segments_[number];
-    return !segment.reporting && !segment.stream_down && segment.suspect_until <= now && segment.heard_until > now;
+    return !segment.stream_down && segment.suspect_until <= now && segment.heard_until > now;
 }
 
 void SegmentTable::heard(SegmentNumber number, Time until) {

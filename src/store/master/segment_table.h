@@ -85,9 +85,10 @@ public:
     /// How often so far a segment could be trusted that could not before.
     uint64_t openings() const noexcept { return openings_; }
 
-    /// What lies there can be read, as far as we know: its owner was heard lately and follows, its data path was not reported failing, and it
-    /// has told us what it holds.
-    bool answers(SegmentNumber number, Time now) const;
+    /// What lies there can be read, as far as we know: its owner was heard lately and follows, its data path was not reported failing.
+    bool is_well(SegmentNumber number, Time now) const;
+    /// The same, and its owner has told us what it holds.
+    bool answers(SegmentNumber number, Time now) const { return !segments_[number]->reporting && is_well(number, now); }
     /// It answers, and what lies there stays: a replica there is reason enough to give up another one. In doubt it is not, even where
     /// placement would go on with a doubtful segment for want of a better one.
     bool is_trusted(SegmentNumber number, Time now) const { return segments_[number]->view_position != UINT32_MAX && answers(number, now); }

@@ -56,11 +56,8 @@ private:
     }
     bool reaches(SegmentNumber segment) const {
         if (contains(unreachable_, segment)) return false;
-        return !well_at_ || seems_well(state_.segments()[segment]) || state_.segments()[segment].client == asker_;
-    }
-    /// As SegmentTable::answers(), but what its owner is telling us just now can be read.
-    bool seems_well(const Segment& segment) const {
-        return !segment.stream_down && segment.suspect_until <= *well_at_ && segment.heard_until > *well_at_;
+        // What its owner is telling us just now can be read.
+        return !well_at_ || state_.segments().is_well(segment, *well_at_) || state_.segments()[segment].client == asker_;
     }
 
     const MasterState& state_;
