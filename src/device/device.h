@@ -99,7 +99,7 @@ public:
     bool has(MemoryKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)] != nullptr; }
     /// Who copies between two kinds of memory in this process; null: nobody can.
     Device* between(MemoryKind one, MemoryKind other) const noexcept;
-    /// Copies by whoever can: kNotSupported where nobody does.
+    /// Copies by whoever can: kNotSupported where nobody does. What a device could not copy is kInvalidArgument, or kNoSpace.
     Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) const;
 
 private:

@@ -52,7 +52,12 @@ Result<> Devices::copy(MemoryKind to, MemoryKind from, std::span<const CopyPart>
     Device* const device = between(to, from);
     if (device == nullptr)
         return fail(Code::kNotSupported, "nothing here copies from {} to {} memory", mooncake::to_string(from), mooncake::to_string(to));
-    return device->copy(parts);
+    auto copied = device->copy(parts);
+    if (copied || copied.error().code() == Code::kNotSupported || copied.error().code() == Code::kNoSpace) return copied;
+    // Whatever it says: what failed is memory of this process, and no peer or link is to blame.
+    return Unexpected(Error(Code::kInvalidArgument,
+                            format_text("{} memory cannot be copied: {}", mooncake::to_string(device->kind()), copied.error().message()),
+                            copied.error().system_errno()));
 }
 
 }  // namespace mooncake
