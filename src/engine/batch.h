@@ -111,6 +111,22 @@ private:
     void learn(const std::vector<Failure>& failures);
     bool mistaken(const Failure& failure);
 
+    /// A part of the attempt that stop() ends, or of the last one.
+    struct Stopping {
+        Stopping(Part& stopped_part, std::vector<Completion*> completions)
+            : part(&stopped_part), link(stopped_part.link), running(std::move(completions)) {}
+        Part* const part;
+        const std::shared_ptr<Link> link;
+        const std::vector<Completion*> running;
+        bool asked = false;  // the peer, to stop something
+        Stopped stopped = Stopped::kEverywhere;
+        std::atomic<bool> taken{false}, over{false};
+    };
+    using StoppingParts = std::vector<std::shared_ptr<Stopping>>;
+    /// Cancels all parts at once, as each may wait for its peer.
+    void stop_parts(const StoppingParts& parts, const Error& reason, Deadline fence);
+    /// Nothing if another thread does it.
+    void stop_part(Stopping& one, const Error& reason, Deadline fence);
     /// For stop(): what is still under way in a part.
     std::vector<Completion*> running(Part& part) MC_REQUIRES(mutex_);
     bool has_failed(const Part& part) const MC_REQUIRES(mutex_);

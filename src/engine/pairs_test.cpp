@@ -400,6 +400,22 @@ TEST_F(PairsTest, CancelStopsEveryPartAtItsOwnPeer) {
     for (const Block& one : blocks) EXPECT_FALSE(arrived(one));
 }
 
+TEST_F(PairsTest, CancelAsksAllPeersAtOnce) {
+    world.script.hold = device.hold = true;
+    const auto other_was_asked = [](FakeScript& other) {
+        for (const Deadline end = Deadline::after(30s); other.cancels == 0 && !end.passed();) std::this_thread::yield();
+        EXPECT_GT(other.cancels, 0) << "each would wait for its peer until the fence time is over";
+    };
+    world.script.before_cancel = [&] { other_was_asked(device); };
+    device.before_cancel = [&] { other_was_asked(world.script); };
+    submit(one_of_each());
+    wait_held(world.script, 1);
+    wait_held(device, 3);
+    batch->cancel();
+    EXPECT_FALSE(batch->busy());
+    for (size_t task = 0; task < 4; ++task) EXPECT_EQ(state(task), TransferState::kCancelled);
+}
+
 TEST_F(PairsTest, CancelKeepsWhatAPartHasDone) {
     device.hold = true;
     submit(one_of_each());

@@ -335,14 +335,29 @@ bool TransferGroup::has_failed(const Part& part) const {
     return std::any_of(part.pieces.begin(), part.pieces.end(), [](const Piece& piece) { return piece.completion.failed(); });
 }
 
+void TransferGroup::stop_part(Stopping& one, const Error& reason, Deadline fence) {
+    if (one.taken.exchange(true, std::memory_order_relaxed)) return;
+    if (one.running.size() > 1) one.link->peer->withdraw(attempt_, reason);
+    for (Completion* const completion : one.running) {
+        if (completion->done()) continue;  // it had not begun
+        one.asked = true;
+        if (one.link->peer->cancel(*completion, reason, fence) == Stopped::kRemoteInDoubt) one.stopped = Stopped::kRemoteInDoubt;
+    }
+    one.over.store(true, std::memory_order_release);
+    one.over.notify_all();
+}
+
+void TransferGroup::stop_parts(const StoppingParts& parts, const Error& reason, Deadline fence) {
+    // We do those that no thread has come to yet, so that we never wait for a thread. Who comes later finds nothing to do.
+    for (size_t i = 1; i < parts.size(); ++i)
+        core_.service->post_stop([this, one = parts[i], reason, fence] { stop_part(*one, reason, fence); },
+                                 reinterpret_cast<Service::Key>(parts[i]->link.get()));
+    for (const auto& one : parts) stop_part(*one, reason, fence);
+    for (const auto& one : parts) one->over.wait(false, std::memory_order_acquire);
+}
+
 void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
-    struct Stopping {
-        Part* part;
-        std::shared_ptr<Link> link;
-        std::vector<Completion*> running;
-        bool asked = false;  // the peer, to stop something
-    };
-    std::vector<Stopping> parts;  // of the attempt under way, or of the last one
+    StoppingParts parts;
     bool tried = false;
     {
         Lock lock(mutex_);
@@ -353,39 +368,31 @@ void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
         }
         stopping_ = true;  // no attempt starts any more, so that the parts stay
         tried = tries_ > 0;
-        for (Part& part : parts_) parts.push_back({.part = &part, .link = part.link, .running = running(part)});
+        for (Part& part : parts_) parts.push_back(std::make_shared<Stopping>(part, running(part)));
     }
     // A peer cannot cancel what it has not got yet.
     for (int now = 0; (now = submitting_.load(std::memory_order_acquire)) > 0;) submitting_.wait(now, std::memory_order_acquire);
     const Error reason(code, std::string(why));
+    stop_parts(parts, reason, fence);
     Stopped stopped = Stopped::kEverywhere;
-    const auto cancel = [&](Link& link, Completion& completion) {
-        if (link.peer->cancel(completion, reason, fence) == Stopped::kRemoteInDoubt) stopped = Stopped::kRemoteInDoubt;
-    };
-    for (Stopping& one : parts) {
-        if (one.running.size() > 1) one.link->peer->withdraw(attempt_, reason);
-        for (Completion* const completion : one.running) {
-            if (completion->done()) continue;  // it had not begun
-            one.asked = true;
-            cancel(*one.link, *completion);
-        }
-    }
+    const auto note = [&stopped](Stopped one) { stopped = one == Stopped::kRemoteInDoubt ? one : stopped; };
+    for (const auto& one : parts) note(one->stopped);
     std::vector<std::shared_ptr<Link>> broken;  // where a part had failed before we came: it may have left bytes at the peer, too
     {
         Lock lock(mutex_);
         while (state_ == State::kRunning) changed_.wait(mutex_);
         if (state_ == State::kFinal) return;  // it was just about to be when we came
-        for (const Stopping& one : parts)
-            if (!one.asked && has_failed(*one.part)) broken.push_back(one.link);
+        for (const auto& one : parts)
+            if (!one->asked && has_failed(*one->part)) broken.push_back(one->link);
     }
     if (tried && !attempt_.failed()) return finish(nullptr);  // it was done before we could stop it
     if (direction_ == Direction::kWrite)
-        for (const auto& link : broken) cancel(*link, attempt_);
+        for (const auto& link : broken) note(link->peer->cancel(attempt_, reason, fence));
     Error error = stopped_error(code, why, stopped);
     if (!parts.empty()) {
-        const auto named = std::find_if(parts.begin(), parts.end(), [](const Stopping& one) { return !one.running.empty(); });
+        const auto named = std::find_if(parts.begin(), parts.end(), [](const auto& one) { return !one->running.empty(); });
         error = std::move(error).with_context(
-            format_text("{} over {}", session_->name(), (named == parts.end() ? parts.front() : *named).link->path()));
+            format_text("{} over {}", session_->name(), (named == parts.end() ? parts.front() : *named)->link->path()));
     }
     finish(&error);
 }
