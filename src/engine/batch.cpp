@@ -220,4 +220,11 @@ std::vector<std::shared_ptr<Batch>> BatchTable::take_all() {
     return all;
 }
 
+void BatchTable::clear() {
+    std::deque<Slot> all;  // destroyed outside the lock
+    Lock lock(mutex_);
+    all.swap(slots_);
+    free_.clear();
+}
+
 }  // namespace mooncake

@@ -214,6 +214,8 @@ public:
     Result<std::shared_ptr<Batch>> get(BatchId id) const;  // kNotFound
     Result<> remove(BatchId id);                           // kNotFound, kBusy
     std::vector<std::shared_ptr<Batch>> take_all();
+    /// Forgets all of them, when nobody can ask for one any more.
+    void clear();
 
 private:
     struct Slot {

@@ -52,6 +52,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     MC_RETURN_IF_ERROR(parts->listen());
     MC_RETURN_IF_ERROR(parts->choose_names());
 
+    MC_ASSIGN_OR_RETURN(parts->closing, net::Interrupt::create());
     parts->control = std::make_unique<RpcControl>(*parts->client, parts->incarnation);
     // NOLINTNEXTLINE(modernize-make-unique): an aggregate with references, which make_unique cannot name the members of
     parts->context.reset(new TransportContext{.incarnation = parts->incarnation,
@@ -59,7 +60,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
                                               .access = parts->access,
                                               .control = *parts->control,
                                               .metrics = &parts->metrics,
-                                              .devices = parts->config.memory});
+                                              .devices = parts->config.memory,
+                                              .closing = parts->closing.get()});
     MC_ASSIGN_OR_RETURN(parts->router, Router::create(*parts->context, parts->metrics, parts->service));
     parts->registry = std::make_unique<MemoryRegistry>(parts->access, parts->router->transports());
     auto own = [self = parts.get()](uint32_t buffers_max) { return self->describe(buffers_max); };
@@ -225,13 +227,18 @@ EngineParts::~EngineParts() {
 
 Result<> EngineParts::close() {
     Lock lock(close_mutex);
-    if (closed) return fence();
+    if (closed) {
+        auto over = fence();
+        if (over) let_go();
+        return over;
+    }
     closed = true;
     core.closing.store(true, std::memory_order_release);
     const Error reason(Code::kCancelled, "the engine is closed");
     // First everything that a caller may be waiting for ends; then the callers leave; then the peers; then the threads.
     client->stop();
     auto links = sessions->close(reason);  // let go when all peers are told, so that we wait for all of them at once
+    closing->set();
     for (const auto& batch : batches.take_all()) batch->cancel();
     links.clear();
     gate.close();
@@ -241,7 +248,16 @@ Result<> EngineParts::close() {
     service.stop();
     if (publisher) publisher->withdraw(Deadline::after(kWithdrawPatience));
     server->stop();
+    if (over) let_go();
     return over;
+}
+
+void EngineParts::let_go() {
+    constexpr Duration kPatience = 1s;  // no call is left that could hold a link
+    batches.clear();                    // those that were never freed may hold a link that failed them
+    sessions->let_go();
+    router->shut_down(Deadline::after(kPatience));
+    closing->close();
 }
 
 Result<> EngineParts::fence() {

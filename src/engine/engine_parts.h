@@ -21,6 +21,7 @@
 #include "engine/service.h"
 #include "engine/session.h"
 #include "metrics/metrics.h"
+#include "net/socket.h"
 #include "rpc/rpc.h"
 #include "transport/access.h"
 
@@ -36,6 +37,7 @@ struct EngineParts final : Notifier {
     AccessTable access;
     Mutex memory_mutex;
     std::map<void*, SharedMemory> allocations MC_GUARDED_BY(memory_mutex);  // from allocate_memory(); outlives all who may touch it
+    std::unique_ptr<net::Interrupt> closing;                                // ends connects under way
     std::unique_ptr<RpcControl> control;
     std::unique_ptr<TransportContext> context;
     std::unique_ptr<Directory> directory;  // null: peer to peer
@@ -62,6 +64,8 @@ struct EngineParts final : Notifier {
     static Result<std::unique_ptr<EngineParts>> create(EngineConfig config);
     ~EngineParts() override;
     Result<> close();  // as Engine::close()
+    /// Behind the fence and without any thread of ours: gives back what only running needs.
+    void let_go();
     /// For a closed gate: returns when nobody touches memory of ours any more, or kBusy.
     Result<> fence();
 

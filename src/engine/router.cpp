@@ -104,12 +104,22 @@ bool Router::Ended::destroy() {
     return true;
 }
 
-Router::~Router() {
-    const Deadline patience = Deadline::after(kLinkPatience);
+bool Router::Ended::destroy_all(Deadline patience) {
     do {
-        std::unique_lock lock(ended_->mutex);
-        while (ended_->links.empty() && ended_->alive > 0 && !patience.passed()) ended_->changed.wait_until(lock, patience.at());
-    } while (ended_->destroy());
+        Lock lock(mutex);
+        while (links.empty() && alive > 0 && !patience.passed()) changed.wait_until(mutex, patience.at());
+    } while (destroy());
+    Lock lock(mutex);
+    return alive == 0;
+}
+
+void Router::shut_down(Deadline patience) {
+    if (!ended_->destroy_all(patience)) return;
+    for (const Path& path : paths_) path.transport->shut_down();
+}
+
+Router::~Router() {
+    ended_->destroy_all(Deadline::after(kLinkPatience));
     Lock lock(ended_->mutex);
     ended_->service = nullptr;
 }

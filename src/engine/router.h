@@ -37,6 +37,9 @@ public:
     bool warms_up() const noexcept;
     /// Whether one of them copies from and to mapped memory of other processes.
     bool maps_peers() const noexcept;
+    /// Gives the transports' threads and descriptors back, for good: after they stopped serving, when all sessions are closed and nobody is in
+    /// a call. Where a link is still held until then, they stay.
+    void shut_down(Deadline patience);
     /// For the metrics log.
     std::vector<MetricsLog::Source> metrics_sources();
 
@@ -66,6 +69,8 @@ private:
 
         /// Destroys one that waits. False when there was none.
         bool destroy();
+        /// Destroys all, also those that somebody lets go of until the deadline. True when none is left.
+        bool destroy_all(Deadline patience);
     };
 
     Router(const TransportContext& context, Service& service) : context_(context), ended_(std::make_shared<Ended>(service)) {}

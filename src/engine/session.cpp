@@ -144,6 +144,7 @@ Result<std::shared_ptr<Link>> Session::find(Deadline deadline, const Need& need,
     Lock lock(mutex_);
     opening_ = false;
     changed_.notify_all();
+    if (!opened && closed_) return fail(Code::kUnavailable, "the engine is closed");
     if (!opened) {
         if (!need.plain()) return opened;  // says nothing about those that do fit others
         last_error_ = opened.error();
@@ -326,6 +327,7 @@ void Session::close() {
     for (Other& other : others_) dropped.push_back(std::move(other.link));
     others_.clear();
     publish();
+    ready_.clean();
     changed_.notify_all();
 }
 
@@ -385,6 +387,13 @@ std::vector<std::shared_ptr<Link>> SessionTable::close(const Error& reason) {
     for (auto& late : links_.all()) links.push_back(std::move(late));
     for (const auto& link : links) link->peer->close(reason);
     return links;
+}
+
+void SessionTable::let_go() {
+    for_each([](const std::shared_ptr<Session>& session) { session->close(); });
+    std::vector<Forgotten> forgotten;  // destroyed outside the lock
+    WriteLock lock(mutex_);
+    forgotten.swap(forgotten_);
 }
 
 void SessionTable::forget_unused(Time now) {

@@ -96,7 +96,7 @@ public:
     /// Tries the transports that are nearer than that of the link, if it is time. The next try comes after twice as long, up to a minute; a
     /// link that held for longer than that starts anew. Transfers in flight finish on the old link.
     void improve(Time now);
-    /// There is no link any more, for good.
+    /// There is no link any more, for good. Again, when nobody is in a call: nor one that was borrowed then.
     void close();
     /// Since when nobody has used it and there is no link, seen at a sweep; Time::max() if that is not so. `dealt`: somebody once did.
     Time unused_since(bool& dealt);
@@ -174,6 +174,8 @@ public:
     void for_each(const std::function<void(const std::shared_ptr<Session>&)>& visit) const;
     /// Closes all of them, and breaks every link that somebody holds. Who lets go of the result may have to wait a moment for the peers.
     std::vector<std::shared_ptr<Link>> close(const Error& reason);
+    /// After close(), when nobody is in a call: lets go of links that were borrowed then.
+    void let_go();
     /// Forgets those that are of no use any more. After their sweep().
     void forget_unused(Time now);
     size_t size() const;

@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -52,13 +54,13 @@ Result<Listener> listen_family(int family, uint16_t port, int backlog) {
     return listen_at(address, backlog);
 }
 
-Result<Socket> connect_one(const SocketAddress& address, Deadline deadline) {
+Result<Socket> connect_one(const SocketAddress& address, const Patience& patience) {
     Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return fail_errno(Code::kUnavailable, errno, "cannot create a socket");
     if (::connect(socket.fd(), address.get(), address.length) != 0) {
         const int reason = errno;  // read before to_string() can change it
         if (reason != EINPROGRESS) return fail_errno(Code::kUnavailable, reason, "cannot connect {}", address.to_string());
-        if (!wait_ready(socket.fd(), POLLOUT, deadline))
+        if (!wait_ready(socket.fd(), POLLOUT, patience))
             return fail_errno(Code::kUnavailable, ETIMEDOUT, "cannot connect {}", address.to_string());
         int status = 0;
         socklen_t size = sizeof status;
@@ -131,13 +133,14 @@ Result<Listener> listen_in_range(const std::string& host, uint16_t port_min, uin
     return Unexpected(std::move(last).with_context(format_text("no free port in {}-{}", port_min, port_max)));
 }
 
-Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadline) {
-    MC_ASSIGN_OR_RETURN(const auto addresses, resolve(host, port, deadline));
+Result<Socket> connect_to(const std::string& host, uint16_t port, const Patience& patience) {
+    MC_ASSIGN_OR_RETURN(const auto addresses, resolve(host, port, patience.deadline));
     Error last(Code::kUnavailable, format_text("'{}' has no address", host));
     for (size_t i = 0; i < addresses.size(); ++i) {
         // Each address gets its share of the time, so that a silent one leaves some for the next.
         const auto rest = static_cast<Duration::rep>(addresses.size() - i);
-        auto socket = connect_one(addresses[i], rest == 1 ? deadline : Deadline::after(deadline.left() / rest));
+        const Deadline share = rest == 1 ? patience.deadline : Deadline::after(patience.deadline.left() / rest);
+        auto socket = connect_one(addresses[i], {share, patience.interrupt});
         if (socket) return socket;
         last = std::move(socket).error();
     }
@@ -158,17 +161,31 @@ void limit_unconfirmed(int fd, Duration time) noexcept {
     set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()));
 }
 
-bool wait_ready(int fd, short events, Deadline deadline) noexcept {
+Result<std::unique_ptr<Interrupt>> Interrupt::create() {
+    Socket event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!event) return fail_errno(Code::kUnavailable, errno, "cannot create an eventfd");
+    return std::unique_ptr<Interrupt>(new Interrupt(std::move(event)));
+}
+
+void Interrupt::set() noexcept {
+    set_.store(true, std::memory_order_release);
+    const uint64_t one = 1;
+    (void)!::write(event_.fd(), &one, sizeof one);  // nobody takes it, so it stays readable
+}
+
+bool wait_ready(int fd, short events, const Patience& patience) noexcept {
+    const nfds_t count = patience.interrupt == nullptr ? 1 : 2;
     for (;;) {
-        pollfd entry{.fd = fd, .events = events, .revents = 0};
-        const int ready = ::poll(&entry, 1, deadline.left_ms());
-        if (ready > 0) return true;
+        std::array<pollfd, 2> entries{pollfd{.fd = fd, .events = events, .revents = 0}};
+        if (count == 2) entries[1] = {.fd = patience.interrupt->fd(), .events = POLLIN, .revents = 0};
+        const int ready = ::poll(entries.data(), count, patience.deadline.left_ms());
+        if (entries[0].revents != 0) return true;
         if (ready < 0 && errno != EINTR) return true;  // let the next system call report it
-        if (deadline.passed()) return false;
+        if (patience.over()) return false;
     }
 }
 
-Result<> send_all(int fd, const void* data, size_t size, Deadline deadline) {
+Result<> send_all(int fd, const void* data, size_t size, const Patience& patience) {
     const char* at = static_cast<const char*>(data);
     while (size > 0) {
         const ssize_t sent = ::send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -176,7 +193,7 @@ Result<> send_all(int fd, const void* data, size_t size, Deadline deadline) {
             at += sent;
             size -= static_cast<size_t>(sent);
         } else if (errno == EAGAIN) {
-            if (!wait_ready(fd, POLLOUT, deadline)) return fail(Code::kTimedOut, "peer does not take our bytes");
+            if (!wait_ready(fd, POLLOUT, patience)) return fail(Code::kTimedOut, "peer does not take our bytes");
         } else if (errno != EINTR) {
             return fail_errno(Code::kUnavailable, errno, "cannot send");
         }
@@ -184,7 +201,7 @@ Result<> send_all(int fd, const void* data, size_t size, Deadline deadline) {
     return {};
 }
 
-Result<> receive_all(int fd, void* data, size_t size, Deadline deadline) {
+Result<> receive_all(int fd, void* data, size_t size, const Patience& patience) {
     char* at = static_cast<char*>(data);
     while (size > 0) {
         const ssize_t got = ::recv(fd, at, size, MSG_DONTWAIT);
@@ -194,7 +211,7 @@ Result<> receive_all(int fd, void* data, size_t size, Deadline deadline) {
         } else if (got == 0) {
             return fail(Code::kUnavailable, "peer closed the connection");
         } else if (errno == EAGAIN) {
-            if (!wait_ready(fd, POLLIN, deadline)) return fail(Code::kTimedOut, "peer does not answer");
+            if (!wait_ready(fd, POLLIN, patience)) return fail(Code::kTimedOut, "peer does not answer");
         } else if (errno != EINTR) {
             return fail_errno(Code::kUnavailable, errno, "cannot receive");
         }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/fork.h"
@@ -49,6 +52,36 @@ private:
     uint32_t born_ = 0;
 };
 
+/// Ends waits that are under way in other threads, and all later ones. Thread-safe.
+class Interrupt {
+public:
+    /// kUnavailable: there is no descriptor left.
+    static Result<std::unique_ptr<Interrupt>> create();
+    void set() noexcept;
+    bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }
+    /// Readable once it is set.
+    int fd() const noexcept { return event_.fd(); }
+    /// Gives the descriptor back. When it is set and nobody waits any more.
+    void close() noexcept { event_.reset(); }
+
+private:
+    explicit Interrupt(Socket event) noexcept : event_(std::move(event)) {}
+
+    Socket event_;
+    std::atomic<bool> set_{false};
+};
+
+/// How long to wait: until a deadline or an interrupt, if there is one.
+struct Patience {
+    Patience(Deadline until) noexcept : deadline(until) {}  // NOLINT(google-explicit-constructor): mostly that is all
+    Patience(Deadline until, const Interrupt* end) noexcept : deadline(until), interrupt(end) {}
+
+    bool over() const noexcept { return deadline.passed() || (interrupt != nullptr && interrupt->is_set()); }
+
+    Deadline deadline;
+    const Interrupt* interrupt = nullptr;
+};
+
 struct Listener {
     Socket socket;
     uint16_t port = 0;
@@ -62,7 +95,7 @@ Result<Listener> listen_on(const std::string& host, uint16_t port, int backlog);
 Result<Listener> listen_in_range(const std::string& host, uint16_t port_min, uint16_t port_max, int backlog);
 
 /// Connects to the first address that answers. The result is non-blocking, TCP_NODELAY, with keep-alive.
-Result<Socket> connect_to(const std::string& host, uint16_t port, Deadline deadline);
+Result<Socket> connect_to(const std::string& host, uint16_t port, const Patience& patience);
 /// TCP_NODELAY and keep-alive: a peer whose machine vanished is noticed within about 15 s also when nothing is sent. Of a connected one that
 /// does not leave this machine also the congestion control.
 void tune(int fd) noexcept;
@@ -71,9 +104,9 @@ void tune(int fd) noexcept;
 void limit_unconfirmed(int fd, Duration time) noexcept;
 
 /// Sends or receives exactly these bytes on a non-blocking socket. For handshakes, not for data.
-Result<> send_all(int fd, const void* data, size_t size, Deadline deadline);
-Result<> receive_all(int fd, void* data, size_t size, Deadline deadline);
-/// Waits for poll() events. False at the deadline.
-bool wait_ready(int fd, short events, Deadline deadline) noexcept;
+Result<> send_all(int fd, const void* data, size_t size, const Patience& patience);
+Result<> receive_all(int fd, void* data, size_t size, const Patience& patience);
+/// Waits for poll() events. False when there are none and the patience is over.
+bool wait_ready(int fd, short events, const Patience& patience) noexcept;
 
 }  // namespace mooncake::net

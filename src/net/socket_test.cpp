@@ -222,5 +222,20 @@ TEST(WaitReady, SaysWhenAndWhenNot) {
     EXPECT_TRUE(wait_ready(pair.client.fd(), POLLIN, Deadline::after(kHang)));
 }
 
+TEST(Socket, AnInterruptEndsWaitsUnderWayAndLaterOnes) {
+    const Listener listener = listen_on("127.0.0.1", 0, 1).value();
+    const Socket socket = connect_to("127.0.0.1", listener.port, Deadline::after(60s)).value();
+    const auto interrupt = Interrupt::create().value();
+    const Patience patience(Deadline::never(), interrupt.get());
+    std::jthread waiter([&] {
+        char byte = 0;
+        EXPECT_FALSE(receive_all(socket.fd(), &byte, 1, patience));
+    });
+    interrupt->set();
+    waiter.join();
+    EXPECT_FALSE(wait_ready(socket.fd(), POLLIN, patience));
+    EXPECT_TRUE(wait_ready(socket.fd(), POLLOUT, patience)) << "what is ready is not waited for";
+}
+
 }  // namespace
 }  // namespace mooncake::net

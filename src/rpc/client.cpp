@@ -94,6 +94,13 @@ public:
                     if (channel->loop() == loop.get()) channel->shut_down();
             });
         }
+        // Whoever is still in a call holds what it needs; the rest, with its descriptors, goes.
+        decltype(by_address_) by_address;
+        decltype(by_number_) by_number;
+        WriteLock lock(mutex_);
+        by_address.swap(by_address_);
+        by_number.swap(by_number_);
+        loops_.clear();
     }
 
 private:

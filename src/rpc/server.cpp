@@ -7,6 +7,7 @@
 
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/thread_annotations.h"
 #include "net/socket.h"
 #include "rpc/io_loop.h"
 #include "rpc/rpc.h"
@@ -138,7 +139,8 @@ public:
     }
 
     void start() override {
-        if (std::exchange(started_, true)) return;
+        Lock lock(stop_mutex_);
+        if (std::exchange(started_, true) || core_->lanes.empty()) return;
         core_->lanes[0].loop->post([acceptor = core_->acceptor] { acceptor->open(); });
     }
 
@@ -147,6 +149,7 @@ public:
     void stop() override {
         if (fork_generation_ != fork_generation()) return;
         const Error why(Code::kUnavailable, "server stopped");
+        Lock lock(stop_mutex_);
         // The first lane goes first: its acceptor hands connections to the others.
         for (size_t i = 0; i < core_->lanes.size(); ++i) {
             Lane& lane = core_->lanes[i];
@@ -155,11 +158,14 @@ public:
                 lane.sessions->close_all(why);
             });
         }
+        core_->acceptor.reset();
+        core_->lanes.clear();  // who has not answered yet holds what it needs
     }
 
 private:
     const uint32_t fork_generation_ = fork_generation();
     std::unique_ptr<Core> core_;
+    Mutex stop_mutex_;  // held while it stops
     bool started_ = false;
 };
 

@@ -15,7 +15,9 @@ thread_local CopyPool::Step* CopyPool::current_step = nullptr;
 
 CopyPool::CopyPool(std::string thread_name, unsigned threads_max) : thread_name_(std::move(thread_name)), threads_max_(threads_max) {}
 
-CopyPool::~CopyPool() {
+CopyPool::~CopyPool() { stop_threads(); }
+
+void CopyPool::stop_threads() {
     std::vector<std::jthread> threads;
     {
         Lock lock(mutex_);

@@ -52,6 +52,8 @@ public:
     /// Takes all jobs of the queue away from the pool; no step of them runs when it returns, except one that called this itself: the
     /// pool does not touch its job and queue any more. Nothing may be added meanwhile.
     void withdraw(CopyQueue& queue);
+    /// Ends the threads, until one is needed again. Every queue must be withdrawn. Not from one of them.
+    void stop_threads();
 
     static constexpr unsigned kThreadsMax = 2;
 

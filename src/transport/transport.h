@@ -135,6 +135,10 @@ struct Capabilities {
     bool maps_memory = false;  // copies from and to memory of the peer that is mapped here
 };
 
+namespace net {
+class Interrupt;
+}
+
 /// What every transport of one engine shares. Outlives them.
 struct TransportContext {
     Incarnation incarnation;
@@ -143,6 +147,7 @@ struct TransportContext {
     ControlPlane& control;
     metrics::Registry* metrics = nullptr;  // null: nobody reads them
     Devices* devices = &Devices::of_process();
+    const net::Interrupt* closing = nullptr;  // ends connects under way, and later ones; null: nothing does
 };
 
 /// One way to move bytes. All vendor-specific code of it lives in its folder. Thread-safe. Peers and registrations must be
@@ -156,13 +161,16 @@ public:
     virtual std::string endpoint() const = 0;
     /// Makes a region reachable for peers of this transport. Null: nothing to do (the AccessTable is all it needs).
     virtual Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion& region) = 0;
-    /// Blocks until connected or the deadline. kUnavailable, kStale (another incarnation answered), kRefused (permission,
+    /// Blocks until connected, the deadline or `closing`. kUnavailable, kStale (another incarnation answered), kRefused (permission,
     /// version), kNotSupported (this pair cannot use the transport).
     virtual Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) = 0;
     /// Ends the serving of peers for good: when it returned success, no access of any peer touches our memory any more. kBusy at the
     /// deadline: nothing begins any more, but some access may still run. The AccessTable is closed before. Our own peers and
     /// registrations go on existing. May be called again.
     virtual Result<> stop_serving(Deadline /*deadline*/) { return {}; }
+    /// Gives threads and descriptors back, for good. After stop_serving() succeeded, when there is no peer of ours any more and nobody is in a
+    /// call; registrations may still exist. What can only go with the transport itself stays. May be called again.
+    virtual void shut_down() {}
 };
 
 }  // namespace mooncake

@@ -202,6 +202,7 @@ public:
         if (descriptor.incarnation != incarnation_) return fail(Code::kNotSupported, "{} is not this process", descriptor.name);
         return std::make_unique<SelfPeer>(pool_, access_, devices_);
     }
+    void shut_down() override { pool_.stop_threads(); }
 
 private:
     const Incarnation incarnation_;

@@ -67,18 +67,20 @@ Result<net::Socket> listen_local(const std::string& name) {
     return socket;
 }
 
-Result<net::Socket> connect_local(const std::string& name, Deadline deadline) {
+Result<net::Socket> connect_local(const std::string& name, const net::Patience& patience) {
     MC_ASSIGN_OR_RETURN(net::Socket socket, open_socket(0));
-    // While the queue of the listener is full a connect waits, for as long as sends may.
-    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(std::min<Duration>(deadline.left(), 1h)).count();
-    const timeval limit{.tv_sec = left / 1'000'000, .tv_usec = std::max<suseconds_t>(1, left % 1'000'000)};
-    ::setsockopt(socket.fd(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    // While the queue of the listener is full a connect waits, for as long as sends may. Nothing can wake it, so it looks up now and then.
+    constexpr Duration kLook = 50ms;
     const Address address = abstract_address(name);
-    int result = 0;
-    do result = ::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address.address), address.length);
-    while (result != 0 && errno == EINTR && !deadline.passed());
-    if (result != 0) return fail_errno(Code::kUnavailable, errno, "cannot connect local socket {}", name);
-    return socket;
+    int reason = 0;
+    do {
+        const auto left = std::chrono::duration_cast<std::chrono::microseconds>(std::min(patience.deadline.left(), kLook)).count();
+        const timeval limit{.tv_sec = 0, .tv_usec = std::max<suseconds_t>(1, left)};
+        ::setsockopt(socket.fd(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address.address), address.length) == 0) return socket;
+        reason = errno;
+    } while ((reason == EINTR || reason == EAGAIN) && !patience.over());
+    return fail_errno(Code::kUnavailable, reason, "cannot connect local socket {}", name);
 }
 
 Result<Credentials> credentials_of(int fd) {

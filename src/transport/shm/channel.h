@@ -43,7 +43,7 @@ Result<Message> decode_message(std::span<const std::byte> bytes);
 /// Non-blocking.
 Result<net::Socket> listen_local(const std::string& name);
 /// kUnavailable: nobody listens there (in our network namespace), or not in time.
-Result<net::Socket> connect_local(const std::string& name, Deadline deadline);
+Result<net::Socket> connect_local(const std::string& name, const net::Patience& patience);
 Result<Credentials> credentials_of(int fd);
 
 /// Never blocks. kBusy: the other end does not read; kUnavailable: it is gone.

@@ -28,12 +28,16 @@ Result<std::unique_ptr<Loop>> Loop::create() {
     return loop;
 }
 
-Loop::~Loop() {
+Loop::~Loop() { stop(); }
+
+void Loop::stop() {
     if (!thread_.joinable()) return;
     thread_.request_stop();
     const uint64_t one = 1;
     MC_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one);
     thread_.join();
+    epoll_.reset();
+    wake_.reset();
 }
 
 Result<> Loop::watch(int fd, Handler& handler) {

@@ -28,6 +28,8 @@ public:
     static Result<std::unique_ptr<Loop>> create();
     /// Nothing may be watched any more.
     ~Loop();
+    /// Ends the thread and closes its descriptors, for good: no handler is called any more. Idempotent; nobody may be in another call.
+    void stop();
 
     Result<> watch(int fd, Handler& handler);
     /// When it returns the handler does not run and will not (unless the handler itself asked). Idempotent.

@@ -39,6 +39,8 @@ public:
     void close();
 
     int fd() const noexcept { return file_.fd(); }
+    /// Nobody will be given it any more. Who has it keeps it.
+    void close_file() noexcept { file_ = MemoryFile(); }
 
 private:
     RegionTable(MemoryFile file, Mapping mapping) noexcept : file_(std::move(file)), mapping_(std::move(mapping)) {}
@@ -47,7 +49,7 @@ private:
         return reinterpret_cast<TableEntry*>(mapping_.address() + sizeof(TableHeader))[number];
     }
 
-    const MemoryFile file_;
+    MemoryFile file_;
     const Mapping mapping_;
     Mutex mutex_;
     std::vector<uint32_t> free_ MC_GUARDED_BY(mutex_);

@@ -27,7 +27,11 @@ public:
     ShmTransport(const TransportContext& context, std::unique_ptr<shm::Loop> loop, std::unique_ptr<shm::Target> target)
         : incarnation_(context.incarnation), devices_(*context.devices),
           capabilities_{.name = kName, .reach = Reach::kSameHost, .rank = 10, .pairs = pairs_of(devices_), .maps_memory = true},
-          loop_(std::move(loop)), target_(std::move(target)) {}
+          loop_(std::move(loop)), target_(std::move(target)), means_{.pool = pool_,
+                                                                     .loop = *loop_,
+                                                                     .devices = devices_,
+                                                                     .bounces = bounces_,
+                                                                     .closing = context.closing} {}
 
     const Capabilities& capabilities() const noexcept override { return capabilities_; }
     std::string endpoint() const override { return shm::encode_endpoint(target_->socket_name()); }
@@ -41,6 +45,11 @@ public:
         return shm::ShmPeer::connect(name, incarnation_, descriptor.incarnation, means_, deadline);
     }
     Result<> stop_serving(Deadline deadline) override { return target_->stop(deadline); }
+    void shut_down() override {
+        pool_.stop_threads();
+        loop_->stop();
+        target_->let_go();
+    }
 
 private:
     const Incarnation incarnation_;
@@ -50,7 +59,7 @@ private:
     const std::unique_ptr<shm::Target> target_;
     CopyPool pool_{"mc-shm-copy"};
     BounceBuffers bounces_;
-    const shm::ShmPeer::Means means_{.pool = pool_, .loop = *loop_, .devices = devices_, .bounces = bounces_};
+    const shm::ShmPeer::Means means_;
 };
 
 }  // namespace

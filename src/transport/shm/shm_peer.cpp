@@ -45,7 +45,7 @@ Result<> probe(pid_t pid, const Message& welcome) {
 
 }  // namespace
 
-Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, Incarnation expected, Deadline deadline) {
+Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, Incarnation expected, const net::Patience& patience) {
     Link link{.socket = std::move(socket)};
     MC_ASSIGN_OR_RETURN(const Credentials who, credentials_of(link.socket.fd()));
     if (who.uid != ::geteuid()) return fail(Code::kRefused, "the peer runs as user {}, we as {}", who.uid, ::geteuid());
@@ -53,7 +53,7 @@ Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, 
     link.pid = who.pid;
 
     MC_RETURN_IF_ERROR(send_message(link.socket.fd(), {.kind = MessageKind::kHello, .incarnation = own.value, .expected = expected.value}));
-    if (!net::wait_ready(link.socket.fd(), POLLIN, deadline)) return fail(Code::kUnavailable, "process {} does not answer", link.pid);
+    if (!net::wait_ready(link.socket.fd(), POLLIN, patience)) return fail(Code::kUnavailable, "process {} does not answer", link.pid);
     MC_ASSIGN_OR_RETURN(const Received received, receive_message(link.socket.fd()));
     const Message& answer = received.message;
     if (answer.kind == MessageKind::kRefusal) return Unexpected(refusal(answer));
@@ -71,8 +71,9 @@ Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, 
 
 Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, Incarnation own, Incarnation expected, const Means& means,
                                                Deadline deadline) {
-    MC_ASSIGN_OR_RETURN(net::Socket socket, connect_local(socket_name, deadline));
-    MC_ASSIGN_OR_RETURN(Link link, shake_hands(std::move(socket), own, expected, deadline));
+    const net::Patience patience(deadline, means.closing);
+    MC_ASSIGN_OR_RETURN(net::Socket socket, connect_local(socket_name, patience));
+    MC_ASSIGN_OR_RETURN(Link link, shake_hands(std::move(socket), own, expected, patience));
     std::unique_ptr<ShmPeer> peer(new ShmPeer(std::move(link), means));
     // The connection outlived the look at the process, so that was the right process.
     if (!peer->alive()) return Unexpected(peer->lost(0));

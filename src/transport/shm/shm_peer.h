@@ -41,6 +41,7 @@ public:
         Loop& loop;
         const Devices& devices;
         BounceBuffers& bounces;
+        const net::Interrupt* closing = nullptr;  // ends connects under way
     };
     static Result<std::unique_ptr<Peer>> connect(const std::string& socket_name, Incarnation own, Incarnation expected, const Means& means,
                                                  Deadline deadline);
@@ -62,7 +63,7 @@ private:
     };
 
     ShmPeer(Link link, const Means& means);
-    static Result<Link> shake_hands(net::Socket socket, Incarnation own, Incarnation expected, Deadline deadline);
+    static Result<Link> shake_hands(net::Socket socket, Incarnation own, Incarnation expected, const net::Patience& patience);
 
     void copy(const CopyChunk& chunk, CopyFailures& failures) override;
     void on_ready() noexcept override;

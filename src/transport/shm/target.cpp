@@ -110,6 +110,15 @@ Result<> Target::stop(Deadline deadline) {
     return quiet;
 }
 
+void Target::let_go() {
+    spare_.reset();
+    table_->close_file();
+    decltype(connections_) gone;
+    Lock lock(mutex_);
+    gone.swap(connections_);
+    strangers_.clear();
+}
+
 // ---- connections
 
 net::Socket Target::accept_one() {

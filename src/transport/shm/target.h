@@ -37,6 +37,8 @@ public:
     Result<std::unique_ptr<Registration>> add(const MemoryRegion& region);
     /// Withdraws everything, turns away who comes and hangs up on who is there, for good. kBusy: a peer was still copying at the deadline.
     Result<> stop(Deadline deadline);
+    /// Closes the connections and all files that are not memory of somebody. After stop() succeeded, when the loop has stopped.
+    void let_go();
 
     static constexpr size_t kConnectionsMax = 4096;
     static constexpr size_t kStrangersMax = 256;  // connections that have not said hello yet

@@ -34,22 +34,22 @@ void tune_data(int fd) noexcept {
     net::limit_unconfirmed(fd, 30s);
 }
 
-Result<net::Socket> send_hello(const Target& target, const Hello& hello, Deadline deadline) {
-    auto socket = net::connect_to(target.host, target.port, deadline);
+Result<net::Socket> send_hello(const Target& target, const Hello& hello, const net::Patience& patience) {
+    auto socket = net::connect_to(target.host, target.port, patience);
     if (!socket) return Unexpected(in_stage(std::move(socket).error(), target, "connect"));
     tune_data(socket->fd());
     const auto bytes = encode(hello);
-    if (auto sent = net::send_all(socket->fd(), bytes.data(), bytes.size(), deadline); !sent)
+    if (auto sent = net::send_all(socket->fd(), bytes.data(), bytes.size(), patience); !sent)
         return Unexpected(in_stage(std::move(sent).error(), target, "hello"));
     return socket;
 }
 
-Result<Greeted> receive_hello_reply(const Target& target, net::Socket socket, const Hello& hello, Deadline deadline) {
+Result<Greeted> receive_hello_reply(const Target& target, net::Socket socket, const Hello& hello, const net::Patience& patience) {
     const auto refuse = [&](Code code, std::string message) {
         return Unexpected(in_stage(Error(code, std::move(message)), target, "hello"));
     };
     std::array<std::byte, kHelloReplyBytes> bytes;
-    auto received = net::receive_all(socket.fd(), bytes.data(), bytes.size(), deadline);
+    auto received = net::receive_all(socket.fd(), bytes.data(), bytes.size(), patience);
     // A peer that hangs is as unavailable as one that is gone; whose deadline passed is for the caller to say.
     if (!received) return refuse(Code::kUnavailable, received.error().to_string());
     note_received(socket.fd());
@@ -57,7 +57,7 @@ Result<Greeted> receive_hello_reply(const Target& target, net::Socket socket, co
     auto reply = decode_hello_reply(bytes, text_bytes);
     if (!reply) return Unexpected(in_stage(std::move(reply).error(), target, "hello"));
     reply->text.resize(text_bytes);
-    received = net::receive_all(socket.fd(), reply->text.data(), text_bytes, deadline);
+    received = net::receive_all(socket.fd(), reply->text.data(), text_bytes, patience);
     if (!received) return refuse(Code::kUnavailable, received.error().to_string());
     if (reply->status != Status::kOk) return refuse(code_of(reply->status), std::move(reply->text));
     if (reply->version != hello.version)
@@ -65,9 +65,9 @@ Result<Greeted> receive_hello_reply(const Target& target, net::Socket socket, co
     return Greeted{.socket = std::move(socket), .features = reply->features & hello.features};
 }
 
-Result<Greeted> greet(const Target& target, const Hello& hello, Deadline deadline) {
-    MC_ASSIGN_OR_RETURN(auto socket, send_hello(target, hello, deadline));
-    return receive_hello_reply(target, std::move(socket), hello, deadline);
+Result<Greeted> greet(const Target& target, const Hello& hello, const net::Patience& patience) {
+    MC_ASSIGN_OR_RETURN(auto socket, send_hello(target, hello, patience));
+    return receive_hello_reply(target, std::move(socket), hello, patience);
 }
 
 std::string format_endpoint(const Endpoint& endpoint) {

@@ -29,10 +29,10 @@ struct Greeted {
 /// Connects and greets. When it returns success the target has closed for good what the hello says is ended; in the version of numbered
 /// sessions: all older ones of ours. kUnavailable, kStale (another incarnation, or a newer session of ours), kRefused (version), kCorrupt
 /// (something else listens there).
-Result<Greeted> greet(const Target& target, const Hello& hello, Deadline deadline);
+Result<Greeted> greet(const Target& target, const Hello& hello, const net::Patience& patience);
 /// The same in two steps, so that several connections wait for their answers at once.
-Result<net::Socket> send_hello(const Target& target, const Hello& hello, Deadline deadline);
-Result<Greeted> receive_hello_reply(const Target& target, net::Socket socket, const Hello& hello, Deadline deadline);
+Result<net::Socket> send_hello(const Target& target, const Hello& hello, const net::Patience& patience);
+Result<Greeted> receive_hello_reply(const Target& target, net::Socket socket, const Hello& hello, const net::Patience& patience);
 
 /// What both sides set on a connection of ours.
 void tune_data(int fd) noexcept;

@@ -42,27 +42,27 @@ TcpPeer::TcpPeer(Initiator& initiator, Target target) : initiator_(initiator), t
 
 Result<std::unique_ptr<TcpPeer>> TcpPeer::connect(Initiator& initiator, Target target, Deadline deadline) {
     std::unique_ptr<TcpPeer> peer(new TcpPeer(initiator, std::move(target)));
-    MC_RETURN_IF_ERROR(peer->open(deadline));
+    MC_RETURN_IF_ERROR(peer->open({deadline, initiator.closing}));
     return peer;
 }
 
-Result<> TcpPeer::end_sessions(std::span<const SessionId> sessions, Deadline deadline) {
+Result<> TcpPeer::end_sessions(std::span<const SessionId> sessions, const net::Patience& patience) {
     for (; !sessions.empty(); sessions = sessions.subspan(std::min(sessions.size(), kEndedMax))) {
         const auto some = sessions.first(std::min(sessions.size(), kEndedMax));
         Hello hello = initiator_.hello(target_);
         hello.session = SessionId::random();
         hello.ended.assign(some.begin(), some.end());
-        MC_RETURN_IF_ERROR(greet(target_, hello, deadline));
+        MC_RETURN_IF_ERROR(greet(target_, hello, patience));
         initiator_.fences.settled(target_.incarnation, some);
     }
     return {};
 }
 
 /// All lanes of one session, which is not welcome before everything that is in doubt has ended.
-Result<std::vector<Greeted>> TcpPeer::open_lanes(const SessionId& session, Deadline deadline) {
+Result<std::vector<Greeted>> TcpPeer::open_lanes(const SessionId& session, const net::Patience& patience) {
     auto ended = initiator_.fences.in_doubt(target_.incarnation);
     if (ended.size() > kEndedMax) {
-        MC_RETURN_IF_ERROR(end_sessions(std::span(ended).subspan(kEndedMax), deadline));
+        MC_RETURN_IF_ERROR(end_sessions(std::span(ended).subspan(kEndedMax), patience));
         ended.resize(kEndedMax);
     }
     Hello hello = initiator_.hello(target_);
@@ -73,12 +73,12 @@ Result<std::vector<Greeted>> TcpPeer::open_lanes(const SessionId& session, Deadl
         hello.lane = static_cast<uint16_t>(i);
         // Nothing is sent before all are welcome, so one of them is enough to say it.
         hello.ended = i == 0 ? ended : std::vector<SessionId>();
-        MC_ASSIGN_OR_RETURN(auto socket, send_hello(target_, hello, deadline));
+        MC_ASSIGN_OR_RETURN(auto socket, send_hello(target_, hello, patience));
         sockets.push_back(std::move(socket));
     }
     std::vector<Greeted> lanes;
     for (net::Socket& socket : sockets) {
-        auto greeted = receive_hello_reply(target_, std::move(socket), hello, deadline);
+        auto greeted = receive_hello_reply(target_, std::move(socket), hello, patience);
         // Another process answers: with the one we meant went its memory.
         if (!greeted && greeted.error().code() == Code::kStale) initiator_.fences.settled(target_.incarnation, ended);
         if (!greeted) return Unexpected(std::move(greeted).error());
@@ -86,15 +86,15 @@ Result<std::vector<Greeted>> TcpPeer::open_lanes(const SessionId& session, Deadl
     }
     initiator_.fences.settled(target_.incarnation, ended);
     while (member_.outdated.exchange(false, std::memory_order_acq_rel))
-        MC_RETURN_IF_ERROR(end_sessions(initiator_.fences.in_doubt(target_.incarnation), deadline));
+        MC_RETURN_IF_ERROR(end_sessions(initiator_.fences.in_doubt(target_.incarnation), patience));
     return lanes;
 }
 
-Result<> TcpPeer::open(Deadline deadline) {
+Result<> TcpPeer::open(const net::Patience& patience) {
     bell_->event = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!bell_->event) return fail_errno(Code::kUnavailable, errno, "{}: cannot create an eventfd", target_.to_string());
     const SessionId session = SessionId::random();
-    MC_ASSIGN_OR_RETURN(auto lanes, open_lanes(session, deadline));
+    MC_ASSIGN_OR_RETURN(auto lanes, open_lanes(session, patience));
     {
         Lock lock(failure_mutex_);
         session_ = session;

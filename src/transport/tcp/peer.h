@@ -24,9 +24,10 @@ struct Initiator {
     Incarnation incarnation;
     const EngineOptions& options;
     std::vector<std::unique_ptr<IoThread>>& io_threads;
-    int lanes = 1;                         // of one peer
-    int drivers_max = 1;                   // waiting threads that work on one peer at the same time
-    std::atomic<uint64_t> next_number{1};  // of sessions, for targets that want them numbered
+    const net::Interrupt* closing = nullptr;  // ends connects under way
+    int lanes = 1;                            // of one peer
+    int drivers_max = 1;                      // waiting threads that work on one peer at the same time
+    std::atomic<uint64_t> next_number{1};     // of sessions, for targets that want them numbered
     std::atomic<uint32_t> next_io_thread{0};
     Fences fences;
 
@@ -84,9 +85,9 @@ private:
     enum class Attention : uint8_t { kSomebody, kMe };  // who looks after the lane when we leave it; kMe: we promise to
 
     TcpPeer(Initiator& initiator, Target target);
-    Result<> open(Deadline deadline);
-    Result<std::vector<Greeted>> open_lanes(const SessionId& session, Deadline deadline);
-    Result<> end_sessions(std::span<const SessionId> sessions, Deadline deadline);
+    Result<> open(const net::Patience& patience);
+    Result<std::vector<Greeted>> open_lanes(const SessionId& session, const net::Patience& patience);
+    Result<> end_sessions(std::span<const SessionId> sessions, const net::Patience& patience);
 
     size_t step(Slot& slot, size_t budget, Attention attention) MC_THREAD_ATTRIBUTE(release_capability(slot.mutex));
     void settle(Slot& slot, Attention attention) MC_REQUIRES(slot.mutex);

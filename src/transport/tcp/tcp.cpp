@@ -32,6 +32,7 @@ public:
         : context_(context), initiator_{.incarnation = context.incarnation,
                                         .options = context.options,
                                         .io_threads = io_threads_,
+                                        .closing = context.closing,
                                         .lanes = lanes(context.options),
                                         .drivers_max = std::max(1, std::min(cores() / 2, lanes(context.options)))} {}
 
@@ -42,8 +43,7 @@ public:
             for (auto& io : io_threads_) (void)io.release();
             return;
         }
-        for (const auto& io : io_threads_) io->stop();
-        server_.reset();
+        shut_down();
     }
 
     Result<> start() {
@@ -54,16 +54,18 @@ public:
             io_threads_.push_back(std::move(io));
         }
         MC_ASSIGN_OR_RETURN(server_, Server::create(context_, io_threads_));
+        port_ = server_->port();
         return {};
     }
 
     const Capabilities& capabilities() const noexcept override { return kCapabilities; }
-    std::string endpoint() const override { return format_endpoint({.port = server_->port()}); }
+    std::string endpoint() const override { return format_endpoint({.port = port_}); }
 
     /// The AccessTable is all we ask.
     Result<std::unique_ptr<Registration>> register_memory(const MemoryRegion&) override { return nullptr; }
 
     Result<std::unique_ptr<Peer>> connect(const SegmentDescriptor& descriptor, Deadline deadline) override {
+        if (!server_) return fail(Code::kUnavailable, "the transport is shut down");
         const auto endpoint = descriptor.endpoints.find(std::string(kCapabilities.name));
         if (endpoint == descriptor.endpoints.end()) return fail(Code::kNotSupported, "{} offers no tcp transport", descriptor.name);
         MC_ASSIGN_OR_RETURN(const Endpoint where, parse_endpoint(endpoint->second));
@@ -78,15 +80,23 @@ public:
 
     /// Needs no deadline: no access of ours blocks.
     Result<> stop_serving(Deadline) override {
-        if (fork_generation() == birth_) server_->stop_serving();
+        if (fork_generation() == birth_ && server_) server_->stop_serving();
         return {};
+    }
+
+    void shut_down() override {
+        if (fork_generation() != birth_) return;
+        for (const auto& io : io_threads_) io->stop();
+        server_.reset();
+        io_threads_.clear();
     }
 
 private:
     const TransportContext context_;
     const uint32_t birth_ = fork_generation();
     std::vector<std::unique_ptr<IoThread>> io_threads_;
-    std::unique_ptr<Server> server_;
+    std::unique_ptr<Server> server_;  // null: shut down
+    uint16_t port_ = 0;
     Initiator initiator_;
 };
 
