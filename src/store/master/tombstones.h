@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -12,9 +13,9 @@
 namespace mooncake::store {
 
 /// Which values are gone for good although a node may still report them: one that was away, or not yet heard of by a new master, when they
-/// were removed or replaced. Remembers the latest kKeysMax keys, by hash: what is forgotten may come back with such a node, a hash that
-/// two keys share costs one of them a miss. Its memory (8 MiB, of which only what is used is touched) is there from the beginning: whoever
-/// removes keys because there is none left needs no more for it. Not thread-safe.
+/// were removed or replaced. Remembers the latest kKeysMax keys, by hash; of those before them only the latest generation: whatever is older and
+/// not known otherwise is taken for gone. That, and a hash that two keys share, may cost a miss. Its memory (8 MiB, of which only what is used is touched) is
+/// there from the beginning: whoever removes keys because there is none left needs no more for it. Not thread-safe.
 class Tombstones {
     struct Tombstone {
         uint64_t key_hash = 0, generation = 0;
@@ -54,6 +55,8 @@ public:
             if (const auto found = all_below_.find(one); found != all_below_.end() && generation < found->second) return true;
         return false;
     }
+    /// Whether a tombstone that covered this may have been forgotten.
+    bool forgot(uint64_t generation) const noexcept { return generation < forgotten_below_; }
     size_t size() const noexcept { return latest_.size(); }
 
 private:
@@ -77,6 +80,7 @@ private:
         }
         const uint32_t oldest = latest_.first();
         latest_.erase(oldest, links());
+        forgotten_below_ = std::max(forgotten_below_, tombstones_[oldest].generation);
         empty(find(tombstones_[oldest].key_hash));
         return oldest;
     }
@@ -94,6 +98,7 @@ private:
     std::vector<Tombstone> tombstones_;  // by number; never reallocated
     std::vector<uint32_t> index_;        // numbers, by the hash of their keys: open addressing
     IndexList latest_;                   // oldest first
+    uint64_t forgotten_below_ = 0;
     std::unordered_map<TenantNumber, uint64_t> all_below_;
 };
 

@@ -16,6 +16,8 @@ TEST(Tombstones, RemembersTheLatest) {
     for (uint64_t key = 0; key <= Tombstones::kKeysMax; ++key) tombstones.leave(key, 10);
     EXPECT_EQ(tombstones.size(), Tombstones::kKeysMax);
     EXPECT_FALSE(tombstones.covers(1, 0, 9));
+    EXPECT_TRUE(tombstones.forgot(9)) << "so that what it covered is not taken for alive";
+    EXPECT_FALSE(tombstones.forgot(10));
     EXPECT_TRUE(tombstones.covers(1, 1, 9));
     EXPECT_FALSE(tombstones.covers(1, 1, 10));
 }

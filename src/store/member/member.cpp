@@ -41,9 +41,10 @@ Time Member::beat(Deadline deadline) {
     note_awake();
     // Also where it was us who slept: the master has given us up, so nothing it planned may go on.
     if (!told_lost_ && !heard_of()) lose_master();
+    const bool unheard = !stream_.open();
     const auto reply = heartbeat();
     note_awake();
-    const Time next = reply ? on_answer(*reply, now) : on_silence(reply.error());
+    const Time next = reply ? on_answer(*reply, now, unheard) : on_silence(reply.error());
     awake_at_ = setup_.lease_clock();  // joining may take any time
     return next;
 }
@@ -81,7 +82,9 @@ Time Member::on_silence(const Error& why) {
     return now + std::clamp(left, Duration::zero(), setup_.options.retry_interval);
 }
 
-Time Member::on_answer(const HeartbeatReply& reply, Time asked) {
+Time Member::on_answer(const HeartbeatReply& reply, Time asked, bool unheard) {
+    // It answered after its event stream had ended, so it goes on without us.
+    if (unheard && reply.epoch == followed_epoch_) missed_events_.store(true, std::memory_order_release);
     {
         Lock lock(mutex_);
         if (!answering_ && joins_ != 0) MC_LOG_INFO("the master answers again");
@@ -184,13 +187,18 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
         reporting_ = true;
         ++reports_;
     }
-    Result<> outcome = send_part(epoch, {});  // also where we lend nothing the master must know us
+    std::vector<ClientId> behind;
+    {
+        Lock lock(mutex_);
+        behind.assign(behind_.all().begin(), behind_.all().end());
+    }
+    Result<> outcome = send_part(epoch, {}, behind);  // also where we lend nothing the master must know us
     size_t objects = 0;
     std::vector<HeldSegment> segments;
     // What the former master answered to writers after it had cut us off, nobody knows now: a value that is lost is a miss, one that comes
     // back is a lie. The same master knows.
-    const bool doubtful = missed_words_.load(std::memory_order_acquire) && epoch != followed_epoch_;
-    if (doubtful) MC_LOG_WARNING("this process was stopped while a master that is gone now went on: what its memory holds is given up");
+    const bool doubtful = missed_events_.load(std::memory_order_acquire) && epoch != followed_epoch_;
+    if (doubtful) MC_LOG_WARNING("a master that is gone now went on without this process: what its memory holds is given up");
     if (outcome) {
         setup_.holdings.report(setup_.options.report_entries_max, setup_.clock(), [&](HeldSegment part) {
             if (doubtful && part.more) return true;
@@ -209,13 +217,14 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
     return segments;
 }
 
-Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part) {
+Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part, std::span<const ClientId> behind) {
     {
         Lock lock(mutex_);
         if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
     }
-    MC_ASSIGN_OR_RETURN(const RemountReply reply,
-                        setup_.master.remount({.client = setup_.client, .epoch = epoch, .segments = part}, within(kReportTimeout)));
+    MC_ASSIGN_OR_RETURN(
+        const RemountReply reply,
+        setup_.master.remount({.client = setup_.client, .epoch = epoch, .segments = part, .behind = behind}, within(kReportTimeout)));
     if (reply.segments.size() != part.size()) return fail(Code::kCorrupt, "{} answers for {} segments", reply.segments.size(), part.size());
     if (part.empty()) return {};
     const RemountReply::Segment& answer = reply.segments[0];
@@ -251,7 +260,8 @@ void Member::follow() {
 
 void Member::on_update(const EventView& update) {
     setup_.holdings.apply(update, setup_.clock());
-    if (update.complete) missed_words_.store(false, std::memory_order_release);
+    if (update.reset || !update.behind.empty() || !update.caught_up.empty()) note_behind(update);
+    if (update.complete) missed_events_.store(false, std::memory_order_release);
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
     // Orders of a master that is lost, or that must have given us up while we slept, are void; its events about memory are not.
@@ -260,12 +270,22 @@ void Member::on_update(const EventView& update) {
     if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
 }
 
+void Member::note_behind(const EventView& update) {
+    Lock lock(mutex_);
+    if (update.reset) behind_.clear();
+    for (const ClientId& client : update.behind) {
+        if (client == setup_.client) missed_events_.store(true, std::memory_order_release);
+        else behind_.add(client);
+    }
+    for (const ClientId& client : update.caught_up) behind_.erase(client);
+}
+
 void Member::on_stream_end(const Error& why) {
     const bool ended = rpc::peer_closed(why);
     // If we slept ourselves, the end may be old, and the master may have gone on without us.
     const bool awake = setup_.lease_clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.heartbeat_interval;
     setup_.holdings.stream_ended(awake && ended);
-    if (!ended && slept()) missed_words_.store(true, std::memory_order_release);
+    if (!ended && slept()) missed_events_.store(true, std::memory_order_release);
     // A dead master changes nothing: what it granted holds for its time. A living one changes values without telling us from here on.
     if (!ended) setup_.listener.all_keys_changed();
     setup_.wake();

@@ -17,6 +17,7 @@
 #include "store/member/holdings.h"
 #include "store/member/master_link.h"
 #include "store/member/membership.h"
+#include "store/protocol/behind_clients.h"
 
 namespace mooncake::store {
 
@@ -61,14 +62,15 @@ private:
     enum class Stage : uint8_t { kOutside, kInside, kLeft };
 
     Time on_silence(const Error& why);
-    Time on_answer(const HeartbeatReply& reply, Time asked);
+    /// `unheard`: there was no event stream any more when it was asked.
+    Time on_answer(const HeartbeatReply& reply, Time asked, bool unheard);
     Result<HeartbeatReply> heartbeat();
     Result<> join(uint64_t epoch);
     /// Tells what our segments hold; returns them as they are to be opened for new writes.
     Result<std::vector<HeldSegment>> report_all(uint64_t epoch);
     Result<> check_master(uint64_t epoch);
     Result<> await_stream(uint64_t epoch);
-    Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part);
+    Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part, std::span<const ClientId> behind = {});
     void lose_master();
     void settle_unmounts();
     Result<> await_standing(Deadline deadline);
@@ -77,6 +79,7 @@ private:
 
     void follow();
     void on_update(const EventView& update);
+    void note_behind(const EventView& update);
     void on_stream_end(const Error& why);
     /// This thread runs; if it should have run long ago, nothing here did meanwhile.
     void note_awake();
@@ -87,9 +90,9 @@ private:
     std::atomic<bool> obeys_{false};       // the event stream is that of a master we have not lost
     std::atomic<BootTime> answered_at_{};  // when the last heartbeat that was answered had been sent
     std::atomic<Duration> client_ttl_{10s};
-    std::atomic<BootTime> awake_at_;         // when beat() was last seen at work
-    std::atomic<BootTime> woke_until_{};     // what an event stream says before that may be the end of it while we slept
-    std::atomic<bool> missed_words_{false};  // the event stream was cut off, and no complete one has come since
+    std::atomic<BootTime> awake_at_;          // when beat() was last seen at work
+    std::atomic<BootTime> woke_until_{};      // what an event stream says before that may be the end of it while we slept
+    std::atomic<bool> missed_events_{false};  // the master went on without us, and no complete event stream has come since
 
     /// From then on the master may have given us up for being silent.
     BootTime lost_at() const { return answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed); }
@@ -111,6 +114,7 @@ private:
     bool reporting_ MC_GUARDED_BY(mutex_) = false;
     uint64_t reports_ MC_GUARDED_BY(mutex_) = 0, joins_ MC_GUARDED_BY(mutex_) = 0;
     std::set<SegmentId> to_unmount_ MC_GUARDED_BY(mutex_);  // the master may have them, we do not
+    BehindClients behind_ MC_GUARDED_BY(mutex_);            // as the master told whom we followed last
 
     EventPort stream_;
 };

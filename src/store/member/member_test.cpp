@@ -7,126 +7,20 @@
 #include <latch>
 #include <thread>
 
-#include "store/member/testing/fake_master.h"
-#include "store/node/catalogue.h"
+#include "store/member/testing/member_fixture.h"
 
 namespace mooncake::store {
 
 namespace {
 
+using namespace store::testing;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
-using Mood = testing::FakeMaster::Mood;
-using Part = testing::FakeMaster::Part;
-
-constexpr ClientId kClient{5, 5};
-constexpr SegmentId kSegment{1, 1};
-
-SegmentSpec spec(SegmentId id = kSegment) {
-    return {.id = id, .name = "host:1", .base = 0x1000, .size = 1 << 20, .endpoint = "e", .protocol = "tcp"};
-}
-RangePlanned planned(uint64_t generation, uint64_t offset, std::string key) {
-    return {.segment = kSegment, .offset = offset, .length = 100, .generation = generation, .tenant = "default", .key = std::move(key)};
-}
-RangeFilled filled(uint64_t generation) { return {.segment = kSegment, .generation = generation, .checksum = 1}; }
-
-class Listener final : public MembershipListener {
-public:
-    void keys_changed(const std::vector<KeyChanged>& keys) override { note(format_text("changed {}", keys.size())); }
-    void all_keys_changed() override { note("all changed"); }
-    void master_lost() override {
-        note("lost");
-        if (in_lost) in_lost();
-    }
-    void master_found(uint64_t epoch) override { note(format_text("found {}", epoch)); }
-    void copy_ordered(const CopyOrder& order) override { note("copy " + order.key); }
-
-    std::vector<std::string> take() {
-        Lock lock(mutex_);
-        return std::exchange(heard_, {});
-    }
-    /// Of the master's comings and goings alone.
-    std::vector<std::string> take_master() {
-        std::vector<std::string> lines = take();
-        std::erase_if(lines, [](const std::string& line) { return !line.starts_with("lost") && !line.starts_with("found"); });
-        return lines;
-    }
-    std::function<void()> in_lost;
-
-private:
-    void note(std::string line) {
-        Lock lock(mutex_);
-        heard_.push_back(std::move(line));
-    }
-    Mutex mutex_;
-    std::vector<std::string> heard_ MC_GUARDED_BY(mutex_);
-};
-
-/// A member whose time and turns are the test's.
-class MemberTest : public ::testing::Test {
-protected:
-    MemberTest()
-        : member_({.master = master_,
-                   .client = kClient,
-                   .listener = listener_,
-                   .holdings = catalogue_,
-                   .options = options(),
-                   .clock = [this] { return now(); },
-                   .lease_clock = [this] { return BootTime(now().time_since_epoch()); },
-                   .wake = [this] { ++wakes_; }}) {}
-    ~MemberTest() override { member_.leave(); }
-    static MembershipOptions options() { return {.report_entries_max = 2}; }
-
-    Time now() const { return now_.load(); }
-    void advance(Duration duration) { now_ = now() + duration; }
-    /// Goes to the time of the next turn and takes it.
-    void beat() {
-        if (next_ > now()) now_ = next_;
-        next_ = member_.beat();
-        master_.settle();
-    }
-    void join() {
-        beat();
-        ASSERT_TRUE(member_.standing());
-        listener_.take();
-        master_.take_log();
-    }
-    void join_with_values() {
-        join();
-        ASSERT_EQ(*member_.mount(spec(), Deadline::after(20s)), StoreCode::kOk);
-        master_.tell({.planned = {planned(1, 0, "a"), planned(2, 128, "b"), planned(3, 256, "c"), planned(4, 384, "d")},
-                      .filled = {filled(1), filled(2), filled(3)}});
-        listener_.take();
-        master_.take_log();
-    }
-    /// To another master, once this one is dead.
-    void expect_nothing_is_reported() {
-        master_.settle();
-        master_.die();
-        master_.come_back(101);
-        beat();
-        const std::vector<Part> parts = master_.take_parts();
-        ASSERT_EQ(parts.size(), 2U);
-        for (const Part& part : parts) EXPECT_TRUE(part.keys.empty() && part.writes == 0 && !part.exact);
-        EXPECT_EQ(catalogue_.objects(), 0U);
-    }
-    std::vector<std::string> reported_keys() {
-        std::vector<std::string> keys;
-        for (const Part& part : master_.take_parts()) keys.insert(keys.end(), part.keys.begin(), part.keys.end());
-        return keys;
-    }
-
-    std::atomic<Time> now_{Time(std::chrono::hours(1))};
-    Time next_{};
-    std::atomic<int> wakes_{0};
-    testing::FakeMaster master_;
-    Listener listener_;
-    Catalogue catalogue_;
-    Member member_;
-};
+using Mood = FakeMaster::Mood;
+using Part = FakeMaster::Part;
 
 }  // namespace
 
@@ -259,6 +153,57 @@ TEST_F(MemberTest, NorDoesItWhenTheEndIsHeardAMomentAfterWeWoke) {
     advance(100ms);
     master_.end_streams(Error(Code::kUnavailable, "connection lost", ECONNRESET));
     expect_nothing_is_reported();
+}
+
+TEST_F(MemberTest, NorWhatItChangedWhileItAnsweredUsWithoutAnEventStream) {
+    join_with_values();
+    master_.end_streams(Error(Code::kUnavailable, "peer closed the connection"));
+    master_.settle();
+    master_.streams_complete = false;
+    beat();  // it follows anew, but the master dies before all is told
+    EXPECT_EQ(master_.streams(), 1U);
+    master_.streams_complete = true;
+    expect_nothing_is_reported();
+}
+
+TEST_F(MemberTest, AnAnswerOnItsWayWhenTheMasterDiedDoesNotMeanThatItWentOn) {
+    join_with_values();
+    master_.in_heartbeat = [this] {
+        master_.in_heartbeat = nullptr;
+        master_.end_streams(Error(Code::kUnavailable, "peer closed the connection"));
+        master_.settle();
+    };
+    master_.streams_complete = false;
+    beat();
+    master_.die();
+    master_.settle();
+    master_.streams_complete = true;
+    master_.come_back(101);
+    beat();
+    EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c"));
+}
+
+TEST_F(MemberTest, TellsTheNextMasterWhomTheLastOneWentOnWithout) {
+    join_with_values();
+    constexpr ClientId kLost{8, 1}, kBack{8, 2};
+    EventUpdate update;
+    update.behind = {kLost, kBack};
+    master_.tell(update);
+    update = {};
+    update.caught_up = {kBack};
+    master_.tell(update);
+    master_.settle();
+    master_.die();
+    master_.settle();
+    master_.come_back(101);
+    beat();
+    EXPECT_THAT(master_.take_witnessed(), ElementsAre(kLost));
+    EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c")) << "that was another";
+    master_.die();
+    master_.settle();
+    master_.come_back(102);
+    beat();
+    EXPECT_THAT(master_.take_witnessed(), IsEmpty()) << "the one before did not say so any more";
 }
 
 TEST_F(MemberTest, TheMasterThatCutUsOffTellsUsAllAgain) {

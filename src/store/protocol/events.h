@@ -79,6 +79,9 @@ struct EventUpdate {
     std::vector<KeyChanged> changed;
     bool all_changed = false;  // too many to name
     std::vector<CopyOrder> orders;
+    /// Nodes that do not hear what becomes of their memory, and some that know all of it again: whoever is told says so to the next master.
+    /// The first update of a stream names all that are behind.
+    std::vector<ClientId> behind, caught_up;
 };
 
 /// An update as it is heard: what there is much of is borrowed, from the message, from `copy`, or from an update that lasts longer.
@@ -97,6 +100,7 @@ struct EventView {
     std::vector<KeyChanged> changed;
     bool all_changed = false;
     std::vector<CopyOrder> orders;
+    std::vector<ClientId> behind, caught_up;
 };
 
 }  // namespace mooncake::store

@@ -79,6 +79,16 @@ template <typename T>
 size_t count_of(const flatbuffers::Vector<T>* vector) {
     return vector != nullptr ? vector->size() : 0;
 }
+template <typename To>
+std::vector<To> ids_from_wire(const flatbuffers::Vector<const wire::Id*>* ids) {
+    std::vector<To> all;
+    all.reserve(count_of(ids));
+    for (size_t i = 0; i < count_of(ids); ++i) {
+        const auto id = struct_at(*ids, i);
+        all.push_back(id_from_wire<To>(&id));
+    }
+    return all;
+}
 template <typename T>
 Result<size_t> bounded_count(const flatbuffers::Vector<T>* vector, size_t count_max, std::string_view what) {
     const size_t count = count_of(vector);

@@ -48,12 +48,14 @@ void EventWriter::add_changes_of(const EventWriter& other) {
 bool EventWriter::empty() const noexcept { return items() == 0; }
 
 size_t EventWriter::items() const noexcept {
-    return planned_.size() + filled_.size() + dropped_.size() + changed_.size() + orders_.size() + (all_changed_ ? 1 : 0);
+    return planned_.size() + filled_.size() + dropped_.size() + changed_.size() + orders_.size() + behind_.size() + caught_up_.size() +
+           (all_changed_ ? 1 : 0);
 }
 
 size_t EventWriter::bytes() const noexcept {
     return planned_.size() * sizeof(wire::FeedPlanned) + planned_texts_.size() + filled_.size() * sizeof(wire::FeedFilled) +
-           dropped_.size() * sizeof(wire::FeedDropped) + changed_.size() * sizeof(wire::FeedChanged) + changed_texts_.size();
+           dropped_.size() * sizeof(wire::FeedDropped) + changed_.size() * sizeof(wire::FeedChanged) + changed_texts_.size() +
+           (behind_.size() + caught_up_.size()) * sizeof(wire::Id);
 }
 
 void EventWriter::clear() noexcept {
@@ -64,6 +66,8 @@ void EventWriter::clear() noexcept {
     changed_.clear();
     changed_texts_.clear();
     orders_.clear();
+    behind_.clear();
+    caught_up_.clear();
     all_changed_ = false;
 }
 
@@ -157,6 +161,9 @@ std::vector<std::byte> EventWriter::encode(const Head& head) const {
     const auto changed = some_structs<wire::FeedChanged>(
         *builder, changed_, [](const ChangedRow& row) { return wire::FeedChanged(row.tenant_bytes, row.key_bytes); });
     const auto changed_texts = some_text(*builder, changed_texts_);
+    const auto to_wire = [](const ClientId& client) { return id_to_wire(client); };
+    const auto behind = some_structs<wire::Id>(*builder, behind_, to_wire);
+    const auto caught_up = some_structs<wire::Id>(*builder, caught_up_, to_wire);
     flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<wire::CopyOrder>>> orders;
     if (!orders_.empty()) {
         std::vector<flatbuffers::Offset<wire::CopyOrder>> list;
@@ -165,7 +172,8 @@ std::vector<std::byte> EventWriter::encode(const Head& head) const {
         orders = builder->CreateVector(list);
     }
     return builder.finish(wire::CreateFeedUpdate(*builder, head.sequence, head.acknowledge, head.reset, head.complete, planned,
-                                                 planned_texts, filled, dropped, changed, changed_texts, all_changed_, orders));
+                                                 planned_texts, filled, dropped, changed, changed_texts, all_changed_, orders, behind,
+                                                 caught_up));
 }
 
 std::vector<std::byte> encode_event_update(const EventUpdate& update) {
@@ -176,6 +184,8 @@ std::vector<std::byte> encode_event_update(const EventUpdate& update) {
     for (const KeyChanged& key : update.changed) writer.changed(key.tenant, key.key);
     if (update.all_changed) writer.all_changed();
     for (const CopyOrder& order : update.orders) writer.order(order);
+    for (const ClientId& client : update.behind) writer.behind(client);
+    for (const ClientId& client : update.caught_up) writer.caught_up(client);
     return writer.encode(
         {.sequence = update.sequence, .acknowledge = update.acknowledge, .reset = update.reset, .complete = update.complete});
 }
@@ -212,6 +222,8 @@ Result<EventView> decode_event_view(std::span<const std::byte> body) {
     for (size_t i = 0; i < count_of(message->orders()); ++i) {
         MC_ASSIGN_OR_RETURN(update.orders.emplace_back(), order_from_wire(*message->orders()->Get(static_cast<flatbuffers::uoffset_t>(i))));
     }
+    update.behind = ids_from_wire<ClientId>(message->behind());
+    update.caught_up = ids_from_wire<ClientId>(message->caught_up());
     update.copy = message.take_copy();
     return update;
 }

@@ -27,6 +27,8 @@ public:
     /// The keys, or the "all", of another one, besides its own.
     void add_changes_of(const EventWriter& other);
     void order(CopyOrder order) { orders_.push_back(std::move(order)); }
+    void behind(const ClientId& client) { behind_.push_back(client); }
+    void caught_up(const ClientId& client) { caught_up_.push_back(client); }
 
     bool empty() const noexcept;
     /// Items of all kinds.
@@ -63,6 +65,7 @@ private:
     std::vector<ChangedRow> changed_;
     std::string changed_texts_;
     std::vector<CopyOrder> orders_;
+    std::vector<ClientId> behind_, caught_up_;
     bool all_changed_ = false;
 };
 

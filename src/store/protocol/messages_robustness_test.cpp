@@ -207,7 +207,7 @@ TEST(StoreMessagesVersions, AReplyAndAnEventStreamOfTheNextVersionAreUnderstood)
     wire::FeedUpdateBuilder table(*builder);
     table.add_sequence(6);
     table.add_all_changed(true);
-    const auto update = decode_event_update(builder.finish(finish_as_next_version(table, 12, text)));
+    const auto update = decode_event_update(builder.finish(finish_as_next_version(table, 14, text)));
     ASSERT_TRUE(update);
     EXPECT_EQ(update->sequence, 6u);
     EXPECT_TRUE(update->all_changed);
@@ -219,7 +219,7 @@ TEST(StoreMessagesVersions, TheNextVersionUnderstandsOurs) {
     expect_next_version_sees_defaults<wire::PutStartRequest>(encode_put_start_request({.items = {}}, false), 8);
     expect_next_version_sees_defaults<wire::PutEndRequest>(encode_put_revoke_request({.items = {}}), 6);
     expect_next_version_sees_defaults<wire::GetReply>(encode_get_reply({}), 4);
-    expect_next_version_sees_defaults<wire::FeedUpdate>(encode_event_update({.sequence = 1}), 12);
+    expect_next_version_sees_defaults<wire::FeedUpdate>(encode_event_update({.sequence = 1}), 14);
 }
 
 TEST(StoreMessagesVersions, AMessageWithoutAnyOfItsFieldsMeansDefaults) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/protocol/messages_segments.h"
 
+#include "store/protocol/behind_clients.h"
 #include "store/protocol/message_parts.h"
 #include "store/protocol/messages_objects.h"
 
@@ -121,7 +122,10 @@ std::vector<std::byte> encode_remount_request(const RemountRequest& request) {
     for (const HeldSegment& held : request.segments) segments.push_back(held_to_wire(*builder, held));
     const auto list = builder->CreateVector(segments);
     const wire::Id client = id_to_wire(request.client);
-    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list));
+    flatbuffers::Offset<flatbuffers::Vector<const wire::Id*>> behind;
+    if (!request.behind.empty())
+        behind = structs_to_wire<wire::Id>(*builder, request.behind, [](const ClientId& id) { return id_to_wire(id); });
+    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list, behind));
 }
 
 Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) {
@@ -143,7 +147,12 @@ Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) 
                                      .exact = table.exact(),
                                      .more = table.more()});
     }
-    received.request = {.client = id_from_wire<ClientId>(message->client()), .epoch = message->epoch(), .segments = received.segments};
+    MC_RETURN_IF_ERROR(bounded_count(message->behind(), BehindClients::kMax, "clients that are behind"));
+    received.behind = ids_from_wire<ClientId>(message->behind());
+    received.request = {.client = id_from_wire<ClientId>(message->client()),
+                        .epoch = message->epoch(),
+                        .segments = received.segments,
+                        .behind = received.behind};
     received.copy = message.take_copy();
     return received;
 }

@@ -25,6 +25,7 @@ struct ReceivedRemount {
     RemountRequest request;
     std::vector<HeldSegment> segments;
     std::vector<Held> held;  // what the segments span
+    std::vector<ClientId> behind;
     std::unique_ptr<uint64_t[]> copy;
 };
 struct ReceivedFailureReport {

@@ -72,6 +72,8 @@ struct RemountRequest {
     /// with its successor, who would take the rest for free: another life adopts nothing and answers kInvalidVersion for every segment.
     uint64_t epoch = 0;
     std::span<const HeldSegment> segments;
+    /// Who did not hear everything from the earlier master, as that one told (EventUpdate::behind).
+    std::span<const ClientId> behind{};
 };
 struct RemountReply {
     struct Segment {

@@ -32,6 +32,7 @@ EventWriter& EventHub::open_item(Follower& follower) {
 
 void EventHub::noted_range(Follower& follower) {
     noted();
+    follower.lends = true;
     follower.last_range = observed_.load(std::memory_order_relaxed);
     if (follower.first_range == 0) follower.first_range = follower.last_range;
 }
@@ -67,7 +68,7 @@ void EventHub::range_filled(const MasterState& state, SegmentNumber segment, uin
 void EventHub::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) {
     Lock lock(mutex_);
     Follower* follower = owner(state, segment);
-    if (follower == nullptr) return;
+    if (follower == nullptr) return note_behind(state.clients()[state.segments()[segment].client].id);
     open_item(*follower).dropped({.segment = state.segments()[segment].spec.id, .generation = generation, .quarantine = quarantine});
     noted_range(*follower);
 }
@@ -92,23 +93,6 @@ void EventHub::copy_ordered(const MasterState& state, CopyId copy) {
     noted();
 }
 
-void EventHub::push_orders() {
-    bool any = false;
-    {
-        Lock lock(mutex_);
-        std::erase_if(held_orders_, [&](const HeldOrder& held) MC_NO_THREAD_ANALYSIS {
-            if (held.planned.last > told_.load(std::memory_order_relaxed) || is_unsent(held.planned)) return false;
-            // Who does not follow any more is told of its orders when it does.
-            const auto found = followers_.find(held.client);
-            if (found == followers_.end()) return true;
-            open_item(*found->second).order(held.order);
-            noted();
-            return any = true;
-        });
-    }
-    if (any) push();
-}
-
 void EventHub::segment_removed(const MasterState&, SegmentNumber segment) {
     Lock lock(mutex_);
     by_segment_.erase(segment);
@@ -121,12 +105,14 @@ void EventHub::follow(const MasterState& state, ClientNumber client, std::unique
     follower->client = state.clients()[client].id;
     follower->responder = std::move(responder);
     follower->unreported = state.clients()[client].segments;
+    follower->lends = !follower->unreported.empty();
     follower->reporting = true;
     Item& first = follower->items.emplace_back();
     first.reset = first.sealed = true;
     first.writer.all_changed();  // whatever it remembers from an earlier event stream: it may have missed events
     follower->process = follower->responder->peer().incarnation;
     Lock lock(mutex_);
+    for (const ClientId& behind : behind_.all()) first.writer.behind(behind);
     follower->acknowledged = changes_.load(std::memory_order_relaxed);
     FollowerPtr& slot = followers_[follower->client];
     // Numbers go on where the earlier event stream ended, so that a late acknowledgement of it means nothing here.
@@ -166,6 +152,7 @@ std::vector<ClientId> EventHub::take_lost(const MasterState& state) {
         at = followers_.erase(at);
         end(std::move(follower), Error(Code::kUnavailable, "nobody listens"));
     }
+    note_silent();
     std::erase_if(lost_, [&](const auto& one) { return !state.clients().alive(state.clients().find(one.first)); });
     for (auto& [client, lost] : lost_)
         if (!std::exchange(lost.told, true)) clients.push_back(client);
@@ -184,6 +171,7 @@ void EventHub::drop_strangers(const MasterState& state) {
         }
         FollowerPtr follower = std::move(at->second);
         at = followers_.erase(at);
+        if (follower->lends) note_behind(follower->client);
         end(std::move(follower), Error(Code::kNotFound, "the master has given the client up"));
     }
 }
@@ -232,11 +220,24 @@ void EventHub::flush() {
     if (told_.load(std::memory_order_acquire) >= wanted) return;
     Lock pushing(push_mutex_);
     if (told_.load(std::memory_order_relaxed) >= wanted) return;  // whoever was at it sent ours too
-    push();
-    push_orders();
+    push_all();
 }
 
-void EventHub::push() {
+void EventHub::push_all() {
+    bool gone = false;
+    do {
+        while (!push()) gone = true;
+    } while (release_orders());
+    if (!gone) return;
+    std::vector<Waiter> settled;
+    {
+        Lock lock(mutex_);
+        settled = settle();
+    }
+    answer(std::move(settled));
+}
+
+bool EventHub::push() {
     std::vector<Outgoing> outgoing;
     std::vector<Ended> ended;
     uint64_t taken = 0;
@@ -261,14 +262,10 @@ void EventHub::push() {
     cut_off(slow, Error(Code::kNoSpace, "the stream was not read fast enough"));
     for (const Ended& one : ended) one.follower->responder->fail(one.why);
     told_.store(taken, std::memory_order_release);
-    if (slow.empty() && ended.empty()) return;
-    std::vector<Waiter> settled;
-    {
-        Lock lock(mutex_);
-        by_segment_.clear();
-        settled = settle();
-    }
-    answer(std::move(settled));
+    if (slow.empty() && ended.empty()) return true;
+    Lock lock(mutex_);
+    by_segment_.clear();
+    return false;
 }
 
 void EventHub::cut_off(std::span<const FollowerPtr> slow, const Error& why) {
@@ -457,6 +454,7 @@ void EventHub::acknowledge(const ClientId& client, uint64_t sequence) {
         }
         if (follower.awaited.empty() || options_.clock() - follower.awaited.front().sent < options_.acknowledge_timeout)
             follower.lagging = false;
+        if (!follower.reporting && follower.report_outstanding == 0) note_caught_up(client);
         if (follower.missed && follower.awaited.empty()) noted();  // now it is told that all has changed
         if (!follower.lagging) await(follower);
         // Of very many followers, only the last one lets anybody go.
@@ -555,7 +553,7 @@ Time EventHub::expire(Time now) {
                 if (!follower->unsent.empty() && now - follower->unsent.front().since >= options_.unsent_timeout) slow.push_back(follower);
         }
         cut_off(slow, Error(Code::kTimedOut, "the stream was not read in time"));
-        push_orders();
+        if (release_orders() || !slow.empty()) push_all();
     }
     std::vector<Waiter> settled;
     Time next = Time::max();

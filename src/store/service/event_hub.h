@@ -20,6 +20,7 @@
 #include "rpc/rpc.h"
 #include "store/master/observer.h"
 #include "store/master/range_events.h"
+#include "store/protocol/behind_clients.h"
 #include "store/protocol/messages_events.h"
 #include "store/service/locked_master.h"
 
@@ -35,6 +36,7 @@ struct EventHubOptions {
     size_t lagging_bytes_max = 64 << 10;        // the same for those who have not made it within acknowledge_timeout
     Duration unsent_timeout = 2s;               // events about its memory that a follower does not take for so long: it is cut off
     Duration unsent_interval = 5ms;             // how often such events are looked after
+    Duration silent_after = 900ms;              // without a heartbeat a node may not hear us either
     std::function<Time()> clock = Clock::now;
 };
 
@@ -48,8 +50,9 @@ struct EventHubOptions {
 ///
 /// Events about ranges must outlive the master once the operation that caused them is answered: the node reports from them. With the kernel they
 /// do; while a follower's connection takes no more they do not, and the answers wait. Where that takes too long the connection is broken off first,
-/// so that the node knows that it has not heard everything. For the same reason an order to copy waits until the nodes it writes to have heard of
-/// their ranges.
+/// so that the node knows that it has not heard everything. It may find out too late, or not at all where the network is to blame; so everybody else is told that
+/// it is behind, and tells the next master, which then does not take its word for values of an earlier life. For the same reason an order to copy
+/// waits until the nodes it writes to have heard of their ranges.
 class EventHub final : public StateObserver, public EventSink {
 public:
     explicit EventHub(EventHubOptions options = {}) : options_(std::move(options)) {}
@@ -72,6 +75,10 @@ public:
     void drop_strangers(const MasterState& state);
     /// Somebody of that process is about to learn where values are, or that they are there, and may remember it.
     void asked(const MasterState& state, Incarnation process, Time now);
+    /// What a member has heard of an earlier master: these clients are behind. Returns those of which nobody had said so before.
+    std::vector<ClientId> believe(std::span<const ClientId> behind);
+    /// Whether an earlier master went on without this client: what it tells of that one's values may be outdated.
+    bool distrusts(const ClientId& client) const;
     /// Tells the client the next part of what its segments hold, if wants_report().
     void report(const MasterState& state, const ClientId& client, Time now);
     /// What operations have caused so far.
@@ -101,6 +108,8 @@ public:
     /// Returns when everything that was noted before is with the kernel, or its reader is slow or cut off.
     void flush() override;
     bool wants_report(const ClientId& client) const;
+    /// The client has sent a heartbeat.
+    void heard(const ClientId& client, Time now);
     void acknowledge(const ClientId& client, uint64_t sequence);
     /// Whether nothing of this is left for which answer_when_told() would wait. After flush().
     bool told(const Caused& caused);
@@ -162,6 +171,8 @@ private:
         uint64_t first_range = 0, last_range = 0;  // events about ranges among the items; 0: none
         uint64_t sent_bytes = 0;                   // ever; no more than that
         std::deque<Unsent> unsent;
+        bool lends = false;            // may hold values
+        std::optional<Time> heard_at;  // its last heartbeat
     };
     using FollowerPtr = std::shared_ptr<Follower>;
     /// A member that does not follow now.
@@ -201,15 +212,19 @@ private:
     void noted_range(Follower& follower) MC_REQUIRES(mutex_);
     void end(FollowerPtr follower, Error why) MC_REQUIRES(mutex_);
     /// The follower has gone, or must go; its client may come again.
-    void lose(Follower& follower) MC_REQUIRES(mutex_) {
-        do_not_await(follower);
-        lost_[follower.client] = {.sequence = follower.sequence};
-    }
+    void lose(Follower& follower) MC_REQUIRES(mutex_);
+    /// All others are told; who waits for an answer waits for that, too.
+    void note_behind(const ClientId& client) MC_REQUIRES(mutex_);
+    void note_caught_up(const ClientId& client) MC_REQUIRES(mutex_);
+    /// What the kernel has for who does not send heartbeats any more may be lost with the connection: it is behind until it gives a sign.
+    void note_silent() MC_REQUIRES(mutex_);
+    /// Sends what was noted so far; false: somebody went, so that there may be more to tell.
+    bool push() MC_REQUIRES(push_mutex_);
+    /// The same, with all that follows from it.
+    void push_all() MC_REQUIRES(push_mutex_);
+    /// Notes orders whose targets have heard of them; false: none.
+    bool release_orders();
     std::vector<Outgoing> take_outgoing() MC_REQUIRES(mutex_);
-    /// Sends what has been noted.
-    void push() MC_REQUIRES(push_mutex_);
-    /// Sends orders whose targets have heard of them.
-    void push_orders() MC_REQUIRES(push_mutex_);
     /// Adds what the follower must be told of changes; false: nothing.
     bool add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) MC_REQUIRES(mutex_);
     /// Nothing of the changes concerns this one: it has acknowledged them as soon as it has acknowledged what it was told before.
@@ -242,7 +257,10 @@ private:
     std::unordered_map<SegmentNumber, Follower*> by_segment_ MC_GUARDED_BY(mutex_);  // remembered; null: nobody
     std::unordered_map<ClientId, Lost> lost_ MC_GUARDED_BY(mutex_);
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
-    EventWriter changed_ MC_GUARDED_BY(mutex_);  // for everybody
+    BehindClients behind_ MC_GUARDED_BY(mutex_);      // all others know
+    BehindClients distrusted_ MC_GUARDED_BY(mutex_);  // of these, since an earlier life
+    BehindClients settled_ MC_GUARDED_BY(mutex_);     // were distrusted, and have been told by us what they hold
+    EventWriter changed_ MC_GUARDED_BY(mutex_);       // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);
     std::vector<HeldOrder> held_orders_ MC_GUARDED_BY(mutex_);        // oldest first
     uint64_t planned_from_ MC_GUARDED_BY(mutex_) = 0;                 // the first event about the targets of the copy that is being ordered

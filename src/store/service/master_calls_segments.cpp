@@ -8,6 +8,7 @@
 #include "base/memory_reserve.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/service/master_calls.h"
+#include "store/service/remounting.h"
 
 namespace mooncake::store {
 
@@ -79,11 +80,12 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
     const auto run_part = [&](std::span<const HeldSegment> segments) {
         require_memory();
         return run([&](Transaction& transaction, Time now) {
-            const RemountRequest request{.client = received.request.client, .epoch = received.request.epoch, .segments = segments};
+            const RemountRequest request{.client = received.request.client,
+                                         .epoch = received.request.epoch,
+                                         .segments = segments,
+                                         .behind = received.request.behind};
             note_lost(transaction, now);
-            RemountReply part = store::remount(transaction, request, now);
-            parts_.hub.drop_strangers(transaction.state());
-            return part;
+            return remount_member(parts_.hub, transaction, request, now);
         });
     };
     if (received.request.epoch != 0 && received.request.epoch != epoch_) {
@@ -120,6 +122,7 @@ void MasterCalls::unmount(const UnmountRequest& request, Answer answer) {
 void MasterCalls::heartbeat(const ClientId& client, Answer answer) {
     HeartbeatReply reply = run([&](Transaction& transaction, Time now) { return store::heartbeat(transaction, client, now); });
     reply.epoch = epoch_;
+    parts_.hub.heard(client, Clock::now());
     answer->reply(encode_heartbeat_reply(reply));
     parts_.metrics.call(CountedCall::kPing, true);
 }

@@ -291,6 +291,30 @@ TEST(MasterEventsEnd, ANodeOfAStoppedMasterKnowsAtLeastWhatWritersWereTold) {
     }
 }
 
+TEST(MasterEventsEnd, AMasterThatIsStoppedWaitsUntilANodeHasTakenWhatItAnswersFor) {
+    auto server = MasterServer::create({.core = {.client_ttl = 1h}, .stream = {.unsent_timeout = 60s}, .threads = 4}).value();
+    server->start();
+    Caller caller(format_text("127.0.0.1:{}", server->port()));
+    caller.join(kNode, 1);
+    Stuck node(caller.address(), kNode);
+    ASSERT_TRUE(eventually([&] { return server->followers() == 1; }));
+    const std::string filler(60'000, 'x');
+    std::atomic<size_t> ended{0};
+    auto writer = start_writer(caller.address(), filler, ended);  // until an answer waits for the node
+    ASSERT_TRUE(eventually([&, last = size_t{0}, still = 0]() mutable {
+        const size_t now = ended.load();
+        still = now == last ? still + 1 : 0;
+        last = now;
+        return now > 0 && still > 200;
+    }));
+    std::jthread stopping([&] { server->stop(); });
+    node.wake();
+    stopping.join();
+    writer.join();
+    const Error end = node.end();
+    EXPECT_TRUE(rpc::peer_closed(end)) << "it has heard everything: " << end.to_string();
+}
+
 constexpr Duration kProcessTtl = 2s;
 constexpr const char *kPatientMaster = "MasterEventsPeer.*WithoutPings", *kMaster = "MasterEventsPeer.*WithPings";
 

@@ -76,6 +76,8 @@ public:
         // No event stream may end, as its client would think in order, while writers are still told of new ranges.
         calls_.stop();
         worker_.stop();
+        // An answer means that what it is about outlives us. Who does not read is waited for as always, and then cut off by the jobs.
+        if (!std::exchange(stopped_, true)) settle();
         jobs_.stop();
         hub_.answer_all();
         server_->stop();
@@ -107,6 +109,7 @@ private:
     ThreadPool worker_{{.name = "mc-master-long", .threads_max = 1, .tasks_max = kLongCallsMax}};
     MasterCalls calls_;
     std::unique_ptr<rpc::Server> server_;  // the first to go: its handlers use all of the above
+    bool stopped_ = false;
 };
 
 }  // namespace

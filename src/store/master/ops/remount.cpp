@@ -20,8 +20,8 @@ enum class Verdict : uint8_t { kAdopt, kKnown, kStale, kRefuse };
 /// Adopts what one part of a report says that a segment holds.
 class Adoption {
 public:
-    Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now)
-        : transaction_(transaction), held_(held), segment_(segment), now_(now) {}
+    Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now, bool distrusted)
+        : transaction_(transaction), held_(held), segment_(segment), now_(now), distrusted_(distrusted) {}
 
     void run(RemountReply::Segment& result) {
         for (const HeldQuarantine& quarantine : held_.quarantined)
@@ -103,9 +103,12 @@ private:
         const TenantNumber tenant = state().options().tenants ? state().tenants().find(held.tenant) : TenantTable::kDefault;
         const ObjectId id = tenant == 0 ? 0 : state().objects().find(tenant, held.key);
         if (state().segments()[segment_].dropped.contains(held.generation)) return Verdict::kStale;
+        if (distrusted_ && !state().generations().is_own(held.generation)) return Verdict::kStale;
         // What has a tombstone of this life is older, as is all that it did not give out.
         const uint64_t age = state().generations().is_own(held.generation) ? held.generation : 0;
+        const bool known = id != 0 && state().objects()[id].has_value() && state().objects()[id].generation == held.generation;
         if (tenant != 0 && state().tombstones().covers(tenant, state().objects().hash(tenant, held.key), age)) return Verdict::kStale;
+        if (!known && state().tombstones().forgot(age)) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];
@@ -157,11 +160,12 @@ private:
     const HeldSegment& held_;
     const SegmentNumber segment_;
     const Time now_;
+    const bool distrusted_;
 };
 
 }  // namespace
 
-RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now) {
+RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now, bool distrusted) {
     const MasterState& state = transaction.state();
     RemountReply reply;
     reply.segments.resize(request.segments.size(), {.code = StoreCode::kInvalidParams});
@@ -186,12 +190,12 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
         const SegmentNumber number = state.segments().find(held.segment.id);
         if (!state.segments()[number].reporting) continue;  // the last part once more
         const bool adopting = state.segments()[number].adopting;
-        if (adopting) Adoption(transaction, held, number, now).run(reply.segments[i]);
+        if (adopting) Adoption(transaction, held, number, now, distrusted).run(reply.segments[i]);
         if (held.more) continue;
         // Not told to the end: leases of the master's earlier life may run on anything in it, and writers that have no master may go
         // on for so long.
         const Duration doubt = std::max(state.options().lease_ttl, state.options().client_ttl);
-        const Time closed_until = held.exact || !adopting ? Time{} : now + doubt;
+        const Time closed_until = (held.exact && !distrusted) || !adopting ? Time{} : now + doubt;
         transaction.apply(SegmentOpened{.segment = number, .closed_until = closed_until, .now = now});
     }
     return reply;

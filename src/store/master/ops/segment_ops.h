@@ -10,7 +10,8 @@ namespace mooncake::store {
 /// Makes the client known, and adopts what its segments hold, told in one or several parts each; a part may be repeated. An earlier life
 /// under the same segment name ends at once. Per segment: kOk (also when mounted already), kInvalidParams, kSegmentAlreadyExists (another
 /// client's id, overlapping memory, or the name of another client that is alive), kSegmentNotFound (unmounted before).
-RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now);
+/// `distrusted`: an earlier master went on without this client, so values of its time may have been removed or replaced: they are stale.
+RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now, bool distrusted = false);
 /// New, empty memory: kOk (also when repeated), kClientNotFound (remount first), kInvalidParams, kSegmentAlreadyExists.
 StoreCode mount_segment(Transaction& transaction, const MountRequest& request, Time now);
 /// kOk, kSegmentNotFound, kIllegalClient.

@@ -122,6 +122,11 @@ public:
         std::unique_lock lock(mutex_);
         return std::exchange(parts_, {});
     }
+    /// Of whom members have said that an earlier master went on without them.
+    std::vector<ClientId> take_witnessed() {
+        std::unique_lock lock(mutex_);
+        return std::exchange(witnessed_, {});
+    }
     std::set<SegmentId> mounted() const {
         std::unique_lock lock(mutex_);
         return mounted_;
@@ -170,6 +175,7 @@ public:
         reply.segments.resize(request.segments.size(), {.code = meant ? StoreCode::kOk : StoreCode::kInvalidVersion});
         if (!meant) return reply;
         known_.insert(request.client);
+        witnessed_.insert(witnessed_.end(), request.behind.begin(), request.behind.end());
         for (const HeldSegment& held : request.segments) {
             Part& part = parts_.emplace_back();
             part = {.epoch = epoch_,
@@ -301,6 +307,7 @@ private:
     };
     std::map<uint64_t, Held> held_;  // by generation
     std::vector<Part> parts_;
+    std::vector<ClientId> witnessed_;
     std::vector<std::string> log_;
     std::map<uint64_t, EventStream> streams_;
     uint64_t stream_number_ = 0;

@@ -9,6 +9,7 @@
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/removal.h"
 #include "store/master/ops/segment_ops.h"
+#include "store/service/remounting.h"
 
 namespace mooncake::store::testing {
 
@@ -210,7 +211,10 @@ public:
                           [&](Transaction& t, Time now, uint64_t) { return store::mount_segment(t, request, now); });
     }
     Result<RemountReply> remount(const RemountRequest& request, Deadline deadline) override {
-        return owner_.run("remount", deadline, never_, [&](Transaction& t, Time now, uint64_t) { return store::remount(t, request, now); });
+        return owner_.run("remount", deadline, never_, [&](Transaction& t, Time now, uint64_t epoch) {
+            const std::shared_ptr<Life> life = owner_.life();
+            return life->epoch == epoch ? remount_member(life->hub, t, request, now) : store::remount(t, request, now);
+        });
     }
     Result<StoreCode> unmount(const UnmountRequest& request, Deadline deadline) override {
         return owner_.run("unmount", deadline, never_,

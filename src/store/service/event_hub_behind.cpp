@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes that do not hear, or may not hear, what becomes of their memory: everybody else is told, and orders that concern it wait.
+#include <vector>
+
+#include "store/service/event_hub.h"
+
+namespace mooncake::store {
+
+void EventHub::lose(Follower& follower) {
+    do_not_await(follower);
+    lost_[follower.client] = {.sequence = follower.sequence};
+    if (follower.lends) note_behind(follower.client);
+}
+
+void EventHub::note_behind(const ClientId& client) {
+    if (!behind_.add(client) || followers_.empty()) return;
+    noted();
+    const uint64_t event = observed_.load(std::memory_order_relaxed);
+    for (const auto& [other, follower] : followers_) {
+        if (other == client) continue;
+        open_item(*follower).behind(client);
+        follower->last_range = event;
+        if (follower->first_range == 0) follower->first_range = event;
+    }
+    for (Waiter& waiter : waiters_) {
+        waiter.caused.last = event;
+        if (waiter.caused.first == 0) waiter.caused.first = event;
+    }
+}
+
+void EventHub::note_caught_up(const ClientId& client) {
+    if (!behind_.erase(client)) return;
+    if (distrusted_.erase(client)) settled_.add(client);
+    for (const auto& [other, follower] : followers_) open_item(*follower).caught_up(client);
+    noted();
+}
+
+std::vector<ClientId> EventHub::believe(std::span<const ClientId> behind) {
+    std::vector<ClientId> fresh;
+    Lock lock(mutex_);
+    for (const ClientId& client : behind) {
+        if (settled_.contains(client) || !distrusted_.add(client)) continue;
+        fresh.push_back(client);
+        note_behind(client);
+    }
+    return fresh;
+}
+
+bool EventHub::distrusts(const ClientId& client) const {
+    Lock lock(mutex_);
+    return distrusted_.contains(client);
+}
+
+void EventHub::heard(const ClientId& client, Time now) {
+    Lock lock(mutex_);
+    if (const auto found = followers_.find(client); found != followers_.end()) found->second->heard_at = now;
+}
+
+void EventHub::note_silent() {
+    const Time now = options_.clock();
+    for (const auto& [client, follower] : followers_) {
+        if (!follower->lends || !follower->heard_at || now - *follower->heard_at < options_.silent_after || behind_.contains(client))
+            continue;
+        note_behind(client);
+        // A report of nothing: once it has acknowledged that it has heard all before.
+        Item& sign = follower->items.emplace_back();
+        sign.sealed = true;
+        sign.report.emplace();
+        ++follower->report_outstanding;
+        noted();
+    }
+}
+
+bool EventHub::release_orders() {
+    bool any = false;
+    Lock lock(mutex_);
+    std::erase_if(held_orders_, [&](const HeldOrder& held) MC_NO_THREAD_ANALYSIS {
+        if (held.planned.last > told_.load(std::memory_order_relaxed) || is_unsent(held.planned)) return false;
+        // Who does not follow any more is told of its orders when it does.
+        const auto found = followers_.find(held.client);
+        if (found == followers_.end()) return true;
+        open_item(*found->second).order(held.order);
+        noted();
+        return any = true;
+    });
+    return any;
+}
+
+}  // namespace mooncake::store
