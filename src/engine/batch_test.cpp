@@ -171,6 +171,22 @@ TEST_F(BatchTest, ManyTasksAreStoppedInOnePassWhereThePeerCan) {
     EXPECT_EQ(world.script.cancels, 1) << "for what the attempt may have left at the peer";
 }
 
+TEST_F(BatchTest, CancelEndsWhatIsSubmittedAndNotYetStarted) {
+    ASSERT_TRUE(world.session("peer").link(Deadline::after(60s)));  // so that submit() hands the first task over by itself
+    world.script.hold = true;
+    std::jthread canceller;
+    world.script.before_submit = [&] {
+        // The second task is in the batch, and its turn comes when we return.
+        canceller = std::jthread([&] { batch->cancel(); });
+        for (const Deadline end = Deadline::after(60s); state(1) == TransferState::kWaiting && !end.passed();) std::this_thread::yield();
+    };
+    ASSERT_TRUE(submit({request(0), request(1000, 64, "other")}));
+    canceller.join();
+    ASSERT_TRUE(batch->wait(Deadline::after(60s)));
+    for (const size_t task : {0, 1}) EXPECT_EQ(state(task), TransferState::kCancelled);
+    EXPECT_EQ(world.script.submits, 1) << "the second was over before it began";
+}
+
 TEST_F(BatchTest, CancelRacesWithSubmitWithoutHarm) {
     for (int i = 0; i < 2000; ++i) {
         batch = std::make_shared<Batch>(world.core, 8);
