@@ -31,8 +31,11 @@ void EventHub::note_behind(const ClientId& client) {
 void EventHub::note_caught_up(const ClientId& client) {
     if (!behind_.erase(client)) return;
     if (distrusted_.erase(client)) settled_.add(client);
-    for (const auto& [other, follower] : followers_) open_item(*follower).caught_up(client);
-    noted();
+    for (const auto& [other, follower] : followers_) {
+        if (other == client) continue;  // it has just said so
+        open_item(*follower).caught_up(client);
+        noted();
+    }
 }
 
 std::vector<ClientId> EventHub::believe(std::span<const ClientId> behind) {
