@@ -36,7 +36,7 @@ struct EventHubOptions {
     size_t lagging_bytes_max = 64 << 10;        // the same for those who have not made it within acknowledge_timeout
     Duration unsent_timeout = 2s;               // events about its memory that a follower does not take for so long: it is cut off
     Duration unsent_interval = 5ms;             // how often such events are looked after
-    Duration silent_after = 900ms;              // without a heartbeat a node may not hear us either
+    Duration silent_after = 3s;                 // without a heartbeat: the kernel may soon give up what it has for a node
     std::function<Time()> clock = Clock::now;
 };
 
