@@ -188,7 +188,7 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
         ++reports_;
     }
     std::vector<ClientId> behind;
-    {
+    if (epoch != followed_epoch_) {  // who told us knows better by now
         Lock lock(mutex_);
         behind.assign(behind_.all().begin(), behind_.all().end());
     }

@@ -206,6 +206,18 @@ TEST_F(MemberTest, TellsTheNextMasterWhomTheLastOneWentOnWithout) {
     EXPECT_THAT(master_.take_witnessed(), IsEmpty()) << "the one before did not say so any more";
 }
 
+TEST_F(MemberTest, DoesNotTellAMasterWhatThatOneSaidItself) {
+    join_with_values();
+    EventUpdate update;
+    update.behind = {{8, 1}};
+    master_.tell(update);
+    master_.give_up(kClient);
+    master_.settle();
+    beat();
+    EXPECT_EQ(member_.epoch(), 100U) << "it has joined the same one again";
+    EXPECT_THAT(master_.take_witnessed(), IsEmpty()) << "the other may have come back meanwhile";
+}
+
 TEST_F(MemberTest, TheMasterThatCutUsOffTellsUsAllAgain) {
     join_with_values();
     advance(2s);

@@ -92,6 +92,7 @@ TEST_F(Behind, WhoLendsNothingCannotBeBehind) {
         Following reader(caller_.address(), kReader);
         ASSERT_TRUE(reader.wait_complete());
     }
+    ASSERT_TRUE(eventually([&] { return server_->followers() == 1; })) << "it was noticed that the reader has gone";
     {
         Following other(caller_.address(), kNode);  // takes the place of the first
         ASSERT_TRUE(other.wait_complete());
