@@ -152,7 +152,6 @@ std::vector<ClientId> EventHub::take_lost(const MasterState& state) {
         at = followers_.erase(at);
         end(std::move(follower), Error(Code::kUnavailable, "nobody listens"));
     }
-    note_silent();
     std::erase_if(lost_, [&](const auto& one) { return !state.clients().alive(state.clients().find(one.first)); });
     for (auto& [client, lost] : lost_)
         if (!std::exchange(lost.told, true)) clients.push_back(client);

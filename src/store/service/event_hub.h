@@ -36,7 +36,6 @@ struct EventHubOptions {
     size_t lagging_bytes_max = 64 << 10;        // the same for those who have not made it within acknowledge_timeout
     Duration unsent_timeout = 2s;               // events about its memory that a follower does not take for so long: it is cut off
     Duration unsent_interval = 5ms;             // how often such events are looked after
-    Duration silent_after = 3s;                 // without a heartbeat: the kernel may soon give up what it has for a node
     std::function<Time()> clock = Clock::now;
 };
 
@@ -108,8 +107,6 @@ public:
     /// Returns when everything that was noted before is with the kernel, or its reader is slow or cut off.
     void flush() override;
     bool wants_report(const ClientId& client) const;
-    /// The client has sent a heartbeat.
-    void heard(const ClientId& client, Time now);
     void acknowledge(const ClientId& client, uint64_t sequence);
     /// Whether nothing of this is left for which answer_when_told() would wait. After flush().
     bool told(const Caused& caused);
@@ -171,8 +168,7 @@ private:
         uint64_t first_range = 0, last_range = 0;  // events about ranges among the items; 0: none
         uint64_t sent_bytes = 0;                   // ever; no more than that
         std::deque<Unsent> unsent;
-        bool lends = false;            // may hold values
-        std::optional<Time> heard_at;  // its last heartbeat
+        bool lends = false;  // may hold values
     };
     using FollowerPtr = std::shared_ptr<Follower>;
     /// A member that does not follow now.
@@ -216,8 +212,6 @@ private:
     /// All others are told; who waits for an answer waits for that, too.
     void note_behind(const ClientId& client) MC_REQUIRES(mutex_);
     void note_caught_up(const ClientId& client) MC_REQUIRES(mutex_);
-    /// What the kernel has for who does not send heartbeats any more may be lost with the connection: it is behind until it gives a sign.
-    void note_silent() MC_REQUIRES(mutex_);
     /// Sends what was noted so far; false: somebody went, so that there may be more to tell.
     bool push() MC_REQUIRES(push_mutex_);
     /// The same, with all that follows from it.

@@ -54,26 +54,6 @@ bool EventHub::distrusts(const ClientId& client) const {
     return distrusted_.contains(client);
 }
 
-void EventHub::heard(const ClientId& client, Time now) {
-    Lock lock(mutex_);
-    if (const auto found = followers_.find(client); found != followers_.end()) found->second->heard_at = now;
-}
-
-void EventHub::note_silent() {
-    const Time now = options_.clock();
-    for (const auto& [client, follower] : followers_) {
-        if (!follower->lends || !follower->heard_at || now - *follower->heard_at < options_.silent_after || behind_.contains(client))
-            continue;
-        note_behind(client);
-        // A report of nothing: once it has acknowledged that it has heard all before.
-        Item& sign = follower->items.emplace_back();
-        sign.sealed = true;
-        sign.report.emplace();
-        ++follower->report_outstanding;
-        noted();
-    }
-}
-
 bool EventHub::release_orders() {
     bool any = false;
     Lock lock(mutex_);

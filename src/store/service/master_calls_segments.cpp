@@ -122,7 +122,6 @@ void MasterCalls::unmount(const UnmountRequest& request, Answer answer) {
 void MasterCalls::heartbeat(const ClientId& client, Answer answer) {
     HeartbeatReply reply = run([&](Transaction& transaction, Time now) { return store::heartbeat(transaction, client, now); });
     reply.epoch = epoch_;
-    parts_.hub.heard(client, Clock::now());
     answer->reply(encode_heartbeat_reply(reply));
     parts_.metrics.call(CountedCall::kPing, true);
 }
