@@ -64,6 +64,19 @@ void Connection::on_ready(uint32_t) {
     if (!alive) retire();
 }
 
+bool Connection::poll() {
+    bool alive = false;
+    size_t done = 0;
+    {
+        Lock lock(mutex_);
+        if (phase_ != Phase::kOpen || !conversing_) return false;
+        alive = work(done);
+        if (alive && done > 0) update_interest();
+    }
+    if (!alive) retire();
+    return !alive || done > 0;
+}
+
 void Connection::on_tick(Time now) {
     bool late = false;
     {
@@ -98,17 +111,27 @@ void Connection::update_interest() {
 bool Connection::may_receive() const { return answers_owed_ < kAnswersMax && reply_descriptors_ < kReplyDescriptorsMax; }
 
 bool Connection::work() {
-    for (size_t done = 0; done < kConnectionStepBytes;) {
+    size_t done = 0;
+    return work(done);
+}
+
+bool Connection::work(size_t& done) {
+    const bool conversed = std::exchange(conversing_, false);
+    while (done < kConnectionStepBytes) {
         IoResult received;
         size_t sent = 0;
         if (may_receive() && !receive(received)) return false;
         if (!flush(sent)) return false;
         // Answers that left make room for requests that are here already: perhaps nothing more will come in to remind us of them.
         if (sent > 0 && phase_ == Phase::kOpen && !inbox_.bytes().empty() && !handle_inbox()) return false;
-        if (received.bytes + sent == 0) break;
+        if (received.bytes + sent == 0) {
+            conversing_ = conversed && done == 0;
+            break;
+        }
         done += received.bytes + sent;
         // All that came was one question, and it is answered. Asking whether there is more would cost as much as being told.
-        if (received.drained && !writing_ && inbox_.bytes().empty() && reply_count_ == 0) break;
+        conversing_ = received.drained && !writing_ && inbox_.bytes().empty() && reply_count_ == 0;
+        if (conversing_) break;
     }
     return true;
 }

@@ -29,6 +29,7 @@ public:
     void shut();
 
     void on_ready(uint32_t events) override;
+    bool poll() override;
     void on_tick(Time now) override;
 
     // Written by the Server, under its mutex.
@@ -47,6 +48,7 @@ private:
 
     // All under mutex_. False: the connection is of no use any more.
     bool work() MC_REQUIRES(mutex_);
+    bool work(size_t& done) MC_REQUIRES(mutex_);
     bool receive_hello(std::optional<Hello>& hello) MC_REQUIRES(mutex_);
     bool welcome(const HelloReply& answer) MC_REQUIRES(mutex_);
     bool receive(IoResult& result) MC_REQUIRES(mutex_);
@@ -94,6 +96,7 @@ private:
     // The message being received
     Inbox inbox_ MC_GUARDED_BY(mutex_);
     size_t ahead_bytes_ MC_GUARDED_BY(mutex_) = kAheadBytes;  // read ahead where a message may begin
+    bool conversing_ MC_GUARDED_BY(mutex_) = false;           // the last that came was one question, which is answered
     bool writing_ MC_GUARDED_BY(mutex_) = false;              // its payload is coming in
     Incoming incoming_ MC_GUARDED_BY(mutex_);
     uint64_t write_id_ MC_GUARDED_BY(mutex_) = 0;

@@ -24,6 +24,8 @@ namespace mooncake::tcp {
 class IoHandler {
 public:
     virtual void on_ready(uint32_t epoll_events) = 0;
+    /// Looks without being told whether something has come, and does what on_ready() would. False: nothing, or it does not look.
+    virtual bool poll() { return false; }
     /// About every kTick while somebody wants ticks.
     virtual void on_tick(Time) {}
 
@@ -54,7 +56,9 @@ private:
     IoThread(net::Socket epoll, net::Socket wake) noexcept : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 
     void run(const std::stop_token& stop);
+    /// 0: somebody who was asked had something to do.
     int wait_for_events(epoll_event* events, int count);
+    bool poll_recent();
     IoHandler* begin(Token token);
     void end();
     void tick(Time now);
@@ -66,6 +70,8 @@ private:
     // Only the thread itself
     SpinPolicy spin_{kIoSpin};
     Time next_tick_{};
+    Token recent_ = 0;  // the only one who had something to do last time; 0: nobody, or several had
+    int polled_ = 0;    // how often in a row that one had, without the others being asked
 
     Mutex mutex_;
     std::condition_variable_any idle_;

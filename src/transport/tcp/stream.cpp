@@ -67,11 +67,14 @@ ssize_t receive_pieces(int fd, iovec* pieces, size_t count) noexcept {
 constinit char peers_clock = 0;
 #else
 ssize_t send_pieces(int fd, iovec* pieces, size_t count) noexcept {
+    // The kernel has less to look at.
+    if (count == 1) return ::send(fd, pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
     const msghdr message{.msg_iov = pieces, .msg_iovlen = count};
     return ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 ssize_t receive_pieces(int fd, iovec* pieces, size_t count) noexcept {
+    if (count == 1) return ::recv(fd, pieces->iov_base, pieces->iov_len, MSG_DONTWAIT);
     msghdr message{.msg_iov = pieces, .msg_iovlen = count};
     return ::recvmsg(fd, &message, MSG_DONTWAIT);
 }
