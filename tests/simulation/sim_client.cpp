@@ -57,10 +57,10 @@ void SimClient::call(std::function<Reply(Transaction&)> op, std::function<void(s
 }
 
 template <typename Reply>
-void SimClient::call_and_tell(std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done,
+void SimClient::call_and_tell(const std::string& key, std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done,
                               std::function<void(const Reply&)> leaves) {
-    world_.send(endpoint, master_.endpoint, [this, op, leaves, finish = expect<Reply>(done)] {
-        master_.run_and_tell(op, [this, leaves, finish](const Reply& reply) {
+    world_.send(endpoint, master_.endpoint, [this, key, op, leaves, finish = expect<Reply>(done)] {
+        master_.run_and_tell(key, op, [this, leaves, finish](const Reply& reply) {
             leaves(reply);
             world_.send(master_.endpoint, endpoint, [finish, reply] { finish(reply); });
         });
@@ -149,6 +149,7 @@ void SimClient::send_start(const std::shared_ptr<Put>& put) {
     std::vector<SegmentNumber> unreachable;
     if (world_.chance(0.05)) unreachable.push_back(static_cast<SegmentNumber>(1 + world_.random.below(8)));
     call_and_tell<Started>(
+        put->key,
         [this, put, replicas, pin, unreachable, id = id_](Transaction& t) {
             std::vector<PutItem> items{{.key = put->key, .length = put->length, .group = put->group}};
             PutStartRequest request{.client = id, .request_id = put->request_id, .config = {.replica_num = replicas}, .items = items};
@@ -156,23 +157,30 @@ void SimClient::send_start(const std::shared_ptr<Put>& put) {
             request.unreachable = unreachable;
             master_.writer_limited = !unreachable.empty();
             const PutStartReply reply = put->upsert ? upsert_start(t, request, world_.now()) : put_start(t, request, world_.now());
-            if (reply.items[0].code == StoreCode::kObjectAlreadyExists) check_there(put->key, unreachable);
-            return Started{
+            Started started{
                 .item = reply.items[0], .retry_after = reply.retry_after, .copies = resolve(reply.replicas), .view = master_.view()};
+            if (reply.items[0].code == StoreCode::kObjectAlreadyExists) started.there = check_there(put->key, unreachable);
+            return started;
         },
-        [this, put](std::optional<Started> reply) { started(put, std::move(reply)); });
+        [this, put](std::optional<Started> reply) { started(put, std::move(reply)); },
+        [this, put](const Started& reply) {
+            // Who is told that it is there may rely on it as its writer does.
+            if (reply.there != 0 && master_.holds(put->key, reply.there)) master_.acknowledged(put->key, reply.there);
+        });
 }
 
-/// A put was told that the value is there: then somebody must be thought to have it.
-void SimClient::check_there(const std::string& key, const std::vector<SegmentNumber>& unreachable) {
+/// A put was told that the value is there: then somebody must be thought to have it. Returns its generation.
+uint64_t SimClient::check_there(const std::string& key, const std::vector<SegmentNumber>& unreachable) {
     const SegmentTable& segments = master_.state().segments();
-    const ReplicaList& replicas = master_.state().objects()[master_.state().objects().find(TenantTable::kDefault, key)].replicas;
+    const Object& object = master_.state().objects()[master_.state().objects().find(TenantTable::kDefault, key)];
+    const ReplicaList& replicas = object.replicas;
     for (size_t i = 0; i < replicas.size(); ++i) {
         const Segment& segment = segments[replicas[i].segment];
         const bool lost = segment.stream_down || segment.suspect_until > world_.now() || segment.heard_until <= world_.now();
-        if (!lost && std::find(unreachable.begin(), unreachable.end(), replicas[i].segment) == unreachable.end()) return;
+        if (!lost && std::find(unreachable.begin(), unreachable.end(), replicas[i].segment) == unreachable.end()) return object.generation;
     }
     world_.violated(format_text("{} was said to be there, but nobody has it", key));
+    return 0;
 }
 
 void SimClient::started(const std::shared_ptr<Put>& put, std::optional<Started> reply) {
@@ -237,6 +245,7 @@ void SimClient::copy_written(const std::shared_ptr<Put>& put) {
 void SimClient::send_end(const std::shared_ptr<Put>& put) {
     ++put->tries;
     call_and_tell<StoreCode>(
+        put->key,
         [this, put, id = id_](Transaction& t) {
             const PutEndItem item{.key = put->key, .generation = put->generation, .checksum = put->generation};
             return put_end(t, {.client = id, .items = {&item, 1}}, world_.now()).codes[0];
@@ -381,6 +390,7 @@ void SimClient::begin_remove() {
         return;
     }
     call_and_tell<StoreCode>(
+        name,
         [this, name, force](Transaction& t) {
             const std::string_view key = name;
             const StoreCode code = remove(t, {.keys = {&key, 1}, .force = force}, world_.now()).codes[0];

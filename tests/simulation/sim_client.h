@@ -52,6 +52,7 @@ private:
         Duration retry_after{0};
         std::vector<Copy> copies;
         uint64_t view = 0;
+        uint64_t there = 0;  // generation of a value that it was told of instead
     };
     struct Get {
         std::string key;
@@ -71,10 +72,10 @@ private:
     /// Asks the master; exactly one answer, or none in time.
     template <typename Reply>
     void call(std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done);
-    /// The same of a call that is answered when the nodes have been told. `leaves`: when the answer does, whether it arrives or not.
+    /// The same of a call about a key that is answered when the nodes have been told. `leaves`: when the answer does, whether it arrives or not.
     template <typename Reply>
     void call_and_tell(
-        std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done,
+        const std::string& key, std::function<Reply(Transaction&)> op, std::function<void(std::optional<Reply>)> done,
         std::function<void(const Reply&)> leaves = [](const Reply&) {});
     /// How one call ends, once.
     template <typename Reply>
@@ -83,7 +84,7 @@ private:
 
     void begin_put(bool upsert);
     void send_start(const std::shared_ptr<Put>& put);
-    void check_there(const std::string& key, const std::vector<SegmentNumber>& unreachable);
+    uint64_t check_there(const std::string& key, const std::vector<SegmentNumber>& unreachable);
     void started(const std::shared_ptr<Put>& put, std::optional<Started> reply);
     void land_chunk(const std::shared_ptr<Put>& put, size_t copy, uint64_t at);
     void copy_written(const std::shared_ptr<Put>& put);

@@ -87,13 +87,14 @@ public:
             return reply;
         });
     }
-    /// As run(); `done(reply)` when the nodes have been told what they must know first. Never, if this life ends before.
+    /// As run(); `done(reply)` when the nodes have been told what they must know first of the key. Never, if this life ends before.
     template <typename Op, typename Done>
-    void run_and_tell(Op&& op, Done&& done) {
+    void run_and_tell(const std::string& key, Op&& op, Done&& done) {
         const EventHub::Position before = hub_->position();
         auto reply = run(op);
         EventHub::Caused caused;
         caused.add(before, hub_->position());
+        hub_->rely_on(*state_, TenantTable::kDefaultName, key, caused);
         if (caused.nothing()) return done(reply);
         expire_by(hub_->answer_when_told(caused, std::make_unique<SimAnswer>([done, reply] { done(reply); }), {}, world_.now()));
     }

@@ -254,7 +254,7 @@ void SimNode::leave_in_doubt(const std::shared_ptr<Work>& work) {
     work->in_doubt = {work->order.targets[work->writing].segment};
     end_work(work, StoreCode::kTransferFail);
     // What it was sent it takes when it is back, and then it can be fenced.
-    world_.after(target.node->endpoint.cut_until - world_.now() + world_.between(1ms, 500ms),
+    world_.after(target.node->endpoint.cut_until - world_.now() + world_.between(1ms, 10s),
                  [this, work, life = endpoint.life, view = view_] {
                      const Work::Target& to = work->targets[work->writing];
                      if (life != endpoint.life || view != view_ || view != master_.view()) return;

@@ -310,8 +310,39 @@ void EventHub::look_after_unsent() {
     unsent_followers_.store(left, std::memory_order_relaxed);
 }
 
+void EventHub::rely_on(const Follower* follower, Caused& caused) {
+    if (follower == nullptr || follower->unsent.empty()) return;
+    for (const Caused::Relied& known : caused.relied)
+        if (known.client == follower->client) return;
+    caused.relied.push_back({.client = follower->client, .last = follower->unsent.back().last});
+}
+
+void EventHub::rely_on(const MasterState& state, std::string_view tenant, std::string_view key, Caused& caused) {
+    const TenantNumber number = state.tenants().find(tenant);
+    const ObjectId id = number == 0 ? 0 : state.objects().find(number, key);
+    if (id == 0) return;
+    const Object& object = state.objects()[id];
+    Lock lock(mutex_);
+    for (size_t i = 0; i < object.replicas.size(); ++i) rely_on(owner(state, object.replicas[i].segment), caused);
+    if (object.write == 0) return;
+    const ReplicaList& written = state.write(object.write).replicas;
+    for (size_t i = 0; i < written.size(); ++i) rely_on(owner(state, written[i].segment), caused);
+}
+
+void EventHub::rely_on_all(Caused& caused) const {
+    caused.change = changes_.load(std::memory_order_acquire);
+    if (!may_rely()) return;
+    Lock lock(mutex_);
+    for (const auto& [client, follower] : followers_) rely_on(follower.get(), caused);
+}
+
 bool EventHub::is_unsent(const Caused& caused) const {
-    if (caused.first == 0 || unsent_followers_.load(std::memory_order_relaxed) == 0) return false;
+    if (unsent_followers_.load(std::memory_order_relaxed) == 0) return false;
+    for (const Caused::Relied& relied : caused.relied) {
+        const auto found = followers_.find(relied.client);
+        if (found != followers_.end() && !found->second->unsent.empty() && found->second->unsent.front().first <= relied.last) return true;
+    }
+    if (caused.first == 0) return false;
     return std::any_of(followers_.begin(), followers_.end(), [&](const auto& one) {
         return std::any_of(one.second->unsent.begin(), one.second->unsent.end(),
                            [&](const Unsent& unsent) { return unsent.first <= caused.last && unsent.last >= caused.first; });

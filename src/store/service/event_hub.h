@@ -92,6 +92,12 @@ public:
     struct Caused {
         uint64_t first = 0, last = 0;  // event; 0: none
         uint64_t change = 0;           // the last one; 0: none
+        /// What others caused and an answer relies on, by whom it must be heard: every event up to this one.
+        struct Relied {
+            ClientId client;
+            uint64_t last = 0;
+        };
+        std::vector<Relied> relied{};
 
         void add(const Position& before, const Position& after) {
             if (after.changes != before.changes) change = after.changes;
@@ -99,8 +105,11 @@ public:
             if (first == 0) first = before.events + 1;
             last = after.events;
         }
-        bool nothing() const noexcept { return first == 0 && change == 0; }
+        bool nothing() const noexcept { return first == 0 && change == 0 && relied.empty(); }
     };
+    /// Adds that an answer speaks of this object, or of a write to it, which others may have brought about: what the owners of its ranges
+    /// were told so far must be with the kernel first. After flush(); nothing to add unless may_rely().
+    void rely_on(const MasterState& state, std::string_view tenant, std::string_view key, Caused& caused);
 
     // ---- without
 
@@ -108,6 +117,11 @@ public:
     void flush() override;
     bool wants_report(const ClientId& client) const;
     void acknowledge(const ClientId& client, uint64_t sequence);
+    /// Whether there is any event about a range that the kernel has not taken. After flush().
+    bool may_rely() const noexcept { return unsent_followers_.load(std::memory_order_acquire) != 0; }
+    /// Adds that an answer says that something is not there, which may be a removal's doing, of which nobody knows any more whom it
+    /// concerned: all that anybody was told so far. After flush().
+    void rely_on_all(Caused& caused) const;
     /// Whether nothing of this is left for which answer_when_told() would wait. After flush().
     bool told(const Caused& caused);
     /// Answers once the events about ranges are with the kernel, or their follower was cut off; and every follower has acknowledged the changes,
@@ -202,6 +216,7 @@ private:
     };
 
     Follower* owner(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
+    static void rely_on(const Follower* follower, Caused& caused);
     EventWriter& open_item(Follower& follower) MC_REQUIRES(mutex_);
     void noted() MC_REQUIRES(mutex_) { observed_.fetch_add(1, std::memory_order_release); }
     /// Likewise, of an event about a range of this follower's.

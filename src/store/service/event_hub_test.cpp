@@ -310,6 +310,52 @@ TEST_F(EventHubTest, NobodyWaitsForAFollowerThatIsToldNothingOfHis) {
     EXPECT_FALSE(stuck.over());
 }
 
+TEST_F(EventHubTest, AnAnswerThatSpeaksOfAnothersWriteWaitsForItsEventsAsWell) {
+    join(kNode, 1);
+    join(kOther, 2);
+    Told node, other, first, again, elsewhere;
+    follow(kNode, node);
+    follow(kOther, other);
+    node.hold_back();
+    const Time now = Clock::now();
+    hub_.answer_when_told(start_on(1, "k"), first.responder(), {}, now);
+    ASSERT_TRUE(hub_.may_rely());
+    EventHub::Caused told_again, unrelated;
+    start_on(2, "l");
+    master_.look([&](const MasterState& state, Time) {
+        hub_.rely_on(state, TenantTable::kDefaultName, "k", told_again);
+        hub_.rely_on(state, TenantTable::kDefaultName, "l", unrelated);
+        hub_.rely_on(state, TenantTable::kDefaultName, "nobody knows it", unrelated);
+        return true;
+    });
+    EXPECT_TRUE(unrelated.nothing()) << "one that hangs does not hold up what concerns others";
+    hub_.answer_when_told(told_again, again.responder(), {}, now);
+    EXPECT_FALSE(again.over()) << "the same request, or another one for the same key";
+    node.let_go();
+    hub_.expire(now);
+    EXPECT_TRUE(first.reply());
+    EXPECT_TRUE(again.reply());
+}
+
+TEST_F(EventHubTest, AnAnswerThatSomethingIsNotThereWaitsForWhateverMayHaveRemovedIt) {
+    join(kNode, 1);
+    Told node, first, again;
+    follow(kNode, node);
+    EventHub::Caused nothing;
+    hub_.rely_on_all(nothing);
+    EXPECT_TRUE(hub_.told(nothing));
+    node.hold_back();
+    const Time now = Clock::now();
+    hub_.answer_when_told(start_on(1, "k"), first.responder(), {}, now);
+    EventHub::Caused all;
+    hub_.rely_on_all(all);
+    hub_.answer_when_told(all, again.responder(), {}, now);
+    EXPECT_FALSE(again.over());
+    node.let_go();
+    hub_.expire(now);
+    EXPECT_TRUE(again.reply());
+}
+
 TEST_F(EventHubTest, AFollowerThatTakesNothingForTooLongIsBrokenOffBeforeAnybodyIsAnswered) {
     join(kNode, 1);
     Told node, writer;

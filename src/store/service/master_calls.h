@@ -114,6 +114,9 @@ private:
             return reply;
         });
     }
+    /// Adds what an answer about these items relies on, when nodes have not been told all of it yet.
+    template <typename Item>
+    void rely_on(EventHub::Caused& caused, std::string_view tenant, std::span<const Item> items) const;
     /// Answers when they have.
     void answer_when_told(const EventHub::Caused& caused, Answer answer, rpc::Bytes body);
 

@@ -105,6 +105,17 @@ void MasterCalls::get_replicas(const ReceivedKeys& received, Answer answer) {
     parts_.metrics.get_replicas(reply);
 }
 
+template <typename Item>
+void MasterCalls::rely_on(EventHub::Caused& caused, std::string_view tenant, std::span<const Item> items) const {
+    if (!parts_.hub.may_rely()) return;
+    in_parts(parts_.master, items, [&](std::span<const Item> part) {
+        parts_.master.look([&](const MasterState& state, Time) {
+            for (const Item& item : part) parts_.hub.rely_on(state, tenant, item.key, caused);
+            return true;
+        });
+    });
+}
+
 void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
     const StartedRequests::Entry entry = starting_.enter(received.request);
     if (!entry) return answer->fail(Error(Code::kBusy, "the same request is being carried out"));
@@ -116,6 +127,8 @@ void MasterCalls::put_start(const ReceivedPutStart& received, Answer answer) {
     EventHub::Caused caused;
     while (!run_noting(caused, start)) parts_.master.give_way();
     caused.change = 0;  // what is evicted to make room is no news that anybody must have heard first
+    // A value that is said to be there, or a write that was started before: should we be killed now, its node must know of it as well.
+    rely_on(caused, received.request.tenant, std::span(received.request.items));
     PutStartReply reply = starter.take_reply();
     reply.epoch = epoch_;
     if (const uint64_t bytes = bytes_of(received.request.items); bytes <= kSoonBytes)
@@ -140,6 +153,7 @@ void MasterCalls::put_end(const ReceivedPutEnd& received, Answer answer) {
         request.items = items;
         append(reply, run_noting(caused, [&](Transaction& transaction, Time now) { return store::put_end(transaction, request, now); }));
     });
+    rely_on(caused, received.request.tenant, std::span(received.request.items));  // it may have ended before
     parts_.metrics.put_end(reply);
     answer_when_told(caused, std::move(answer), encode_codes_reply(reply));
 }
@@ -163,6 +177,8 @@ void MasterCalls::remove(const ReceivedRemove& received, Answer answer) {
         request.keys = keys;
         append(reply, run_noting(caused, [&](Transaction& transaction, Time now) { return store::remove(transaction, request, now); }));
     });
+    // Who hears that it is not there shall not find it there after our death: somebody else's removal must be known by now, too.
+    if (std::find(reply.codes.begin(), reply.codes.end(), StoreCode::kObjectNotFound) != reply.codes.end()) parts_.hub.rely_on_all(caused);
     parts_.metrics.remove(reply);
     answer_when_told(caused, std::move(answer), encode_codes_reply(reply));
 }
