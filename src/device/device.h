@@ -76,9 +76,10 @@ public:
     /// that wraps around.
     virtual Result<std::optional<MemoryInfo>> describe(const void* address, uint64_t length) = 0;
 
-    /// Copies between memory of this kind, or between it and the host's, and returns when all bytes are there. Host memory must be mapped.
-    /// After an error some parts may have been copied.
-    virtual Result<> copy(std::span<const CopyPart> parts) = 0;
+    /// Copies between memory of this kind, or between it and the host's, and returns when all bytes are there. Host memory must be mapped. The
+    /// kinds are what was registered: memory of this kind that is not there any more is an error, and never taken for the host's. After an
+    /// error some parts may have been copied.
+    virtual Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) = 0;
 };
 
 /// The kinds of memory this process can have. Constant after construction; thread-safe.

@@ -52,7 +52,7 @@ Result<> Devices::copy(MemoryKind to, MemoryKind from, std::span<const CopyPart>
     Device* const device = between(to, from);
     if (device == nullptr)
         return fail(Code::kNotSupported, "nothing here copies from {} to {} memory", mooncake::to_string(from), mooncake::to_string(to));
-    auto copied = device->copy(parts);
+    auto copied = device->copy(to, from, parts);
     if (copied || copied.error().code() == Code::kNotSupported || copied.error().code() == Code::kNoSpace) return copied;
     // Whatever it says: what failed is memory of this process, and no peer or link is to blame.
     return Unexpected(Error(Code::kInvalidArgument,

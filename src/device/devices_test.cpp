@@ -116,7 +116,7 @@ TEST(FakeDevice, KeepsWhatIsWritten) {
     EXPECT_EQ(fake.read(memory + 20, 50), bytes);
     fake.break_down();
     const CopyPart part{memory, memory + 20, 10};
-    EXPECT_EQ(fake.copy({&part, 1}).error().code(), Code::kUnavailable);
+    EXPECT_EQ(fake.copy(MemoryKind::kCuda, MemoryKind::kCuda, {&part, 1}).error().code(), Code::kUnavailable);
 }
 
 }  // namespace

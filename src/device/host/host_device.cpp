@@ -52,7 +52,7 @@ public:
         return known;
     }
 
-    Result<> copy(std::span<const CopyPart> parts) override {
+    Result<> copy(MemoryKind, MemoryKind, std::span<const CopyPart> parts) override {
         for (const CopyPart& part : parts) std::memcpy(part.to, part.from, part.length);
         return {};
     }

@@ -129,7 +129,7 @@ TEST(HostDevice, BearsAMappingAtTheVeryEnd) {
 TEST(HostDevice, CopiesAllParts) {
     std::vector<std::byte> from(64, std::byte{7}), to(64);
     const std::array<CopyPart, 2> parts{{{to.data(), from.data(), 10}, {to.data() + 20, from.data() + 20, 44}}};
-    ASSERT_TRUE(make_host_device()->copy(parts));
+    ASSERT_TRUE(make_host_device()->copy(MemoryKind::kHost, MemoryKind::kHost, parts));
     for (size_t i = 0; i < to.size(); ++i) EXPECT_EQ(to[i], i >= 10 && i < 20 ? std::byte{0} : std::byte{7}) << i;
 }
 

@@ -103,7 +103,7 @@ void FakeDevice::wait_while_held() {
     --held_;
 }
 
-Result<> FakeDevice::copy(std::span<const CopyPart> parts) {
+Result<> FakeDevice::copy(MemoryKind, MemoryKind, std::span<const CopyPart> parts) {
     wait_while_held();
     if (broken_.load(std::memory_order_relaxed)) return fail(Code::kUnavailable, "the device is broken");
     copies_.fetch_add(1, std::memory_order_relaxed);

@@ -43,7 +43,7 @@ public:
 
     MemoryKind kind() const noexcept override { return kind_; }
     Result<std::optional<MemoryInfo>> describe(const void* address, uint64_t length) override;
-    Result<> copy(std::span<const CopyPart> parts) override;
+    Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) override;
 
 private:
     struct Allocation {
