@@ -165,6 +165,12 @@ EngineOptions load_options(const Environment& environment) {
     return options;
 }
 
+CudaOptions load_cuda_options(const Environment& environment) {
+    CudaOptions options;
+    Reader(environment).flag("MC_CUDA_CALLER_SYNC", options.caller_sync);
+    return options;
+}
+
 EngineOptions load_options() { return load_options(process_environment()); }
 
 Environment process_environment() {

@@ -78,12 +78,18 @@ struct EngineOptions {
     LogOptions log;                  // MC_LOG_LEVEL, MC_LOG_DIR
 };
 
+/// What memory of NVIDIA GPUs can be told (docs/guide/gpu.md): of the process, since its GPUs belong to all its engines.
+struct CudaOptions {
+    bool caller_sync = true;  // MC_CUDA_CALLER_SYNC: what was put on the default stream is waited for before memory is read
+};
+
 /// Returns the value of a variable, nothing if it is not set.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 
 /// Defaults overlaid with the environment. A value that makes no sense is logged and leaves the default.
 MC_EXPORT EngineOptions load_options(const Environment& environment);
 MC_EXPORT EngineOptions load_options();
+MC_EXPORT CudaOptions load_cuda_options(const Environment& environment);
 /// The process environment: the only getenv() of the project is behind it.
 MC_EXPORT Environment process_environment();
 

@@ -104,6 +104,15 @@ TEST(Options, ReadsEveryVariable) {
     EXPECT_EQ(options.log.directory, "/logs");
 }
 
+TEST(Options, WhatConcernsGpusIsReadApart) {
+    const auto with = [](std::optional<std::string> value) {
+        return load_cuda_options([&](const char* name) { return std::string_view(name) == "MC_CUDA_CALLER_SYNC" ? value : std::nullopt; });
+    };
+    EXPECT_TRUE(with(std::nullopt).caller_sync);
+    EXPECT_TRUE(with("1").caller_sync);
+    EXPECT_FALSE(with("0").caller_sync);
+}
+
 TEST(Options, ABadNumberIsReportedByNameAndLeavesTheDefault) {
     for (const char* bad : {"x", "12x", " 12", "1.5", "0x10", "-1", "+3", "99999999999999999999", "17"}) {
         const auto [options, warnings] = load({{"MC_TCP_LANES_PER_PEER", bad}});

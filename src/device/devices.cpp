@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
+#include "base/options.h"
+#include "device/cuda/cuda_device.h"
 #include "device/device.h"
 #include "device/host/host_device.h"
 
@@ -27,7 +29,11 @@ Devices::~Devices() = default;
 
 Devices& Devices::of_process() {
     // Never destroyed: engines may live until the very end of the process.
-    static Devices& devices = *new Devices();
+    static Devices& devices = *[] {
+        std::vector<std::unique_ptr<Device>> others;
+        others.push_back(std::make_unique<cuda::CudaDevice>(load_cuda_options(process_environment())));
+        return new Devices(std::move(others));
+    }();
     return devices;
 }
 

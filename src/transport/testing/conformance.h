@@ -38,6 +38,7 @@ struct TransportCase {
     bool same_process = false;  // target and initiator are one transport (self)
     MemorySource target_memory = MemorySource::kPrivate;
     EngineOptions options{};
+    KindSource devices = KindSource::kFakeDevice;
 };
 
 inline void PrintTo(const TransportCase& kind, std::ostream* out) { *out << kind.name; }
@@ -173,7 +174,7 @@ protected:
     /// Waits until a thread is held in a copy of the device. False: the transfer ended without one.
     bool wait_until_held(const Completion& completion);
 
-    KindAllocator allocator;
+    KindAllocator allocator{std::get<0>(GetParam()).devices};
     std::optional<TransportPair> pair;
     std::unique_ptr<KindMemory> remote, local;
     const MemoryRegion* local_region = nullptr;

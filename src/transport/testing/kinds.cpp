@@ -4,6 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/testing/fake_cuda.h"
+#include "device/testing/fake_device.h"
 #include "transport/testing/conformance.h"
 
 namespace mooncake::testing {
@@ -40,19 +43,81 @@ private:
     const uint64_t length_;
 };
 
+class FakeKindDevice final : public KindDevice {
+public:
+    explicit FakeKindDevice(FakeDevice& device) : device_(device) {}
+    std::unique_ptr<KindMemory> allocate(uint64_t length) override { return std::make_unique<FakeMemory>(device_, length); }
+    uint64_t copies() const override { return device_.copies(); }
+    void break_down() override { device_.break_down(); }
+    void hold() override { device_.hold(); }
+    void resume() override { device_.resume(); }
+    unsigned held() const override { return device_.held(); }
+
+private:
+    FakeDevice& device_;  // belongs to the Devices
+};
+
+// ---- our own device, on a libcuda without a GPU
+
+using cuda::testing::FakeCuda;
+
+class CudaMemory final : public KindMemory {
+public:
+    CudaMemory(FakeCuda& cuda, uint64_t length) : cuda_(cuda), address_(cuda.allocate(length)), length_(length) {}
+    ~CudaMemory() override {
+        FakeCuda::reset();  // perhaps the test broke it
+        cuda_.free(address_);
+    }
+    CudaMemory(const CudaMemory&) = delete;
+    CudaMemory& operator=(const CudaMemory&) = delete;
+
+    MemoryRegion region() const override {
+        return {.address = address_, .length = length_, .kind = MemoryKind::kCuda, .device = 0, .location = "cuda:0"};
+    }
+    void write(std::span<const std::byte> from) override { cuda_.write(address_, from); }
+    std::vector<std::byte> read() const override { return cuda_.read(address_, length_); }
+
+private:
+    FakeCuda& cuda_;
+    std::byte* const address_;
+    const uint64_t length_;
+};
+
+class CudaKindDevice final : public KindDevice {
+public:
+    std::unique_ptr<KindMemory> allocate(uint64_t length) override { return std::make_unique<CudaMemory>(cuda_, length); }
+    uint64_t copies() const override { return FakeCuda::count("copies"); }
+    void break_down() override { FakeCuda::poison(0, cuda::abi::kIllegalAddress); }
+    void hold() override { FakeCuda::hold_streams(true); }
+    void resume() override { FakeCuda::hold_streams(false); }
+    unsigned held() const override { return static_cast<unsigned>(FakeCuda::count("held")); }
+
+private:
+    FakeCuda cuda_;
+};
+
 }  // namespace
 
-KindAllocator::KindAllocator() {
-    auto fake = std::make_unique<FakeDevice>(MemoryKind::kCuda);
-    fake_ = fake.get();
+KindAllocator::KindAllocator(KindSource source) {
     std::vector<std::unique_ptr<Device>> others;
-    others.push_back(std::move(fake));
+    if (source == KindSource::kFakeLibcuda) {
+        device_ = std::make_unique<CudaKindDevice>();
+        others.push_back(std::make_unique<cuda::CudaDevice>(CudaOptions{}));
+    } else {
+        auto fake = std::make_unique<FakeDevice>(MemoryKind::kCuda);
+        device_ = std::make_unique<FakeKindDevice>(*fake);
+        others.push_back(std::move(fake));
+    }
     devices_ = std::make_unique<Devices>(std::move(others));
+}
+
+KindAllocator::~KindAllocator() {
+    devices_.reset();  // gives back what it has of the library
 }
 
 std::unique_ptr<KindMemory> KindAllocator::allocate(MemoryKind kind, uint64_t length) {
     if (kind == MemoryKind::kHost) return std::make_unique<HostMemory>(length);
-    return std::make_unique<FakeMemory>(*fake_, length);
+    return device_->allocate(length);
 }
 
 }  // namespace mooncake::testing

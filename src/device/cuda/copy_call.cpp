@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/copy_call.h"
+
+#include <algorithm>
+
+#include "device/cuda/copy_lane.h"
+
+namespace mooncake::cuda {
+
+namespace {
+
+constexpr uint64_t kPageableBytes =
+    2 << 20;  // so far around a pageable address nobody asks again in a call: pinned memory there is staged, too
+
+uint64_t address_of(const void* pointer) noexcept { return reinterpret_cast<uint64_t>(pointer); }
+
+}  // namespace
+
+bool CopyCall::reachable(const Pointer* pointer, uint64_t address, uint64_t length) noexcept {
+    return pointer->place == Place::kPinned && pointer->holds(address, length);
+}
+
+Result<const Pointer*> CopyCall::find(uint64_t address, uint64_t length, MemoryKind kind) {
+    Known& known = kind == MemoryKind::kCuda ? of_devices_ : of_host_;
+    if (known.last == known.by_end.end() || !known.last->second.holds(address, 1)) known.last = known.by_end.upper_bound(address);
+    if (known.last == known.by_end.end() || !known.last->second.holds(address, 1)) {
+        MC_ASSIGN_OR_RETURN(Pointer pointer, ask(means_.driver, address));
+        if (pointer.place == Place::kDevice) MC_RETURN_IF_ERROR(means_.admit(pointer));
+        if (pointer.place != Place::kDevice && !pointer.holds(address, 1)) {
+            pointer.place = Place::kPageable;  // also pinned memory of which CUDA does not say how far it reaches
+            pointer.start = address;
+            pointer.length = std::max<uint64_t>(1, std::min(kPageableBytes - address % kPageableBytes, UINT64_MAX - address));
+        }
+        known.last = known.by_end.insert_or_assign(pointer.start + pointer.length, pointer).first;
+    }
+    const Pointer& pointer = known.last->second;
+    if (kind == MemoryKind::kCuda && pointer.place != Place::kDevice)
+        return fail(Code::kNotRegistered, "no GPU has memory at {:#x}: it was freed while it was registered", address);
+    if (pointer.place != Place::kDevice || pointer.holds(address, length)) return &pointer;
+    // Several mappings of one reservation. All of them are looked at; the GPU copies across their borders.
+    const Pointer first = pointer;
+    for (uint64_t at = first.start + first.length; at - address < length;) {
+        MC_ASSIGN_OR_RETURN(const Pointer* const next, find(at, 1, kind));
+        if (next->place != Place::kDevice || next->device != first.device || next->reservation != first.reservation)
+            return fail(Code::kNotRegistered, "the GPU's memory at {:#x} ends at {:#x}", address, at);
+        at = next->start + next->length;
+    }
+    return &known.by_end.find(first.start + first.length)->second;
+}
+
+Result<CopyCall::Piece> CopyCall::classify(const CopyPart& part) {
+    Piece piece{.to = address_of(part.to), .from = address_of(part.from), .length = part.length};
+    if (piece.length - 1 > UINT64_MAX - piece.to || piece.length - 1 > UINT64_MAX - piece.from)
+        return fail(Code::kInvalidArgument, "a part of {} bytes wraps around", part.length);
+    MC_ASSIGN_OR_RETURN(const Pointer* found, find(piece.to, piece.length, to_));
+    const Pointer to = *found;
+    MC_ASSIGN_OR_RETURN(found, find(piece.from, piece.length, from_));
+    const Pointer& from = *found;
+    const bool to_device = to.place == Place::kDevice, from_device = from.place == Place::kDevice;
+    if (!to_device && !from_device) return fail(Code::kInvalidArgument, "no GPU has memory at {:#x} or {:#x}", piece.to, piece.from);
+    piece.device = from_device ? from.device : to.device;
+    piece.batched = !to.managed && !from.managed;
+    if (to_device && from_device) return piece;
+    piece.direction = to_device ? Direction::kToDevice : Direction::kToHost;
+    piece.staged = to_device ? !reachable(&from, piece.from, piece.length) : !reachable(&to, piece.to, piece.length);
+    if (!piece.staged) (to_device ? piece.from_offset : piece.to_offset) = (to_device ? from : to).device_offset;
+    return piece;
+}
+
+Result<> CopyCall::run(std::span<const CopyPart> parts) {
+    std::vector<Piece> pieces;
+    pieces.reserve(parts.size());
+    bool one_lane = true;
+    for (const CopyPart& part : parts) {
+        if (part.length == 0) continue;
+        MC_ASSIGN_OR_RETURN(Piece piece, classify(part));
+        if (!pieces.empty()) one_lane = one_lane && piece.same_lane(pieces.front());
+        pieces.push_back(piece);
+    }
+    const auto lane_of = [](const Piece& piece) {
+        return (piece.device * 4 + static_cast<int>(piece.direction)) * 2 + (piece.staged ? 1 : 0);
+    };
+    if (!one_lane) std::stable_sort(pieces.begin(), pieces.end(), [&](const Piece& a, const Piece& b) { return lane_of(a) < lane_of(b); });
+    for (size_t from = 0; from < pieces.size();) {
+        size_t to = from + 1;
+        while (to < pieces.size() && pieces[to].same_lane(pieces[from])) ++to;
+        MC_RETURN_IF_ERROR(run_lane(std::span(pieces).subspan(from, to - from)));
+        from = to;
+    }
+    return {};
+}
+
+Result<> CopyCall::run_lane(std::span<const Piece> pieces) {
+    const Piece& first = pieces.front();
+    Lanes& lanes = means_.lanes(first.device);
+    MC_ASSIGN_OR_RETURN(const Scope scope, Scope::enter(means_.driver, first.device));
+    const bool reads = first.direction != Direction::kToDevice;
+    if (means_.caller_sync && reads && std::find(synced_.begin(), synced_.end(), first.device) == synced_.end()) {
+        MC_RETURN_IF_ERROR(lanes.wait_for_default_stream(scope));
+        synced_.push_back(first.device);
+    }
+    MC_ASSIGN_OR_RETURN(const abi::Stream stream, lanes.stream(scope, first.direction));
+    CopyLane lane(means_.driver, lanes, scope, stream);
+    if (first.staged) {
+        StagedCopy staged(means_.driver, lane, lanes, scope, first.direction);
+        MC_RETURN_IF_ERROR(staged.begin());
+        Result<> done;
+        for (const Piece& piece : pieces)
+            if (done = staged.add(piece.to, piece.from, piece.length, piece.batched); !done) break;
+        if (done) done = staged.flush();
+        return staged.end(std::move(done));
+    }
+    Result<> done;
+    for (const Piece& piece : pieces)
+        if (done = lane.add({.to = piece.to,
+                             .from = piece.from,
+                             .length = piece.length,
+                             .to_offset = piece.to_offset,
+                             .from_offset = piece.from_offset,
+                             .batched = piece.batched});
+            !done)
+            break;
+    return lane.end(std::move(done));
+}
+
+}  // namespace mooncake::cuda

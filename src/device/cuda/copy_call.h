@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/lane.h"
+#include "device/cuda/pointers.h"
+#include "device/device.h"
+
+namespace mooncake::cuda {
+
+/// Who makes a call possible.
+struct CopyMeans {
+    Driver& driver;
+    const std::function<Lanes&(int device)>& lanes;
+    /// Refuses memory of a GPU that is not what was registered at its address. Asked once for each allocation.
+    const std::function<Result<>(const Pointer&)>& admit;
+    bool caller_sync = true;
+};
+
+/// One call of CudaDevice::copy(). First every address is looked up, which is an error for memory that is gone and would otherwise be a fault
+/// that costs the process its GPU; then the GPUs copy, in units of which a few are under way at once. Memory that a GPU reaches is copied
+/// directly, pageable memory by way of pinned memory of ours. When run() returns, no GPU touches any of it. Not thread-safe.
+class CopyCall {
+public:
+    CopyCall(const CopyMeans& means, MemoryKind to, MemoryKind from) : means_(means), to_(to), from_(from) {}
+
+    Result<> run(std::span<const CopyPart> parts);
+
+private:
+    struct Piece {
+        uint64_t to = 0;
+        uint64_t from = 0;
+        uint64_t length = 0;
+        int device = 0;  // whose stream copies it
+        Direction direction = Direction::kWithin;
+        bool staged = false;                     // the host's side is pageable
+        bool batched = true;                     // may go with others in one call
+        int64_t to_offset = 0, from_offset = 0;  // of pinned memory, for calls of several copies
+
+        bool same_lane(const Piece& other) const noexcept {
+            return device == other.device && direction == other.direction && staged == other.staged;
+        }
+    };
+
+    /// What holds an address, from the driver or from memory; null: pageable.
+    Result<const Pointer*> find(uint64_t address, uint64_t length, MemoryKind kind);
+    Result<Piece> classify(const CopyPart& part);
+    /// Pinned as a whole: a range that begins in one registration and ends outside of it is no memory a GPU may be given.
+    static bool reachable(const Pointer* pointer, uint64_t address, uint64_t length) noexcept;
+
+    Result<> run_lane(std::span<const Piece> pieces);
+
+    const CopyMeans& means_;
+    const MemoryKind to_, from_;
+    /// What was found at addresses of one side, by its end. Apart: pageable memory is taken to reach further than anybody knows.
+    struct Known {
+        std::map<uint64_t, Pointer> by_end;
+        std::map<uint64_t, Pointer>::iterator last = by_end.end();
+    };
+    Known of_devices_, of_host_;
+    std::vector<int> synced_;  // GPUs whose default stream has been waited for
+};
+
+}  // namespace mooncake::cuda

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/cuda_device.h"
+
+#include "device/cuda/copy_call.h"
+
+namespace mooncake::cuda {
+
+CudaDevice::CudaDevice(CudaOptions options, FindLibrary find) : options_(options), driver_(std::move(find)) {}
+
+CudaDevice::~CudaDevice() {
+    Lock lock(mutex_);
+    for (const auto& lanes : lanes_)
+        if (lanes != nullptr)
+            if (const auto scope = Scope::enter(driver_, lanes->device())) lanes->give_back(*scope);
+}
+
+Result<std::optional<MemoryInfo>> CudaDevice::describe(const void* address, uint64_t length) {
+    MC_ASSIGN_OR_RETURN(auto info, describe_range(driver_, reinterpret_cast<uint64_t>(address), length));
+    if (info) remember(*info);
+    return info;
+}
+
+void CudaDevice::remember(const MemoryInfo& info) {
+    if (info.allocation == 0) return;
+    const uint64_t end = info.base + info.length;
+    Lock lock(mutex_);
+    if (const auto same = described_.find(info.base);
+        same != described_.end() && same->second.end == end && same->second.allocation == info.allocation)
+        return;
+    auto overlapped = described_.upper_bound(info.base);
+    if (overlapped != described_.begin() && std::prev(overlapped)->second.end > info.base) --overlapped;
+    while (overlapped != described_.end() && overlapped->first < end) overlapped = described_.erase(overlapped);
+    if (described_.size() >= kDescribedMax) described_.clear();
+    described_[info.base] = {.end = end, .allocation = info.allocation};
+}
+
+Result<> CudaDevice::admit(const Pointer& pointer) {
+    Lock lock(mutex_);
+    const auto next = described_.upper_bound(pointer.start);
+    if (next == described_.begin()) return {};
+    const auto& [start, described] = *std::prev(next);
+    // Of memory that is mapped in chunks only the first one was remembered.
+    if (pointer.start != start || described.allocation == pointer.allocation) return {};
+    return fail(Code::kNotRegistered,
+                "the memory of GPU {} at {:#x} was freed while it was registered, and its address given to other memory", pointer.device,
+                pointer.start);
+}
+
+Lanes& CudaDevice::lanes(int device) {
+    Lock lock(mutex_);
+    auto& lanes = lanes_[static_cast<size_t>(device)];
+    if (lanes == nullptr) lanes = std::make_unique<Lanes>(driver_, device);
+    return *lanes;
+}
+
+Result<> CudaDevice::copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) {
+    if (parts.empty()) return {};
+    if (driver_.silent() || driver_.functions() == nullptr) return fail(Code::kUnavailable, "CUDA cannot be used in this process");
+    const std::function<Lanes&(int)> find_lanes = [this](int device) -> Lanes& { return lanes(device); };
+    const std::function<Result<>(const Pointer&)> admit_pointer = [this](const Pointer& pointer) { return admit(pointer); };
+    const CopyMeans means{.driver = driver_, .lanes = find_lanes, .admit = admit_pointer, .caller_sync = options_.caller_sync};
+    return CopyCall(means, to, from).run(parts);
+}
+
+}  // namespace mooncake::cuda

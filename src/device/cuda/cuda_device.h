@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+
+#include "base/options.h"
+#include "base/thread_annotations.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/lane.h"
+#include "device/cuda/pointers.h"
+#include "device/device.h"
+
+namespace mooncake::cuda {
+
+/// Memory of NVIDIA GPUs: what cudaMalloc, pools and mapped addresses (expandable segments) give, and managed memory. Always there: while
+/// nobody in this process has loaded libcuda it knows no memory, and costs a look for it at each registration. Thread-safe.
+class CudaDevice final : public Device {
+public:
+    explicit CudaDevice(CudaOptions options, FindLibrary find = find_loaded_library);
+    ~CudaDevice() override;
+
+    MemoryKind kind() const noexcept override { return MemoryKind::kCuda; }
+    Result<std::optional<MemoryInfo>> describe(const void* address, uint64_t length) override;
+    Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) override;
+
+    Driver& driver() noexcept { return driver_; }
+
+private:
+    struct Described {
+        uint64_t end = 0;
+        uint64_t allocation = 0;
+    };
+    static constexpr size_t kDescribedMax = 65'536;
+
+    Lanes& lanes(int device);
+    void remember(const MemoryInfo& info);
+    /// Whether the memory is that which was registered there.
+    Result<> admit(const Pointer& pointer);
+
+    const CudaOptions options_;
+    Driver driver_;
+    Mutex mutex_;
+    std::array<std::unique_ptr<Lanes>, Driver::kDevicesMax> lanes_ MC_GUARDED_BY(mutex_);
+    // What was found when memory was described, by its start; apart. When there is too much of it, it is forgotten: then memory that is
+    // freed and allocated again behind our back is not noticed.
+    std::map<uint64_t, Described> described_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mooncake::cuda

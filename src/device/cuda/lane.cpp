@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/lane.h"
+
+#include <atomic>
+
+#include "base/futex.h"
+
+namespace mooncake::cuda {
+
+namespace {
+
+constexpr Duration kSpin = 2ms;            // longer than most copies take
+constexpr Duration kNap = 100us;           // between two questions after that
+constexpr Duration kHungAfter = 60s;       // 16 MiB in this time: nobody waits for such a GPU
+constexpr Duration kCallerPatience = 30s;  // for what a caller left on the default stream
+constexpr Duration kCapturePatience = 5s;
+
+/// Nobody wakes us: CUDA's own way to sleep would not come back from a GPU that hangs.
+void nap(Duration time) {
+    const std::atomic<uint32_t> nothing{0};
+    futex_wait(nothing, 0, Deadline::after(time));
+}
+
+bool is_capture(abi::Status status) noexcept { return status >= 900 && status <= 908; }
+
+}  // namespace
+
+Result<abi::Stream> Lanes::stream(const Scope& scope, Direction direction) {
+    Lock lock(mutex_);
+    abi::Stream& stream = streams_[static_cast<size_t>(direction)];
+    if (stream == nullptr)
+        MC_RETURN_IF_ERROR(driver_.check(device_, "cuStreamCreate", scope->stream_create(&stream, abi::kStreamNonBlocking)));
+    return stream;
+}
+
+Result<abi::Event> Lanes::take_event(const Scope& scope) {
+    {
+        Lock lock(mutex_);
+        if (!events_.empty()) {
+            const abi::Event event = events_.back();
+            events_.pop_back();
+            return event;
+        }
+    }
+    abi::Event event = nullptr;
+    MC_RETURN_IF_ERROR(driver_.check(device_, "cuEventCreate", scope->event_create(&event, abi::kEventDisableTiming)));
+    return event;
+}
+
+void Lanes::put_event(abi::Event event) {
+    Lock lock(mutex_);
+    events_.push_back(event);
+}
+
+Result<Lanes::Pair> Lanes::make_pair(const Scope& scope) {
+    Pair pair;
+    for (std::byte*& slot : pair.slots) {
+        void* memory = nullptr;
+        if (const abi::Status status = scope->host_allocate(&memory, kSlotBytes, abi::kHostPortable); status != abi::kSuccess) {
+            Error why = driver_.failure(device_, "cuMemHostAlloc", status);
+            if (pair.slots[0] != nullptr && !driver_.dead(device_) && !driver_.silent()) driver_.notice(scope->host_free(pair.slots[0]));
+            return Unexpected(std::move(why));
+        }
+        slot = static_cast<std::byte*>(memory);
+    }
+    return pair;
+}
+
+Result<Lanes::Pair> Lanes::take_pair(const Scope& scope) {
+    {
+        Lock lock(mutex_);
+        while (pairs_.empty() && pairs_made_ == kPairsMax) pair_free_.wait(mutex_);
+        if (!pairs_.empty()) {
+            const Pair pair = pairs_.back();
+            pairs_.pop_back();
+            return pair;
+        }
+        ++pairs_made_;
+    }
+    auto made = make_pair(scope);
+    if (!made) lose_pair();
+    return made;
+}
+
+void Lanes::put_pair(Pair pair) {
+    Lock lock(mutex_);
+    pairs_.push_back(pair);
+    pair_free_.notify_one();
+}
+
+void Lanes::lose_pair() {
+    Lock lock(mutex_);
+    --pairs_made_;
+    pair_free_.notify_one();
+}
+
+Result<bool> Lanes::poll(const Scope& scope, abi::Event event, Deadline deadline) {
+    const Deadline spin = Deadline::after(kSpin);
+    SpinPause pause;
+    while (true) {
+        const abi::Status status = scope->event_query(event);
+        if (status == abi::kSuccess) return true;
+        if (status != abi::kNotReady) return Unexpected(driver_.failure(device_, "cuEventQuery", status));
+        if (!spin.passed()) {
+            pause();
+            continue;
+        }
+        if (deadline.passed()) return false;
+        nap(kNap);
+    }
+}
+
+Result<> Lanes::wait(const Scope& scope, abi::Event event) {
+    MC_ASSIGN_OR_RETURN(const bool happened, poll(scope, event, Deadline::after(kHungAfter)));
+    if (happened) return {};
+    driver_.bury(device_, abi::kNotReady);
+    return fail(Code::kUnavailable, "GPU {} has not ended a copy for {} s", device_, kHungAfter / 1s);
+}
+
+Result<> Lanes::settle(const Scope& scope, abi::Event event) {
+    Result<> waited;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        if (driver_.dead(device_) || driver_.silent()) return fail(Code::kUnavailable, "GPU {} was lost during a copy", device_);
+        if (waited = wait(scope, event); waited) return waited;
+    }
+    driver_.bury(device_, abi::kNotReady);
+    return waited;
+}
+
+Result<> Lanes::wait_for_default_stream(const Scope& scope) {
+    const Deadline captured = Deadline::after(kCapturePatience);
+    MC_ASSIGN_OR_RETURN(const abi::Event event, take_event(scope));
+    while (true) {
+        // A question that does no harm to a graph that is being captured; recording an event might.
+        int capturing = 0;
+        abi::Status status = abi::kSuccess;
+        if (scope->stream_is_capturing != nullptr) status = scope->stream_is_capturing(abi::legacy_stream(), &capturing);
+        if (status == abi::kSuccess) status = scope->event_record(event, abi::legacy_stream());
+        if (status == abi::kSuccess) break;
+        if (!is_capture(status) || captured.passed()) {
+            put_event(event);
+            return Unexpected(driver_.failure(device_, "cuEventRecord on the default stream", status));
+        }
+        nap(kNap);
+    }
+    const auto happened = poll(scope, event, Deadline::after(kCallerPatience));
+    put_event(event);
+    if (!happened) return Unexpected(happened.error());
+    if (!*happened)
+        return fail(Code::kTimedOut, "the default stream of GPU {} has been busy for {} s (MC_CUDA_CALLER_SYNC=0 does not wait for it)",
+                    device_, kCallerPatience / 1s);
+    return {};
+}
+
+void Lanes::give_back(const Scope& scope) {
+    Lock lock(mutex_);
+    const auto quietly = [this](auto* function, auto what) {
+        if (!driver_.gone()) driver_.notice(function(what));
+    };
+    for (const abi::Event event : events_) quietly(scope->event_destroy, event);
+    for (const abi::Stream stream : streams_)
+        if (stream != nullptr) quietly(scope->stream_destroy, stream);
+    for (const Pair& pair : pairs_)
+        for (std::byte* const slot : pair.slots) quietly(scope->host_free, slot);
+    events_.clear();
+    streams_ = {};
+    pairs_.clear();
+}
+
+}  // namespace mooncake::cuda

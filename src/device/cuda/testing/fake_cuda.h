@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/cuda/abi.h"
+#include "device/cuda/driver.h"
+
+namespace mooncake::cuda::testing {
+
+/// The stand-in for libcuda.so.1 that the tests build (tests/device/fake_libcuda), loaded into this process and used as a program with a GPU
+/// would: initialised, with the primary context of each device. What it does here is neither counted nor failed. Loaded once; the objects share
+/// it. Memory is addressed as the GPU's, and may be looked at only by read() and write(). Thread-safe, as the driver is.
+class FakeCuda {
+public:
+    /// Loads it, as any library of the process might. Nothing is initialised.
+    static void load();
+    /// As if the machine had so many GPUs. Those that are there stay; for objects that are made afterwards.
+    static void have_devices(int number);
+    /// load(), and makes the contexts.
+    FakeCuda();
+    ~FakeCuda();
+    FakeCuda(const FakeCuda&) = delete;
+    FakeCuda& operator=(const FakeCuda&) = delete;
+
+    std::byte* allocate(uint64_t length, int device = 0);
+    std::byte* allocate_managed(uint64_t length);
+    std::byte* allocate_from_pool(uint64_t length);
+    void free(std::byte* address, int device = 0);
+    void* allocate_pinned(uint64_t length);
+    void free_pinned(void* address);
+    void pin(void* address, uint64_t length);
+    void unpin(void* address);
+
+    /// A reserved range of addresses, with memory in the named chunks of 2 MiB.
+    std::byte* reserve(size_t chunks, const std::set<size_t>& mapped);
+    void unmap(std::byte* start, size_t chunk);
+    void release(std::byte* start, size_t chunks, const std::set<size_t>& mapped);
+    static constexpr uint64_t kChunkBytes = 2 << 20;
+
+    void write(std::byte* to, std::span<const std::byte> from);
+    std::vector<std::byte> read(const std::byte* from, uint64_t length);
+    /// Puts a write on the default stream and does not wait for it. The source must stay.
+    void write_later(std::byte* to, std::span<const std::byte> from);
+
+    // What goes wrong; see tests/device/fake_libcuda/control.cpp.
+    static void fail(const char* name, int nth, abi::Status status);
+    static void fail_async(int nth, abi::Status status);
+    static void reset();
+    static void hold_streams(bool hold);
+    static void hold_default_stream(bool hold);
+    static void capture(bool on);
+    /// Whatever is asked of the device from now on answers this.
+    static void poison(int device, abi::Status status);
+    static void replace(std::byte* address);
+    static void attribute(int device, int number, int value);
+    static uint64_t count(const std::string& what);
+
+    /// For a Driver that must not see some functions.
+    static FindLibrary without(std::set<std::string> names);
+
+private:
+    std::vector<abi::Context> contexts_;
+};
+
+}  // namespace mooncake::cuda::testing
