@@ -74,6 +74,8 @@ Result<> EngineImpl::add_region(MemoryRegion region) {
     // Fresh memory of ours has no pages yet, so there is nothing to detect.
     if (region.location == "*" && region.shared_fd < 0 && region.kind == MemoryKind::kHost)
         region.location = detect_location(region.address, region.length);
+    if (region.location == "*" && region.kind != MemoryKind::kHost)
+        region.location = format_text("{}:{}", to_string(region.kind), region.device);
     MC_RETURN_IF_ERROR(parts_->registry->add(region));
     if (parts_->publisher) parts_->publisher->changed();
     return {};

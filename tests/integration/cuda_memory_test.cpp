@@ -200,6 +200,7 @@ TEST(CudaMemory, AGpuThatIsUsedOnlyLaterIsFound) {
     ASSERT_TRUE(engine->register_memory(card, kBytes));
     EXPECT_EQ(engine->memory_kind(card, kBytes), MemoryKind::kCuda);
     EXPECT_EQ(engine->memory_kind(host.data(), kBytes), MemoryKind::kHost);
+    EXPECT_EQ(engine->buffers().back().location, "cuda:0");
     const auto bytes = noise(kBytes, 6);
     cuda.write(card, bytes);
     const Block all{.local = card, .remote = address_of(host.data()), .length = kBytes};
