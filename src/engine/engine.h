@@ -125,11 +125,16 @@ public:
 
     // ---- segments. Opening is lazy and single-flight per name; a dead peer never delays the others.
     virtual Result<SegmentId> open_segment(const std::string& name, Deadline deadline) = 0;
+    /// Connects for who has addresses already, of this life: kStale when another one lives there now. Unlike open_segment() it says nothing of
+    /// the addresses that others have.
+    virtual Result<> connect_to(const std::string& name, Incarnation life, Deadline deadline) = 0;
     /// Opens it and has the transport do ahead of the first transfer what that would have to do otherwise. Idempotent. Without a
     /// transport that gains by it, it is only a hint and never fails.
     virtual Result<> warm_up(const std::string& name, Deadline deadline) = 0;
     /// Asks again who the name means; transfers under way go on. Empty name: all, at their next use.
     virtual Result<> refresh_segment(const std::string& name, Deadline deadline) = 0;
+    /// The same for who has no addresses, or knows whose they are: like connect_to() it says nothing of those that others have.
+    virtual Result<> reconnect(const std::string& name, Deadline deadline) = 0;
     virtual Result<std::string> segment_name_of(SegmentId segment) const = 0;
     virtual Result<SegmentDescriptor> describe(const std::string& name, uint32_t buffers_max, Deadline deadline) = 0;
     virtual Result<> probe(const std::string& name, Deadline deadline) = 0;
@@ -138,13 +143,14 @@ public:
 
     // ---- transfers. A failed, timed-out or cancelled one moves no byte any more; the error names peer, path, stage and errno. The first one
     // of each thread after the peer has restarted fails with kStale, since its addresses may be those of the former life; unless the segment
-    // was opened or refreshed since, or this thread was given the peer's buffers by describe().
+    // was opened or refreshed since, or this thread was given the peer's buffers by describe(). Who knows the `life` that its addresses belong
+    // to says so: then it fails with kStale whenever another one lives there, and is no news for this thread.
     /// transfer_timeout + 1 ns per byte, from now.
     virtual Deadline transfer_deadline(uint64_t bytes) const noexcept = 0;
     /// Blocks until all is at its destination. `notification`, if not null, is delivered to the peer afterwards; an error that names it
     /// means that the bytes are there and the notification is not.
     virtual Result<uint64_t> transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
-                                      const Notification* notification = nullptr) = 0;
+                                      const Notification* notification = nullptr, Incarnation life = {}) = 0;
     virtual Result<std::unique_ptr<PreparedTransfer>> prepare(const std::string& target, std::span<const Block> blocks) = 0;
 
     // ---- batches: allocate -> submit, possibly several times -> poll or wait -> free
@@ -153,7 +159,7 @@ public:
     virtual Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification = nullptr) = 0;
     /// A batch with one task for all the blocks together; opens the segment first (may block for that).
     virtual Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks,
-                                   const Notification* notification = nullptr) = 0;
+                                   const Notification* notification = nullptr, Incarnation life = {}) = 0;
     virtual Result<TransferStatus> task_status(BatchId batch, size_t task) = 0;  // kNotFound: no such batch; kInvalidArgument: no such task
     /// Worst state of all tasks, kTimedOut and kCancelled kept apart; kCompleted for an empty batch.
     virtual Result<TransferStatus> batch_status(BatchId batch) = 0;

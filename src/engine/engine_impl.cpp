@@ -171,6 +171,13 @@ Result<SegmentId> EngineImpl::open_segment(const std::string& name, Deadline dea
     return parts_->sessions->id_of(session);
 }
 
+Result<> EngineImpl::connect_to(const std::string& name, Incarnation life, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
+    MC_RETURN_IF_ERROR(session->meet(life, deadline));
+    return {};
+}
+
 Result<> EngineImpl::warm_up(const std::string& name, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
@@ -189,6 +196,14 @@ Result<> EngineImpl::refresh_segment(const std::string& name, Deadline deadline)
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
     session->refresh();
     MC_RETURN_IF_ERROR(session->open(deadline));
+    return {};
+}
+
+Result<> EngineImpl::reconnect(const std::string& name, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
+    session->refresh();
+    MC_RETURN_IF_ERROR(session->link(deadline));
     return {};
 }
 
@@ -229,7 +244,7 @@ Deadline EngineImpl::transfer_deadline(uint64_t bytes) const noexcept {
 }
 
 Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
-                                      const Notification* notification) {
+                                      const Notification* notification, Incarnation life) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_RETURN_IF_ERROR(check_blocks(blocks));
     if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
@@ -246,15 +261,31 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     Completion completion;
     slices.clear();
     parts_->registry->resolve(blocks, &completion, slices);
-    CallerLife& caller = *session->caller();
-    Incarnation life = session->life_of(caller);
-    auto moved = run_transfer(parts_->core, *session, life, direction, slices, completion, deadline);
-    caller.dealt(life, moved ? nullptr : &moved.error());
+    auto moved = life ? transfer_to(*session, life, direction, slices, completion, deadline)
+                      : transfer_for_caller(*session, direction, slices, completion, deadline);
     if (slices.capacity() > kKeep) std::vector<Slice>().swap(slices);
     if (moved && notification != nullptr) {
         auto sent = parts_->notify(*session, *notification, deadline);
         if (!sent) return Unexpected(std::move(sent).error().with_context("the bytes are there, the notification is not"));
     }
+    return moved;
+}
+
+Result<uint64_t> EngineImpl::transfer_for_caller(Session& session, Direction direction, std::span<const Slice> slices,
+                                                 Completion& completion, Deadline deadline) {
+    CallerLife& caller = *session.caller();
+    Incarnation life = session.life_of(caller);
+    auto moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline);
+    caller.dealt(life, moved ? nullptr : &moved.error());
+    return moved;
+}
+
+Result<uint64_t> EngineImpl::transfer_to(Session& session, Incarnation life, Direction direction, std::span<const Slice> slices,
+                                         Completion& completion, Deadline deadline) {
+    auto moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline);
+    // Our link may be to the life before this one, whose end we have not noticed.
+    if (!moved && moved.error().code() == Code::kStale && session.meet(life, deadline))
+        moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline);
     return moved;
 }
 
@@ -280,16 +311,16 @@ Result<> EngineImpl::submit(BatchId batch, std::span<const Request> requests, co
 }
 
 Result<BatchId> EngineImpl::submit(const std::string& target, Direction direction, std::span<const Block> blocks,
-                                   const Notification* notification) {
+                                   const Notification* notification, Incarnation life) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
     uint64_t bytes = 0;
     for (const Block& block : blocks) bytes += block.length;
     const Deadline deadline = transfer_deadline(bytes);
-    Addresses addresses = session->addresses();
+    Addresses addresses = life ? Addresses{.life = life} : session->addresses();
     if (bytes > 0) {
-        auto link = session->link_to(addresses.life, deadline);
+        auto link = life ? session->meet(life, deadline) : session->link_to(addresses.life, deadline);
         addresses.dealt(link ? nullptr : &link.error());
         if (!link) return Unexpected(std::move(link).error());
     }

@@ -39,8 +39,10 @@ public:
     const Devices& devices() const noexcept override { return *parts_->config.memory; }
 
     Result<SegmentId> open_segment(const std::string& name, Deadline deadline) override;
+    Result<> connect_to(const std::string& name, Incarnation life, Deadline deadline) override;
     Result<> warm_up(const std::string& name, Deadline deadline) override;
     Result<> refresh_segment(const std::string& name, Deadline deadline) override;
+    Result<> reconnect(const std::string& name, Deadline deadline) override;
     Result<std::string> segment_name_of(SegmentId segment) const override;
     Result<SegmentDescriptor> describe(const std::string& name, uint32_t buffers_max, Deadline deadline) override;
     Result<> probe(const std::string& name, Deadline deadline) override;
@@ -48,13 +50,13 @@ public:
 
     Deadline transfer_deadline(uint64_t bytes) const noexcept override;
     Result<uint64_t> transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
-                              const Notification* notification) override;
+                              const Notification* notification, Incarnation life) override;
     Result<std::unique_ptr<PreparedTransfer>> prepare(const std::string& target, std::span<const Block> blocks) override;
 
     Result<BatchId> allocate_batch(size_t capacity) override;
     Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification) override;
-    Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks,
-                           const Notification* notification) override;
+    Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks, const Notification* notification,
+                           Incarnation life) override;
     Result<TransferStatus> task_status(BatchId batch, size_t task) override;
     Result<TransferStatus> batch_status(BatchId batch) override;
     Result<TransferStatus> wait_batch(BatchId batch, Deadline deadline) override;
@@ -71,6 +73,11 @@ private:
     /// What a call that gives memory back answers on a closed engine: nothing before the memory is ours alone.
     Result<> refuse_return(Error refused);
     Result<> add_region(MemoryRegion region);
+    /// To the life that the calling thread deals with.
+    Result<uint64_t> transfer_for_caller(Session& session, Direction direction, std::span<const Slice> slices, Completion& completion,
+                                         Deadline deadline);
+    Result<uint64_t> transfer_to(Session& session, Incarnation life, Direction direction, std::span<const Slice> slices,
+                                 Completion& completion, Deadline deadline);
     bool forked() const noexcept { return fork_generation() != born_; }
 
     const uint32_t born_ = fork_generation();

@@ -85,6 +85,18 @@ Result<std::shared_ptr<Link>> Session::check_life(std::shared_ptr<Link> link, In
     return fail(Code::kStale, "segment {} has restarted, and addresses of its former life mean nothing now: ask it for new ones", name_);
 }
 
+Result<std::shared_ptr<Link>> Session::meet(Incarnation life, Deadline deadline) {
+    auto found = link_to(life, deadline);
+    if (found || found.error().code() != Code::kStale) return found;
+    std::shared_ptr<Link> other;
+    {
+        Lock lock(mutex_);
+        other = link_;
+    }
+    if (!other || other->descriptor.incarnation == life || confirm(other, deadline)) return found;
+    return link_to(life, deadline);
+}
+
 Result<std::shared_ptr<Link>> Session::open(Deadline deadline) {
     MC_ASSIGN_OR_RETURN(auto link, find(deadline, {}, nullptr));
     Lock lock(mutex_);

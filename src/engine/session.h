@@ -61,6 +61,9 @@ public:
     [[nodiscard]] Quiescence::Section section() noexcept { return links_.users().enter(); }
     /// The same without waiting for anybody: null when it would have to.
     Result<std::shared_ptr<Link>> link_at_hand(Incarnation& life, const Need& need = {});
+    /// link_to() for who was told this life by somebody else, perhaps before we have heard of it: a link to another one is not believed
+    /// before its peer has said that it is still there.
+    Result<std::shared_ptr<Link>> meet(Incarnation life, Deadline deadline);
     /// The same as link() for callers that are about to learn new addresses: whoever lives there now is the one to deal with.
     Result<std::shared_ptr<Link>> open(Deadline deadline);
     /// The life that callers deal with; none if they have not yet.

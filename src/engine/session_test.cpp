@@ -304,6 +304,36 @@ TEST(Session, AddressesOfAFormerLifeAreRefusedOnce) {
     EXPECT_TRUE(session.link_to(third, Deadline::after(10s))) << "opened again, and so asked for addresses";
 }
 
+TEST(Session, WhoNamesALifeMeetsItOrNobody) {
+    FakeWorld world;
+    Session& session = world.session("peer");
+    const Incarnation first = (*session.link(Deadline::after(10s)))->descriptor.incarnation;
+    EXPECT_TRUE(session.meet(first, Deadline::after(10s)));
+    EXPECT_EQ(world.fetches, 1) << "nobody is asked while it is the one we are connected to";
+    world.restart();  // which the link does not notice
+    const Incarnation second{first.value + 1};
+    const auto met = session.meet(second, Deadline::after(10s));
+    ASSERT_TRUE(met) << met.error().to_string();
+    EXPECT_EQ((*met)->descriptor.incarnation, second);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(session.meet(first, Deadline::after(10s)).error().code(), Code::kStale);
+    EXPECT_EQ(world.script.connects, 2) << "the link to the life that is there stays";
+    EXPECT_TRUE(session.meet(second, Deadline::after(10s)));
+}
+
+TEST(Session, WhoNamesALifeDoesNotSpeakForOthers) {
+    FakeWorld world;
+    Session& session = world.session("peer");
+    CallerLife caller;
+    Incarnation life;
+    ASSERT_TRUE(session.link_to(life, Deadline::after(10s)));
+    caller.met(life);
+    world.restart();
+    ASSERT_TRUE(session.meet(Incarnation{life.value + 1}, Deadline::after(10s)));
+    Incarnation still = session.life_of(caller);
+    EXPECT_EQ(still, life);
+    EXPECT_EQ(session.link_to(still, Deadline::after(10s)).error().code(), Code::kStale);
+}
+
 TEST(Session, AThreadThatIsToldOfARestartIsNoExcuseForAnother) {
     FakeWorld world;
     Session& session = world.session("peer");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writers whose nodes, master or fellow writers are stopped or killed: every put has a definite end, and nothing half-written is read.
+#include <sys/personality.h>
+
 #include <atomic>
 #include <thread>
 
@@ -15,6 +17,14 @@ protected:
     std::unique_ptr<RoleProcess> half_writer(const std::string& key, uint64_t bytes) {
         auto process = std::make_unique<RoleProcess>(std::vector<std::string>{"writer", address(), key, std::to_string(bytes), GetParam()});
         EXPECT_EQ(process->line(), "half");
+        return process;
+    }
+    /// A node whose memory, where the system allows that, lies where that of its former life lay.
+    std::unique_ptr<RoleProcess> repeatable_lender(std::string& name) {
+        const int before = ::personality(0xffffffff);
+        ::personality(static_cast<unsigned long>(before) | ADDR_NO_RANDOMIZE);
+        auto process = lender(name);
+        ::personality(static_cast<unsigned long>(before));
         return process;
     }
     static int exists(StoreClient& client, std::string_view key) { return client.exist({&key, 1}).at(0); }
@@ -155,6 +165,40 @@ TEST_P(FaultyPool, ANodeThatRestartsAtItsAddressIsNotTakenForItsFormerLife) {
     }
     EXPECT_EQ(put(*reader, "old0", new_values[0]), StoreCode::kOk);
     EXPECT_EQ(get(*other, "old0", new_values[0]), kLength);
+}
+
+TEST_P(FaultyPool, AWriteThatWasBegunBeforeItsNodeRestartedDoesNotTouchWhatLiesThereNow) {
+    start_master();
+    std::string name;
+    auto node = repeatable_lender(name);
+    const auto writer = client(), other = client();
+    std::vector<std::string> keys;
+    std::vector<std::vector<std::byte>> parts;
+    for (uint64_t i = 0; i < 16; ++i) {
+        keys.push_back(format_text("begun{}", i));
+        parts.push_back(pattern(i % 2 == 0 ? 6 * kMiB : kMiB, i));  // handed to the engine's threads, and written by ours
+        const Reservation whole{.key = keys[i], .length = parts[i].size(), .group = {}};
+        ASSERT_EQ(writer->open_writes({&whole, 1}, {}).at(0), StoreCode::kOk);
+    }
+    auto warm = pattern(1000, 1);
+    ASSERT_EQ(put(*writer, "warm", warm), StoreCode::kOk);
+    const std::string before = name;
+    node->kill();
+    node = repeatable_lender(name);
+    ASSERT_EQ(name, before);
+    std::vector<std::vector<std::byte>> values;
+    for (uint64_t i = 0; i < 50; ++i) {
+        values.push_back(pattern(kMiB, 1000 + i));
+        ASSERT_TRUE(eventually([&] { return put(*other, std::to_string(i), values[i]) == StoreCode::kOk; })) << i;
+    }
+    for (size_t i = 0; i < keys.size(); ++i) {
+        const PartToWrite part{.key = keys[i], .offset = 0, .from = {parts[i].data(), parts[i].size()}};
+        for (int tries = 0; tries < 2; ++tries) EXPECT_EQ(writer->write_open({&part, 1}).at(0), kFailed) << keys[i];
+        const std::string_view key = keys[i];
+        EXPECT_NE(writer->close_writes({&key, 1}, false).at(0), StoreCode::kOk);
+    }
+    for (uint64_t i = 0; i < values.size(); ++i) EXPECT_EQ(get(*other, std::to_string(i), values[i]), kMiB) << i;
+    EXPECT_TRUE(eventually([&] { return put(*writer, "after", warm) == StoreCode::kOk; })) << "the node's new life is no stranger for long";
 }
 
 TEST_P(FaultyPool, AWriteThatBrokeOffKeepsNoKey) {

@@ -78,16 +78,21 @@ void Mover::run_here(Direction direction, Move& move) {
         return;
     }
     move.begun = true;
-    auto moved = engine_.transfer(move.segment->spec.endpoint, direction, move.blocks, Deadline::after(move.patience));
+    const SegmentSpec& spec = move.segment->spec;
+    auto moved = engine_.transfer(spec.endpoint, direction, move.blocks, Deadline::after(move.patience), nullptr, spec.incarnation);
     if (!moved) move.outcome = Unexpected(std::move(moved).error());
 }
 
 bool Mover::reach(Move& move, Time give_up) {
     const Time until = move.trial == Duration::zero() ? give_up : std::min(give_up, Clock::now() + move.trial);
-    auto opened = engine_.open_segment(move.segment->spec.endpoint, Deadline(until));
-    if (opened) return true;
-    move.outcome = Unexpected(std::move(opened).error());
-    return false;
+    const SegmentSpec& spec = move.segment->spec;
+    if (spec.incarnation) {
+        move.outcome = engine_.connect_to(spec.endpoint, spec.incarnation, Deadline(until));
+        return move.outcome.has_value();
+    }
+    auto opened = engine_.open_segment(spec.endpoint, Deadline(until));
+    if (!opened) move.outcome = Unexpected(std::move(opened).error());
+    return opened.has_value();
 }
 
 std::optional<Mover::Running> Mover::start(Direction direction, Move& move) {
@@ -99,7 +104,8 @@ std::optional<Mover::Running> Mover::start(Direction direction, Move& move) {
         return std::nullopt;
     }
     move.begun = true;
-    auto batch = engine_.submit(move.segment->spec.endpoint, direction, move.blocks);
+    const SegmentSpec& spec = move.segment->spec;
+    auto batch = engine_.submit(spec.endpoint, direction, move.blocks, nullptr, spec.incarnation);
     if (!batch) {
         move.outcome = Unexpected(std::move(batch).error());
         return std::nullopt;

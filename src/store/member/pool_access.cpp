@@ -73,7 +73,7 @@ StoreCode PoolAccess::code_of(const Error& error) const {
 bool PoolAccess::fence_peer(const std::string& endpoint) const {
     // The engine fences a peer before it uses it again. The first try may only find out that a connection is lost.
     for (int tries = 0; tries < 2 && !closing.load(std::memory_order_acquire); ++tries) {
-        const auto fenced = engine->refresh_segment(endpoint, Deadline::after(kFencePatience));
+        const auto fenced = engine->reconnect(endpoint, Deadline::after(kFencePatience));
         // Nobody listens: the process that could have taken late bytes is gone.
         if (fenced || fenced.error().system_errno() == ECONNREFUSED) return true;
         if (fenced.error().code() == Code::kTimedOut) break;

@@ -36,7 +36,8 @@ MountedSegments Node::mount(Result<std::shared_ptr<LentMemory>> memory, std::str
                            .base = reinterpret_cast<uint64_t>(base),
                            .size = (*memory)->size(),
                            .endpoint = pool_.engine->segment_name(),
-                           .protocol = std::string(protocol)};
+                           .protocol = std::string(protocol),
+                           .incarnation = pool_.engine->incarnation()};
     // Known here before anybody can be told of it.
     pool_.local.add({.spec = spec, .base = base, .size = spec.size, .memory = std::move(*memory)});
     const auto said = pool_.membership().mount(spec, pool_.rpc_deadline());

@@ -16,12 +16,17 @@ flatbuffers::Offset<wire::Segment> segment_to_wire(FlatBufferBuilder& builder, c
     const auto endpoint = builder.CreateSharedString(segment.endpoint);
     const auto protocol = builder.CreateSharedString(segment.protocol);
     const wire::Id id = id_to_wire(segment.id);
-    return wire::CreateSegment(builder, &id, name, segment.base, segment.size, endpoint, protocol);
+    return wire::CreateSegment(builder, &id, name, segment.base, segment.size, endpoint, protocol, segment.incarnation.value);
 }
 
 Result<SegmentSpec> segment_from_wire(const wire::Segment* table) {
     if (table == nullptr) return fail(Code::kCorrupt, "a message without its segment");
-    SegmentSpec segment{.id = id_from_wire<SegmentId>(table->id()), .base = table->base(), .size = table->size()};
+    SegmentSpec segment{.id = id_from_wire<SegmentId>(table->id()),
+                        .base = table->base(),
+                        .size = table->size(),
+                        .endpoint = {},
+                        .protocol = {},
+                        .incarnation = {table->incarnation()}};
     MC_ASSIGN_OR_RETURN(segment.name, bounded_text(table->name(), kNameBytesMax, "segment name"));
     MC_ASSIGN_OR_RETURN(segment.endpoint, bounded_text(table->endpoint(), kNameBytesMax, "endpoint"));
     MC_ASSIGN_OR_RETURN(segment.protocol, bounded_text(table->protocol(), kNameBytesMax, "protocol"));

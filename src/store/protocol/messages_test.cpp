@@ -18,7 +18,13 @@ constexpr SegmentId kSegment{3, 4};
 constexpr TaskId kTask{5, 6};
 
 SegmentSpec some_segment() {
-    return {.id = kSegment, .name = "host:1", .base = 0x7f0000000000, .size = uint64_t{1} << 40, .endpoint = "host:2", .protocol = "tcp"};
+    return {.id = kSegment,
+            .name = "host:1",
+            .base = 0x7f0000000000,
+            .size = uint64_t{1} << 40,
+            .endpoint = "host:2",
+            .protocol = "tcp",
+            .incarnation = {0xfedcba9876543210}};
 }
 
 /// What is decoded may borrow from the message.
@@ -220,6 +226,8 @@ TEST(StoreMessages, RemountComesBackWithAllASegmentHolds) {
     EXPECT_EQ(held.segment.base, 0x7f0000000000u);
     EXPECT_EQ(held.segment.endpoint, "host:2");
     EXPECT_EQ(held.segment.protocol, "tcp");
+    EXPECT_EQ(held.segment.incarnation, some_segment().incarnation);
+    EXPECT_FALSE(back.request.segments[1].segment.incarnation);
     EXPECT_TRUE(held.exact && held.more);
     ASSERT_EQ(held.objects.size(), 2u);
     EXPECT_EQ(held.objects[0].tenant, "t");
@@ -255,6 +263,7 @@ TEST(StoreMessages, SegmentsAndLivenessComeBack) {
     ASSERT_TRUE(mount);
     EXPECT_EQ(mount->client, kClient);
     EXPECT_EQ(mount->segment.size, uint64_t{1} << 40);
+    EXPECT_EQ(mount->segment.incarnation, some_segment().incarnation);
     const auto unmount = decode_unmount_request(keep(encode_unmount_request({.client = kClient, .segment = kSegment, .grace = 3s})));
     ASSERT_TRUE(unmount);
     EXPECT_EQ(unmount->segment, kSegment);
@@ -282,6 +291,7 @@ TEST(StoreMessages, SegmentsAndLivenessComeBack) {
     EXPECT_EQ(list->segments[0].client, kClient);
     EXPECT_EQ(list->segments[0].used_bytes, 12u);
     EXPECT_EQ(list->segments[0].segment.name, "host:1");
+    EXPECT_EQ(list->segments[0].segment.incarnation, some_segment().incarnation);
 }
 
 TEST(StoreMessages, TasksComeBack) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/incarnation.h"
 #include "base/time.h"
 #include "store/protocol/codes.h"
 #include "store/protocol/ids.h"
@@ -27,6 +28,7 @@ struct SegmentSpec {
     uint64_t size = 0;
     std::string endpoint;  // what the transfer engine connects to
     std::string protocol;
+    Incarnation incarnation{};  // the life of that engine which `base` belongs to; none: an older node did not tell, and nobody checks
 };
 
 struct MountRequest {
