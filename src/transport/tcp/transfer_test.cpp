@@ -4,9 +4,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 
+#include "base/shared_memory.h"
 #include "transport/tcp/testing/side.h"
 
 namespace mooncake::tcp {
@@ -343,17 +345,27 @@ TEST(TcpTransfer, AChecksumIsOfWhatWasSentAlthoughOthersChangeTheMemoryMeanwhile
     EngineOptions options;
     options.tcp_checksum = true;
     options.tcp_io_threads = 2;
-    Side here(4 * kBytes, options), there(kBytes, options), other(0, options);
+    Side here(4 * kBytes, options), there(0, options), other(0, options);
     const auto one = here.connect(there);
     const auto two = other.connect(there);
-    // Two write one range and two read it, over different connections.
+    // Two write one range and two read it, over different connections. Each has a mapping of its own of that memory: what races here are the
+    // peers, who asked for it, and a ThreadSanitizer knows memory by its address.
+    auto shared = allocate_shared_memory(kBytes);
+    ASSERT_TRUE(shared) << shared.error().to_string();
+    std::array<Mapping, 4> views;
+    for (Mapping& view : views) {
+        void* const at = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd(), 0);
+        ASSERT_NE(at, MAP_FAILED);
+        view = Mapping(at, kBytes);
+        there.access.allow({.address = reinterpret_cast<uint64_t>(at), .length = kBytes});
+    }
     std::atomic<int> failed{0};
     std::vector<std::jthread> threads;
-    for (size_t t = 0; t < 4; ++t) {
+    for (size_t t = 0; t < views.size(); ++t) {
         threads.emplace_back([&, t] {
             for (int i = 0; i < 60; ++i) {
                 Completion completion;
-                const Slice slice = here.slice(t * kBytes, there.address(), kBytes, completion);
+                const Slice slice = here.slice(t * kBytes, reinterpret_cast<uint64_t>(views[t].address()), kBytes, completion);
                 if (!run(t % 2 ? *one : *two, t < 2 ? Direction::kWrite : Direction::kRead, {&slice, 1}, completion)) ++failed;
             }
         });
@@ -365,9 +377,15 @@ TEST(TcpTransfer, AChecksumIsOfWhatWasSentAlthoughOthersChangeTheMemoryMeanwhile
 TEST(TcpTransfer, ARangeFarTooLongIsRefusedAtOnce) {
     Side here(1 << 20), there(1 << 20);
     const auto peer = here.connect(there);
+    // What is written is there to be read, or it would fail for another reason. None of it is touched before the refusal of a read.
+    constexpr uint64_t kWritten = uint64_t{1} << 39, kRead = uint64_t{1} << 46;
+    void* const zeros = ::mmap(nullptr, kWritten, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ASSERT_NE(zeros, MAP_FAILED);
+    const Mapping long_memory(zeros, kWritten);
     for (const Direction direction : {Direction::kRead, Direction::kWrite}) {
         Completion completion;
-        const Slice slice = here.slice(0, there.address(), uint64_t{1} << 46, completion);
+        Slice slice = here.slice(0, there.address(), direction == Direction::kRead ? kRead : kWritten, completion);
+        if (direction == Direction::kWrite) slice.local = long_memory.address();
         const auto result = run(*peer, direction, {&slice, 1}, completion);
         ASSERT_FALSE(result);
         EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();
