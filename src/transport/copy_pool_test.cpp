@@ -116,7 +116,8 @@ struct Doomed {
     public:
         explicit Job(std::function<void()> end) : end_(std::move(end)) {}
         bool step() noexcept override {
-            const auto end = end_;  // outlives the job
+            if (taken_.exchange(true)) return false;  // there is one end of it, however many threads come
+            const auto end = end_;                    // outlives the job
             end();
             return true;
         }
@@ -125,6 +126,7 @@ struct Doomed {
 
     private:
         const std::function<void()> end_;
+        std::atomic<bool> taken_{false};
     };
 
     CopyQueue queue;
