@@ -124,7 +124,7 @@ Code code_of(const Result<T>& result) {
     return result ? Code::kOk : result.error().code();
 }
 
-/// Submits slices of one completion (set here) and waits.
+/// Submits slices of one completion (set here) and waits. One that does not end is a failure of the test, and is cancelled.
 Result<uint64_t> transfer(Peer& peer, Direction direction, std::span<Slice> slices, Submit how = Submit::kWait);
 inline Result<uint64_t> transfer(Peer& peer, Direction direction, Slice slice, Submit how = Submit::kWait) {
     return transfer(peer, direction, std::span(&slice, 1), how);
