@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/completion.h"
 
+#include "base/error_copy.h"
 #include "base/futex.h"
 
 namespace mooncake {
@@ -34,7 +35,7 @@ void Completion::finish(uint32_t operations) noexcept {
     }
     // A part lives until its parent is done, so it may still be read here. The parent is told last: then all is over.
     const bool failed_here = failure_.load(std::memory_order_acquire) == Failure::kSet;
-    Error error = failed_here ? error_ : Error();
+    Error error = failed_here ? copy_error(error_) : Error();
     const uint64_t moved = bytes_.load(std::memory_order_relaxed);
     if (hook != nullptr) hook->on_done(*this);
     if (failed_here) parent->fail(std::move(error));

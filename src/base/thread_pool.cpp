@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/thread_pool.h"
 
+#include <new>
+
+#include "base/log.h"
 #include "base/thread.h"
 
 namespace mooncake {
@@ -78,7 +81,11 @@ void ThreadPool::run(Threads::iterator self, bool watches) {
     for (;;) {
         Waiting taken;
         if (!next(self, taken)) return;
-        taken.task();
+        try {
+            taken.task();
+        } catch (const std::bad_alloc&) {
+            MC_LOG_WARNING_EVERY(1s, "a task of the threads {} broke off: out of memory", options_.name);
+        }
         taken.task = nullptr;  // what it owned goes before the next of its key begins
         finished(taken.key);
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 
 #include "base/log.h"
 
@@ -66,7 +67,7 @@ Result<> Batch::submit(const std::shared_ptr<Session>& session, Addresses addres
     return {};
 }
 
-void Batch::group_finished() {
+void Batch::group_finished() noexcept {
     std::vector<std::function<void()>> callbacks;
     std::vector<PendingNotification> notifications;
     const auto self = shared_from_this();
@@ -77,17 +78,24 @@ void Batch::group_finished() {
             notifications.swap(notifications_);
         }
     }
-    if (!notifications.empty() && status().state == TransferState::kCompleted) {
-        for (const PendingNotification& pending : notifications) {
-            const auto notify = [core = &core_, pending] {
-                auto sent = core->notifier->notify(*pending.session, pending.notification, Deadline::after(5s));
-                if (!sent) MC_LOG_WARNING("notification to {} is lost: {}", pending.session->name(), sent.error().to_string());
-            };
-            core_.service->post(notify, pending.session->key());
-        }
+    try {
+        notify(notifications);
+    } catch (const std::bad_alloc&) {
+        MC_LOG_WARNING("notifications are lost: out of memory");  // the batch ends all the same
     }
     running_.succeed(0);
     for (const auto& callback : callbacks) callback();
+}
+
+void Batch::notify(std::span<const PendingNotification> notifications) {
+    if (notifications.empty() || status().state != TransferState::kCompleted) return;
+    for (const PendingNotification& pending : notifications) {
+        const auto notify = [core = &core_, pending] {
+            auto sent = core->notifier->notify(*pending.session, pending.notification, Deadline::after(5s));
+            if (!sent) MC_LOG_WARNING("notification to {} is lost: {}", pending.session->name(), sent.error().to_string());
+        };
+        core_.service->post(notify, pending.session->key());
+    }
 }
 
 Result<TransferStatus> Batch::task_status(size_t task) {

@@ -193,7 +193,8 @@ private:
     };
 
     /// By a group that just became final; the last one delivers notifications and callbacks.
-    void group_finished();
+    void group_finished() noexcept;
+    void notify(std::span<const PendingNotification> notifications);
 
     EngineCore& core_;
     const size_t capacity_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <new>
 
+#include "base/error_copy.h"
 #include "base/log.h"
 #include "engine/batch.h"
 #include "engine/pairs.h"
@@ -216,9 +218,13 @@ void TransferGroup::on_done(Completion&) noexcept {
     }
     if (!attempt_.failed()) return finish(nullptr);
     // We may be on an I/O thread: deciding, reconnecting and dropping the link belong elsewhere.
-    if (!core_.service->post([this, keep] { after_failed_attempt(); }, session_->key())) {
+    try {
+        if (core_.service->post([this, keep] { after_failed_attempt(); }, session_->key())) return;
         const Error closed(Code::kCancelled, "the engine is closed");
         finish(&closed);
+    } catch (const std::bad_alloc&) {
+        const Error none = out_of_memory();
+        finish(&none);
     }
 }
 

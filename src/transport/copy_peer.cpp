@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <optional>
+
+#include "base/error_copy.h"
 
 namespace mooncake {
 
@@ -21,7 +24,9 @@ struct CopyPeer::Cut {
 class CopyPeer::Batch final : public CopyJob {
 public:
     Batch(CopyPeer& peer, Direction direction, std::span<const Slice> slices, int holders)
-        : peer_(peer), slices_(slices), direction_(direction), holders_(holders) {}
+        : peer_(peer), slices_(slices), direction_(direction), holders_(holders) {
+        cuts_.reserve(peer.pool_.threads_max() + 2);  // so that step() needs no memory for it
+    }
 
     bool step() noexcept override;
     void release() noexcept override;
@@ -35,7 +40,7 @@ public:
 private:
     bool begin(CopyChunk& chunk) MC_REQUIRES(peer_.mutex_);
     void begin_part(CopyChunk& chunk) MC_REQUIRES(peer_.mutex_);
-    void finish_part(const CopyChunk& chunk, CopyFailures& failures);
+    void finish_part(const CopyChunk& chunk, std::optional<Error> error) noexcept;
     bool given_up(const Slice& slice) const noexcept;
     void skip_given_up() noexcept MC_REQUIRES(peer_.mutex_);
     Cut& cut_of(const Slice& slice);
@@ -95,13 +100,13 @@ bool CopyPeer::Batch::begin(CopyChunk& chunk) {
     return true;
 }
 
-void CopyPeer::Batch::finish_part(const CopyChunk& chunk, CopyFailures& failures) {
+void CopyPeer::Batch::finish_part(const CopyChunk& chunk, std::optional<Error> error) noexcept {
     const Slice& slice = chunk.slices.front();
     Cut cut;
     {
         Lock lock(peer_.mutex_);
         Cut& found = cut_of(slice);
-        if (!failures.empty() && !found.error) found.error = std::move(failures.front().second);
+        if (error && !found.error) found.error = std::move(error);
         if (found.error && !found.all_begun) {
             // The rest of it is not worth beginning, and may be millions of parts.
             found.all_begun = true;
@@ -125,8 +130,14 @@ bool CopyPeer::Batch::step() noexcept {
         if (!begin(chunk)) return false;
     }
     CopyFailures failures;
-    peer_.run_chunk(chunk, failures);
-    if (chunk.part()) finish_part(chunk, failures);
+    std::optional<Error> threw;  // there is no memory: that costs the chunk, not the process
+    try {
+        peer_.run_chunk(chunk, failures);
+    } catch (const std::exception&) {
+        threw = out_of_memory();
+    }
+    if (chunk.part()) finish_part(chunk, threw || failures.empty() ? std::move(threw) : std::move(failures.front().second));
+    else if (threw) fail_whole(chunk, *threw);
     else finish_whole(chunk, failures);
     return true;
 }
@@ -219,6 +230,10 @@ void CopyPeer::finish_whole(const CopyChunk& chunk, CopyFailures& failures) {
             bytes += chunk.slices[i++].length;
         completion.succeed(bytes, static_cast<uint32_t>(i - begin));
     }
+}
+
+void CopyPeer::fail_whole(const CopyChunk& chunk, const Error& error) noexcept {
+    for (const Slice& slice : chunk.slices) slice.completion->fail(copy_error(error));
 }
 
 void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit how) {

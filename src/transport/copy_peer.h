@@ -76,6 +76,7 @@ private:
     CopyChunk take_chunk(Direction direction, std::span<const Slice> slices) const noexcept;
     void run_chunk(const CopyChunk& chunk, CopyFailures& failures);
     static void finish_whole(const CopyChunk& chunk, CopyFailures& failures);
+    static void fail_whole(const CopyChunk& chunk, const Error& error) noexcept;
     static void fail_all(const CopyChunk& chunk, const Error& error, CopyFailures& failures);
 
     CopyPool& pool_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <new>
 
 namespace mooncake {
 namespace {
@@ -36,6 +37,34 @@ TEST(CopyPeer, OfALongSliceNothingIsBegunOnceAPartHasFailed) {
         EXPECT_EQ(completion.result().error().code(), Code::kNotRegistered);
     }
     EXPECT_LT(peer.chunks, 1000u);
+}
+
+/// Finds no memory.
+class ThrowingPeer final : public CopyPeer {
+public:
+    explicit ThrowingPeer(CopyPool& pool) : CopyPeer(pool) {}
+    ~ThrowingPeer() override { stop(); }
+
+private:
+    void copy(const CopyChunk&, CopyFailures&) override { throw std::bad_alloc(); }
+};
+
+TEST(CopyPeer, WhatThrowsOnAThreadOfThePoolCostsTheTransfer) {
+    CopyPool pool("test");
+    ThrowingPeer peer(pool);
+    std::byte byte{};
+    Completion large, small;
+    large.add(2);
+    small.add(2);
+    const Slice slices[] = {{.local = &byte, .remote = 1 << 20, .length = 5 << 20, .completion = &large},
+                            {.local = &byte, .remote = 1 << 20, .length = 1, .completion = &small},
+                            {.local = &byte, .remote = 1 << 20, .length = 5 << 20, .completion = &large},
+                            {.local = &byte, .remote = 1 << 20, .length = 1, .completion = &small}};
+    peer.submit(Direction::kWrite, slices, Submit::kLeave);
+    for (Completion* const one : {&large, &small}) {
+        ASSERT_TRUE(one->wait(Deadline::after(60s)));
+        EXPECT_EQ(one->result().error().code(), Code::kUnavailable);
+    }
 }
 
 }  // namespace

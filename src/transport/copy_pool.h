@@ -43,6 +43,7 @@ class CopyQueue {
 class CopyPool {
 public:
     explicit CopyPool(std::string thread_name, unsigned threads_max = kThreadsMax);
+    unsigned threads_max() const noexcept { return threads_max_; }
     ~CopyPool();
     CopyPool(const CopyPool&) = delete;
     CopyPool& operator=(const CopyPool&) = delete;

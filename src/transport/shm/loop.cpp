@@ -6,8 +6,12 @@
 
 #include <array>
 #include <cerrno>
+#include <exception>
+#include <new>
 #include <system_error>
 
+#include "base/error_copy.h"
+#include "base/log.h"
 #include "base/thread.h"
 
 namespace mooncake::shm {
@@ -40,9 +44,22 @@ void Loop::stop() {
     wake_.reset();
 }
 
+void Loop::Handler::tell() noexcept {
+    try {
+        on_ready();
+    } catch (const std::exception& problem) {
+        MC_LOG_WARNING_EVERY(1s, "shm: a connection is given up: {}", problem.what());
+        on_exception();
+    }
+}
+
 Result<> Loop::watch(int fd, Handler& handler) {
     Lock lock(mutex_);
-    handlers_[fd] = &handler;
+    try {
+        handlers_[fd] = &handler;
+    } catch (const std::bad_alloc&) {
+        return Unexpected(out_of_memory());
+    }
     epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.fd = fd}};
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
     handlers_.erase(fd);
@@ -66,7 +83,7 @@ void Loop::dispatch(int fd) {
         handler = found->second;
         running_ = fd;
     }
-    handler->on_ready();
+    handler->tell();
     {
         Lock lock(mutex_);
         running_ = -1;

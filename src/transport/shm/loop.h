@@ -17,12 +17,18 @@ class Loop {
 public:
     class Handler {
     public:
-        /// Something can be read, or the other end is gone; perhaps neither. Runs on the loop's thread and must not block. May
-        /// unwatch, also itself, and may then be destroyed within the call.
-        virtual void on_ready() noexcept = 0;
+        /// Tells it, on the loop's thread. What throws for want of memory costs the connection, not the process.
+        void tell() noexcept;
 
     protected:
         ~Handler() = default;
+
+    private:
+        /// Something can be read, or the other end is gone; perhaps neither. Must not block. May unwatch, also itself, and may then be
+        /// destroyed within the call.
+        virtual void on_ready() = 0;
+        /// on_ready() threw: ends what this handler stands for. May be destroyed within the call, too.
+        virtual void on_exception() noexcept = 0;
     };
 
     static Result<std::unique_ptr<Loop>> create();

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error_copy.h"
 #include "transport/copy_device.h"
 
 namespace mooncake::shm {
@@ -120,7 +121,12 @@ Error ShmPeer::lost(int system_errno) {
     return reason;
 }
 
-void ShmPeer::on_ready() noexcept {
+void ShmPeer::on_exception() noexcept {
+    mark_broken(out_of_memory());
+    unwatch();
+}
+
+void ShmPeer::on_ready() {
     for (;;) {
         auto received = receive_message(link_.socket.fd());
         if (!received && received.error().code() == Code::kBusy && !process_ended()) return;

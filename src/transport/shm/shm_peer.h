@@ -66,7 +66,8 @@ private:
     static Result<Link> shake_hands(net::Socket socket, Incarnation own, Incarnation expected, const net::Patience& patience);
 
     void copy(const CopyChunk& chunk, CopyFailures& failures) override;
-    void on_ready() noexcept override;
+    void on_ready() override;
+    void on_exception() noexcept override;
 
     /// Whether the process we know is still there: its number may belong to another once this is false.
     bool alive() const noexcept;

@@ -28,13 +28,15 @@ public:
     Connection(Target& target, net::Socket socket, pid_t pid) : target_(target), socket_(std::move(socket)), pid_(pid) {}
 
     int fd() const noexcept { return socket_.fd(); }
-    void on_ready() noexcept override;
 
     std::shared_ptr<const ClaimsPage> claims;  // null: has not said hello. Guarded by the target's mutex
     std::set<uint64_t> handed_out;             // memories it may have mapped. Guarded by the target's mutex
 
 private:
+    void on_ready() override;
+    void on_exception() noexcept override { shun(); }
     bool handle(const Received& received);
+    bool shun() noexcept;
 
     Target& target_;
     const net::Socket socket_;
@@ -153,12 +155,13 @@ void Target::add_stranger(net::Socket socket, pid_t pid) {
             connections_.erase(oldest);
             strangers_.erase(strangers_.begin());
         }
-        strangers_.push_back(fd);
+        strangers_.reserve(strangers_.size() + 1);
         connections_[fd] = std::move(connection);
+        strangers_.push_back(fd);
     }
     if (displaced) loop_.unwatch(displaced->fd());
     if (!loop_.watch(fd, watched)) return forget(watched);
-    watched.on_ready();  // mostly its hello is there already
+    watched.tell();  // mostly its hello is there already
 }
 
 void Target::hear_strangers() {
@@ -169,10 +172,10 @@ void Target::hear_strangers() {
         for (const int fd : strangers_) all.push_back(connections_.at(fd).get());
     }
     // Who has said hello is none any more, and need not make room. They come and go on this thread only.
-    for (Connection* const one : all) one->on_ready();
+    for (Connection* const one : all) one->tell();
 }
 
-void Target::on_ready() noexcept { accept_all(); }
+void Target::on_ready() { accept_all(); }
 
 void Target::forget(Connection& connection) {
     loop_.unwatch(connection.fd());
@@ -188,7 +191,7 @@ void Target::forget(Connection& connection) {
     if (gone->claims) gone->claims->claims().abandon();
 }
 
-void Target::Connection::on_ready() noexcept {
+void Target::Connection::on_ready() {
     for (;;) {
         auto received = receive_message(fd());
         if (!received && received.error().code() == Code::kBusy) return;
@@ -197,14 +200,18 @@ void Target::Connection::on_ready() noexcept {
             return;
         }
         if (shunned_ || (received && handle(*received))) continue;
-        // Its half of the connection stays open: as long as it may be copying we must be able to wait for it.
-        shunned_ = true;
-        ::shutdown(fd(), SHUT_WR);
-        if (claims == nullptr) {
-            target_.forget(*this);
-            return;
-        }
+        if (!shun()) return;
     }
+}
+
+/// False: it is destroyed.
+bool Target::Connection::shun() noexcept {
+    // Its half of the connection stays open: as long as it may be copying we must be able to wait for it.
+    shunned_ = true;
+    ::shutdown(fd(), SHUT_WR);
+    if (claims != nullptr) return true;
+    target_.forget(*this);
+    return false;
 }
 
 bool Target::Connection::handle(const Received& received) {

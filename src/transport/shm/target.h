@@ -65,7 +65,8 @@ private:
 
     Target(Incarnation incarnation, Loop& loop);
 
-    void on_ready() noexcept override;
+    void on_ready() override;
+    void on_exception() noexcept override {}  // who was about to be let in is not
     void accept_all();
     void add_stranger(net::Socket socket, pid_t pid);
     void hear_strangers();

@@ -18,14 +18,9 @@ Connection::Connection(Server& server, IoThread& io, net::Socket socket)
 Result<> Connection::start() {
     Lock lock(mutex_);  // the first event waits for us
     interest_ = EPOLLIN;
+    MC_ASSIGN_OR_RETURN(token_, io_.add(socket_.fd(), *this, interest_));
     ticking_ = true;
     io_.want_ticks(1);
-    auto token = io_.add(socket_.fd(), *this, interest_);
-    if (!token) {
-        io_.want_ticks(-1);
-        return Unexpected(std::move(token).error());
-    }
-    token_ = *token;
     return {};
 }
 

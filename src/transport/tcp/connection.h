@@ -31,6 +31,7 @@ public:
     void on_ready(uint32_t events) override;
     bool poll() override;
     void on_tick(Time now) override;
+    void on_exception() noexcept override { retire(); }
 
     // Written by the Server, under its mutex.
     Incarnation initiator;

@@ -12,7 +12,10 @@ void Fences::drop_if_empty(Incarnation target) {
 
 void Fences::join(Incarnation target, Member& member) {
     Lock lock(mutex_);
-    targets_[target.value].members.push_back(&member);
+    Entry& entry = targets_[target.value];
+    // Who joins may have to be put in doubt where there is no memory. Nobody has more than one session there at a time.
+    entry.sessions.reserve(entry.sessions.size() + entry.members.size() + 1);
+    entry.members.push_back(&member);
 }
 
 void Fences::leave(Incarnation target, const Member& member) {

@@ -24,7 +24,7 @@ public:
     void join(Incarnation target, Member& member);
     void leave(Incarnation target, const Member& member);
 
-    /// Before anybody can notice that the session broke.
+    /// Before anybody can notice that the session broke. Of who has joined: needs no memory.
     void doubt(Incarnation target, const SessionId& session);
     /// Before anybody hears of a write that is in doubt.
     void outdate_others(Incarnation target, const Member* except);

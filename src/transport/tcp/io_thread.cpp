@@ -6,9 +6,12 @@
 
 #include <array>
 #include <cerrno>
+#include <exception>
+#include <new>
 #include <vector>
 
 #include "base/futex.h"
+#include "base/log.h"
 #include "base/thread.h"
 
 namespace mooncake::tcp {
@@ -78,30 +81,40 @@ void IoThread::end() {
     idle_.notify_all();
 }
 
+/// The one place where our code runs on this thread: what throws costs its connection, not the process. False: nobody has this token.
+template <typename Call>
+bool IoThread::call(Token token, const Call& call) {
+    IoHandler* const handler = begin(token);
+    if (handler == nullptr) return false;
+    try {
+        call(*handler);
+    } catch (const std::exception& problem) {
+        MC_LOG_WARNING_EVERY(1s, "tcp: a connection is given up: {}", problem.what());
+        handler->on_exception();
+    }
+    end();
+    return true;
+}
+
 void IoThread::tick(Time now) {
     next_tick_ = now + kTick;
     std::vector<Token> tokens;
-    {
+    try {
         Lock lock(mutex_);
         tokens.reserve(handlers_.size());
         for (const auto& [token, handler] : handlers_) tokens.push_back(token);
+    } catch (const std::bad_alloc&) {
+        return;  // the next tick comes
     }
-    for (const Token token : tokens) {
-        if (IoHandler* const handler = begin(token)) {
-            handler->on_tick(now);
-            end();
-        }
-    }
+    for (const Token token : tokens) call(token, [now](IoHandler& handler) { handler.on_tick(now); });
 }
 
 /// Being told by epoll costs a call more. Who has just answered a short question is likely to get the next one.
 bool IoThread::poll_recent() {
     if (recent_ == 0 || polled_ >= kPollsMax) return false;
     for (int i = 0; i < kPolls; ++i) {
-        IoHandler* const handler = begin(recent_);
-        if (handler == nullptr) break;
-        const bool found = handler->poll();
-        end();
+        bool found = false;
+        if (!call(recent_, [&found](IoHandler& handler) { found = handler.poll(); })) break;
         if (!found) continue;
         ++polled_;
         return true;
@@ -138,10 +151,8 @@ void IoThread::run(const std::stop_token& stop) {
         const int ready = wait_for_events(events.data(), static_cast<int>(events.size()));
         if (ready > 0) recent_ = ready == 1 ? events[0].data.u64 : 0;
         for (int i = 0; i < ready; ++i) {
-            if (IoHandler* const handler = begin(events[static_cast<size_t>(i)].data.u64)) {
-                handler->on_ready(events[static_cast<size_t>(i)].events);
-                end();
-            }
+            const epoll_event& event = events[static_cast<size_t>(i)];
+            call(event.data.u64, [&event](IoHandler& handler) { handler.on_ready(event.events); });
         }
         if (ticks_wanted_.load(std::memory_order_relaxed) == 0) continue;
         const Time now = Clock::now();

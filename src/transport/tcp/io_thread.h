@@ -28,6 +28,8 @@ public:
     virtual bool poll() { return false; }
     /// About every kTick while somebody wants ticks.
     virtual void on_tick(Time) {}
+    /// One of the above threw, since there is no memory: ends what this handler stands for. May be destroyed within the call.
+    virtual void on_exception() noexcept = 0;
 
 protected:
     ~IoHandler() = default;
@@ -61,6 +63,8 @@ private:
     bool poll_recent();
     IoHandler* begin(Token token);
     void end();
+    template <typename Call>
+    bool call(Token token, const Call& call);
     void tick(Time now);
 
     const net::Socket epoll_;  // closed in a forked child, as sockets are

@@ -45,13 +45,15 @@ void Lane::pull(WorkQueue& queue, FinishedList& finished) {
     while (count_ < kFlightsMax && bytes_ < kWindowBytes && unsent_bytes_ < kUnsentBytes) {
         Flight& next = flight(count_);
         if (!queue.pull(next, checked_, finished)) return;
+        ++count_;  // first: from now on it ends with us, whatever may throw
+        bytes_ += next.bytes;
         if (next.direction == Direction::kWrite && !next.mapped && !seems_readable(next.out.payload().rest())) {
             finished.fail(next.completion, next.operations, no_local_memory());
+            --count_;
+            bytes_ -= next.bytes;
             continue;
         }
         ask(next);
-        ++count_;
-        bytes_ += next.bytes;
     }
 }
 
@@ -186,11 +188,13 @@ Lane::InFlight Lane::in_flight(const Completion* completion) const noexcept {
     return found;
 }
 
-void Lane::abandon(const Verdict& verdict, FinishedList& finished) {
-    for (size_t i = 0; i < count_; ++i)
-        if (Completion* const completion = flight(i).completion) finished.fail(completion, flight(i).operations, verdict.on(completion));
-    first_ = count_ = sent_ = 0;
-    socket_.reset_hard();
+bool Lane::fail_all(const Verdict& verdict, FinishedList& finished) noexcept {
+    for (; count_ > 0; --count_) {
+        const Flight& last = flight(count_ - 1);
+        if (last.completion != nullptr && !finished.try_fail(last.completion, last.operations, verdict.on(last.completion))) return false;
+    }
+    first_ = sent_ = 0;
+    return true;
 }
 
 /// Takes flights from the `from`-th on out of the ring.

@@ -18,7 +18,7 @@ public:
 
     int fd() const noexcept { return socket_.fd(); }
     /// Pulls, sends and receives without blocking until nothing moves or about `budget` bytes have moved; returns how many. An
-    /// error means that the connection is of no use any more: abandon() it.
+    /// error, or an exception, means that the connection is of no use any more: cut_off() and fail_all().
     Result<size_t> progress(WorkQueue& queue, FinishedList& finished, size_t budget);
     /// Whose fault the error of progress() is, when it is somebody's: he named local memory that is not there, in the middle of a message.
     const Completion* culprit() const noexcept { return culprit_; }
@@ -34,8 +34,10 @@ public:
     /// Ends for this completion what can be ended on our side alone: what was not sent is taken back, and what is yet to be read will go
     /// nowhere. Only writes that the target may have heard of remain.
     void take_back(const Completion& completion, const Error& reason, FinishedList& finished);
-    /// Fails everything and closes the connection hard.
-    void abandon(const Verdict& verdict, FinishedList& finished);
+    /// Closes the connection hard: nothing of it moves any more.
+    void cut_off() noexcept { socket_.reset_hard(); }
+    /// After that: fails everything. False: there is more than the list takes.
+    bool fail_all(const Verdict& verdict, FinishedList& finished) noexcept;
 
     /// Leaves the connection as it is and keeps what is outstanding, except what is for `completion`.
     void suspend(const Completion& completion, const Error& reason, FinishedList& finished);

@@ -162,21 +162,18 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
     size_t moved = 0;
     Verdict verdict;
     bool failed = false;
-    if (slot.lane.fd() >= 0) {
-        auto result = slot.lane.progress(queue_, finished, budget);
-        if (result) {
-            moved = *result;
-            settle(slot, attention);
-        } else {
-            failed = true;
-            const Error error = std::move(result).error().with_context(target_.to_string());
-            // A stream that makes no sense is as lost as one that broke: others may be retried on a new connection.
-            verdict = {
-                .error = Error(Code::kUnavailable, error.message(), error.system_errno()), .special = slot.lane.culprit(), .reason = error};
-            if (verdict.special != nullptr)
-                verdict.error = Error(Code::kUnavailable,
-                                      format_text("{}: another transfer named local memory that is not there", target_.to_string()));
+    // What throws in the middle of a message costs the connection, on whatever thread, and nobody waits in vain.
+    try {
+        if (slot.lane.fd() >= 0) {
+            auto result = slot.lane.progress(queue_, finished, budget);
+            failed = !result;
+            if (failed) verdict = verdict_on(slot.lane, std::move(result).error());
+            else moved = *result;
+            if (!failed) settle(slot, attention);
         }
+    } catch (const std::exception&) {
+        failed = true;
+        verdict = {.error = out_of_memory()};
     }
     slot.mutex.unlock();
     if (failed) break_off(verdict);
@@ -189,6 +186,16 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
         if (attention == Attention::kMe && waiters_.load(std::memory_order_relaxed) > 1) ::sched_yield();
     }
     return moved;
+}
+
+Verdict TcpPeer::verdict_on(const Lane& lane, Error error) const {
+    const Error named = std::move(error).with_context(target_.to_string());
+    // A stream that makes no sense is as lost as one that broke: others may be retried on a new connection.
+    Verdict verdict{.error = Error(Code::kUnavailable, named.message(), named.system_errno()), .special = lane.culprit(), .reason = named};
+    if (verdict.special != nullptr)
+        verdict.error = Error(Code::kUnavailable,
+                              format_text("{}: another transfer named local memory that is not there", target_.to_string()));
+    return verdict;
 }
 
 void TcpPeer::on_lane_ready(Slot& slot, uint32_t) {
@@ -354,13 +361,13 @@ void TcpPeer::Bell::ring() const noexcept {
 
 // ---- ending
 
-void TcpPeer::break_off(const Verdict& verdict) {
+void TcpPeer::break_off(const Verdict& verdict) noexcept {
     bool first = false;
     {
         Lock lock(failure_mutex_);
         first = !broken_.load(std::memory_order_relaxed);
         if (first) {
-            failure_ = verdict.error;
+            failure_ = copy_error(verdict.error);
             // Before anybody can notice the break: who connects because of it must know of it. For numbers: must get a higher one than our
             // fence, so that this, should it come late, cannot hit the new connection.
             initiator_.fences.doubt(target_.incarnation, session_);
@@ -368,13 +375,12 @@ void TcpPeer::break_off(const Verdict& verdict) {
         }
         broken_.store(true, std::memory_order_release);
     }
-    FinishedList finished;
-    queue_.close(verdict, finished);
+    queue_.close();
     // Behind each mutex the lane's thread has left its system call, so local memory is quiet when the loop ends.
     for (const auto& slot : slots_) {
         Lock lock(slot->mutex);
         if (slot->lane.in_flight(nullptr).write) in_doubt_.store(true, std::memory_order_release);
-        slot->lane.abandon(verdict, finished);
+        slot->lane.cut_off();
         slot->wants.store(0, std::memory_order_seq_cst);
     }
     if (in_doubt_.load(std::memory_order_acquire)) {
@@ -383,8 +389,24 @@ void TcpPeer::break_off(const Verdict& verdict) {
         Lock lock(failure_mutex_);
         initiator_.fences.settled(target_.incarnation, {&session_, 1});
     }
+    fail_all(verdict);
+}
+
+void TcpPeer::fail_all(const Verdict& verdict) noexcept {
+    const auto bell = bell_;  // who hears of the last of them may destroy us
+    FinishedList finished;
+    while (!queue_.fail_all(verdict, finished)) finished.deliver();
+    for (const auto& slot : slots_) {
+        for (bool all = false; !all;) {
+            {
+                Lock lock(slot->mutex);
+                all = slot->lane.fail_all(verdict, finished);
+            }
+            if (!all) finished.deliver();
+        }
+    }
     finished.deliver();
-    bell_->ring();
+    bell->ring();
 }
 
 void TcpPeer::close(const Error& reason) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/error_copy.h"
 #include "base/thread_annotations.h"
 #include "net/socket.h"
 #include "transport/tcp/farewell.h"
@@ -64,6 +65,7 @@ private:
         Slot(TcpPeer& owner, IoThread& io_thread, net::Socket socket, bool checked)
             : peer(owner), io(io_thread), lane(std::move(socket), checked) {}
         void on_ready(uint32_t events) override { peer.on_lane_ready(*this, events); }
+        void on_exception() noexcept override { peer.break_off({.error = out_of_memory()}); }
 
         TcpPeer& peer;
         IoThread& io;
@@ -100,7 +102,10 @@ private:
     bool start_driving() noexcept;
     void stop_driving();
 
-    void break_off(const Verdict& verdict);
+    /// Also where there is no memory.
+    void break_off(const Verdict& verdict) noexcept;
+    void fail_all(const Verdict& verdict) noexcept;
+    Verdict verdict_on(const Lane& lane, Error error) const;
     void take_back(Completion& completion, const Error& reason);
     void replace_lanes(Completion& completion, const Error& reason, Deadline deadline);
     bool suspend_lanes(const Completion& completion, const Error& reason, FinishedList& finished);

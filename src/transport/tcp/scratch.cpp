@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "base/fork.h"
 #include "base/futex.h"
@@ -22,11 +23,12 @@ struct Scratch::Place {
     int file = -1;  // -1: there is none to be had, and `bytes` is plain memory
     std::byte* bytes = nullptr;
 
-    void make() noexcept;
+    bool make() noexcept;
 };
 
-void Scratch::Place::make() noexcept {
-    if (bytes != nullptr && born == fork_generation()) return;
+/// False: there is no memory for it.
+bool Scratch::Place::make() noexcept {
+    if (bytes != nullptr && born == fork_generation()) return true;
     // What a forked child found here it shares with its parent.
     if (bytes != nullptr && file >= 0) {
         ::munmap(bytes, kBytes);
@@ -39,17 +41,18 @@ void Scratch::Place::make() noexcept {
                                                             : MAP_FAILED;
         if (mapped != MAP_FAILED) {
             bytes = static_cast<std::byte*>(mapped);
-            return;
+            return true;
         }
         ::close(file);
         file = -1;
     }
     MC_LOG_WARNING_EVERY(1min, "tcp: no memory file (errno {}): memory that is unmapped while it is registered may end this process",
                          errno);
-    bytes = new std::byte[kBytes];
+    bytes = new (std::nothrow) std::byte[kBytes];
+    return bytes != nullptr;
 }
 
-Scratch::Place& Scratch::take() noexcept {
+Scratch::Place& Scratch::take() {
     static constinit std::array<Place, kPlaces> places;
     // Threads start at different places, so that in the common case each has one to itself.
     static constinit std::atomic<uint32_t> next_thread{0};
@@ -60,14 +63,15 @@ Scratch::Place& Scratch::take() noexcept {
         uint32_t holder = places[i].holder.load(std::memory_order_relaxed);
         // A holder of another generation is a thread that exists only in the parent.
         if (holder != mine && places[i].holder.compare_exchange_strong(holder, mine, std::memory_order_acquire)) {
-            places[i].make();
-            return places[i];
+            if (places[i].make()) return places[i];
+            places[i].holder.store(0, std::memory_order_release);
+            throw std::bad_alloc();
         }
         if ((i + 1) % kPlaces == home) pause();
     }
 }
 
-Scratch::Scratch() noexcept : place_(take()) {}
+Scratch::Scratch() : place_(take()) {}
 
 Scratch::~Scratch() { place_.holder.store(0, std::memory_order_release); }
 

@@ -21,7 +21,8 @@ public:
     static constexpr size_t kBytes = 64 << 10;
     static constexpr size_t kPlaces = 64;
 
-    Scratch() noexcept;
+    /// std::bad_alloc: there is no memory for the buffer, which is made at the first use of its place.
+    Scratch();
     ~Scratch();
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
@@ -34,7 +35,7 @@ public:
 
 private:
     struct Place;
-    static Place& take() noexcept;
+    static Place& take();
     template <typename Call>
     size_t copy(std::span<const iovec> pieces, size_t bytes, const Call& call) noexcept;
 

@@ -83,12 +83,13 @@ void Server::accept_one(net::Socket socket) {
         MC_LOG_WARNING_EVERY(10s, "tcp: {} connections are open, refusing more", connections_.size());
         return;
     }
-    // Its first event may come, and even end it, before start() returns; forget() then waits for our mutex.
-    connections_[raw] = std::move(connection);
-    if (auto started = raw->start(); !started) {
-        MC_LOG_WARNING_EVERY(10s, "tcp: {}", started.error().to_string());
-        connections_.erase(raw);
-    }
+    // All memory that this needs is there before anybody knows of it. Its first event may come, and even end it, before start() returns;
+    // forget() then waits for our mutex.
+    decltype(connections_) fresh;
+    fresh.emplace(raw, std::move(connection));
+    connections_.reserve(connections_.size() + 1);
+    if (auto started = raw->start(); started) connections_.merge(fresh);
+    else MC_LOG_WARNING_EVERY(10s, "tcp: {}", started.error().to_string());
 }
 
 void Server::leave_session(Connection& connection) {
@@ -106,7 +107,8 @@ void Server::leave_numbered(Connection& connection) {
     if (!session.connections.empty()) return;
     // No connection of it is left that could apply anything, so it may be forgotten when there are too many.
     session.idle = true;
-    session.idle_position = idle_.insert(idle_.end(), found->first);
+    session.idle_position = session.place.begin();
+    idle_.splice(idle_.end(), session.place);
     if (idle_.size() <= kSessionsRemembered) return;
     numbered_.erase(idle_.front());
     idle_.pop_front();
@@ -159,9 +161,10 @@ HelloReply Server::greet_numbered(Connection& connection, const Hello& hello) {
                 .status = Status::kStale,
                 .text = format_text("session {} was replaced by {}", hello.number, session.newest)};
     if (session.idle) {
-        idle_.erase(session.idle_position);
+        session.place.splice(session.place.end(), idle_, session.idle_position);
         session.idle = false;
     }
+    if (session.place.empty()) session.place.push_back(hello.initiator.value);
     if (hello.number > session.newest) {
         session.newest = hello.number;
         for (Connection* const old : session.connections) old->shut();

@@ -40,12 +40,14 @@ public:
 
     void on_ready(uint32_t events) override;
     void on_tick(Time now) override;
+    void on_exception() noexcept override {}  // a connection that was not accepted
 
 private:
     /// The sessions of an initiator that numbers them: the newest ends the others.
     struct Numbered {
         uint64_t newest = 0;
         std::vector<Connection*> connections;         // of the newest session
+        std::list<uint64_t> place;                    // what becomes its place in idle_: connections end without memory, too
         std::list<uint64_t>::iterator idle_position;  // in idle_, when there are none
         bool idle = false;
     };

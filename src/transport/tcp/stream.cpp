@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #if defined(__SANITIZE_THREAD__)
 #define MC_TCP_TSAN 1
@@ -128,7 +129,7 @@ bool IovList::add(std::span<const iovec> pieces) noexcept {
     return fitting == pieces.size();
 }
 
-void IovList::add_copy(std::span<const iovec> pieces, uint64_t bytes) noexcept {
+void IovList::add_copy(std::span<const iovec> pieces, uint64_t bytes) {
     scratch_.emplace();
     const auto wanted = static_cast<size_t>(std::min<uint64_t>(bytes, Scratch::kBytes));
     // Where not even one byte is readable the piece itself is added, for the kernel to say so when it is its turn.
@@ -155,7 +156,7 @@ void Checksum::start(bool on) {
     on_ = on;
     if (!on) return;
     if (!state_) state_.reset(XXH3_createState());
-    MC_CHECK(state_ != nullptr);
+    if (!state_) throw std::bad_alloc();
     XXH3_64bits_reset(state_.get());
 }
 
@@ -203,7 +204,7 @@ void Outgoing::start(bool trailer) {
     trailer_left_ = trailer ? kTrailerBytes : 0;
 }
 
-bool Outgoing::gather(IovList& list) noexcept {
+bool Outgoing::gather(IovList& list) {
     if (list.full()) return false;
     if (head_sent_ < head_.size()) list.add(head_.data() + head_sent_, head_.size() - head_sent_);
     if (payload_.left() > 0) {
@@ -292,7 +293,7 @@ void Incoming::store(Scratch& scratch, size_t bytes) noexcept {
     arrived(bytes);
 }
 
-void Incoming::take(Inbox& inbox) noexcept {
+void Incoming::take(Inbox& inbox) {
     while (left_ > 0 && !inbox.bytes().empty()) {
         const auto bytes = inbox.bytes();
         const size_t taken = static_cast<size_t>(std::min<uint64_t>({left_, bytes.size(), Scratch::kBytes}));
@@ -313,14 +314,14 @@ void Incoming::take(Inbox& inbox) noexcept {
     trailer_left_ = 0;
 }
 
-IoResult Incoming::receive(int fd, Inbox& inbox, size_t ahead) noexcept {
+IoResult Incoming::receive(int fd, Inbox& inbox, size_t ahead) {
     const IoResult result = receive_once(fd, inbox, ahead);
     if (result.error != EFAULT || discarding_) return result;
     fault();
     return receive_once(fd, inbox, ahead);
 }
 
-IoResult Incoming::receive_once(int fd, Inbox& inbox, size_t ahead) noexcept {
+IoResult Incoming::receive_once(int fd, Inbox& inbox, size_t ahead) {
     std::optional<Scratch> scratch;
     IovList list;
     bool whole = true;

@@ -50,7 +50,7 @@ public:
     /// As many as fit; false when some did not.
     bool add(std::span<const iovec> pieces) noexcept;
     /// A copy of the first of so many bytes; once per list.
-    void add_copy(std::span<const iovec> pieces, uint64_t bytes) noexcept;
+    void add_copy(std::span<const iovec> pieces, uint64_t bytes);
     /// What add_copy() added.
     const std::byte* copied() noexcept { return scratch_->data(); }
 
@@ -112,7 +112,7 @@ public:
     bool done() const noexcept { return head_sent_ == head_.size() && payload_.left() == 0 && trailer_left_ == 0; }
     uint64_t left() const noexcept { return head_.size() - head_sent_ + payload_.left() + trailer_left_; }
     /// Adds what is left. False when not all of it could be: the list is full, or the trailer is not known yet.
-    bool gather(IovList& list) noexcept;
+    bool gather(IovList& list);
     /// Notes that bytes of what gather() added to the list were sent; returns those that belong to the next message.
     size_t consume(size_t bytes, IovList& list) noexcept;
 
@@ -162,15 +162,15 @@ public:
     /// After done(). What was discarded counts as intact.
     bool intact() const noexcept { return intact_; }
     /// Takes what the inbox has of it.
-    void take(Inbox& inbox) noexcept;
+    void take(Inbox& inbox);
     /// One recvmsg(): the rest of the payload, then at most `ahead` bytes of what follows it into the inbox.
-    IoResult receive(int fd, Inbox& inbox, size_t ahead) noexcept;
+    IoResult receive(int fd, Inbox& inbox, size_t ahead);
 
 private:
     void arrived(size_t bytes) noexcept;
     void store(Scratch& scratch, size_t bytes) noexcept;
     void fault() noexcept;
-    IoResult receive_once(int fd, Inbox& inbox, size_t ahead) noexcept;
+    IoResult receive_once(int fd, Inbox& inbox, size_t ahead);
 
     Pieces into_;
     Checksum checksum_;

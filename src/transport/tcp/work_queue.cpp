@@ -2,7 +2,9 @@
 #include "transport/tcp/work_queue.h"
 
 #include <algorithm>
+#include <new>
 
+#include "base/error_copy.h"
 #include "transport/tcp/policy.h"
 
 namespace mooncake::tcp {
@@ -13,30 +15,43 @@ bool of_host(const Slice& slice) noexcept { return slice.region == nullptr || sl
 
 }  // namespace
 
+Finished& FinishedList::add() { return count_ < first_.size() ? first_[count_++] : more_.emplace_back(); }
+
 void FinishedList::succeed(Completion* completion, uint32_t operations, uint64_t bytes) {
-    if (!items_.empty() && items_.back().completion == completion && !items_.back().failed) {
-        items_.back().operations += operations;
-        items_.back().bytes += bytes;
+    if (Finished* const before = last(); before != nullptr && before->completion == completion && !before->failed) {
+        before->operations += operations;
+        before->bytes += bytes;
         return;
     }
-    items_.push_back({.completion = completion, .operations = operations, .bytes = bytes});
+    add() = {.completion = completion, .operations = operations, .bytes = bytes};
 }
 
 void FinishedList::fail(Completion* completion, uint32_t operations, const Error& error) {
-    if (!items_.empty() && items_.back().completion == completion && items_.back().failed) {
-        items_.back().operations += operations;
-        return;
+    if (!try_fail(completion, operations, error)) throw std::bad_alloc();
+}
+
+bool FinishedList::try_fail(Completion* completion, uint32_t operations, const Error& error) noexcept {
+    if (Finished* const before = last(); before != nullptr && before->completion == completion && before->failed) {
+        before->operations += operations;
+        return true;
     }
-    items_.push_back({.completion = completion, .operations = operations, .error = error, .failed = true});
+    try {
+        add() = {.completion = completion, .operations = operations, .error = copy_error(error), .failed = true};
+        return true;
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
 }
 
 void FinishedList::deliver() noexcept {
-    // A completion's hook may come back to us, so the list is its own by then.
-    const auto items = std::exchange(items_, {});
-    for (const Finished& item : items) {
-        if (item.failed) item.completion->fail(item.error, item.operations);
+    const auto tell = [](Finished& item) {
+        if (item.failed) item.completion->fail(std::move(item.error), item.operations);
         else item.completion->succeed(item.bytes, item.operations);
-    }
+    };
+    for (size_t i = 0; i < count_; ++i) tell(first_[i]);
+    for (Finished& item : more_) tell(item);
+    count_ = 0;
+    more_.clear();
 }
 
 bool WorkQueue::push(Direction direction, std::span<const Slice> slices) {
@@ -131,8 +146,13 @@ bool WorkQueue::pull(Flight& flight, bool checked, FinishedList& finished) {
     if (empty()) return false;
     Lock lock(mutex_);
     while (!entries_.empty() && drop_first(finished)) continue;
-    if (entries_.empty()) return false;
-    Entry& entry = entries_.front();
+    if (entries_.empty() || closed_) return false;
+    // Its turn is over with this. First, as there may be no memory for any of it: then nothing was taken.
+    if (entries_.size() > 1) {
+        entries_.push_back(entries_.front());
+        entries_.pop_front();
+    }
+    Entry& entry = entries_.back();
     flight.direction = entry.direction;
     flight.completion = entry.slices.front().completion;
     flight.bytes = 0;
@@ -142,11 +162,8 @@ bool WorkQueue::pull(Flight& flight, bool checked, FinishedList& finished) {
     if (entry.slices.front().length > kMessageBytes) take_part(entry, flight);
     else take_whole_slices(entry, flight);
     if (entry.slices.empty()) {
-        entries_.pop_front();
+        entries_.pop_back();
         count_.store(entries_.size(), std::memory_order_seq_cst);
-    } else if (entries_.size() > 1) {
-        entries_.push_back(entry);
-        entries_.pop_front();
     }
     return true;
 }
@@ -173,13 +190,21 @@ void WorkQueue::remove(const Completion& completion, const Error& reason, Finish
     count_.store(entries_.size(), std::memory_order_seq_cst);
 }
 
-void WorkQueue::close(const Verdict& verdict, FinishedList& finished) {
+void WorkQueue::close() noexcept {
     Lock lock(mutex_);
     closed_ = true;
-    for (const Entry& entry : entries_)
-        for (const Slice& slice : entry.slices) finished.fail(slice.completion, 1, verdict.on(slice.completion));
-    entries_.clear();
+}
+
+bool WorkQueue::fail_all(const Verdict& verdict, FinishedList& finished) noexcept {
+    Lock lock(mutex_);
+    for (; !entries_.empty(); entries_.pop_front()) {
+        for (auto& slices = entries_.front().slices; !slices.empty(); slices = slices.subspan(1)) {
+            Completion* const completion = slices.front().completion;
+            if (!finished.try_fail(completion, 1, verdict.on(completion))) return false;
+        }
+    }
     count_.store(0, std::memory_order_seq_cst);
+    return true;
 }
 
 }  // namespace mooncake::tcp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -31,16 +32,24 @@ struct Verdict {
     const Error& on(const Completion* completion) const noexcept { return completion == special ? reason : error; }
 };
 
+/// Some have their place in the list itself, so that there is no end of a connection that needs memory.
 class FinishedList {
 public:
     void succeed(Completion* completion, uint32_t operations, uint64_t bytes);
     void fail(Completion* completion, uint32_t operations, const Error& error);
-    bool empty() const noexcept { return items_.empty(); }
+    /// False: there is no room, nor memory for more, before those that are here are delivered.
+    bool try_fail(Completion* completion, uint32_t operations, const Error& error) noexcept;
+    bool empty() const noexcept { return count_ == 0; }
     /// Tells the completions, which may be gone afterwards.
     void deliver() noexcept;
 
 private:
-    std::vector<Finished> items_;
+    Finished* last() noexcept { return !more_.empty() ? &more_.back() : count_ > 0 ? &first_[count_ - 1] : nullptr; }
+    Finished& add();
+
+    std::array<Finished, 4> first_;
+    size_t count_ = 0;            // of first_
+    std::vector<Finished> more_;  // once first_ is full
 };
 
 /// One message of an initiator, from being cut out of the queue to the end of its answer. All of it belongs to one completion,
@@ -86,8 +95,10 @@ public:
     bool pull(Flight& flight, bool checked, FinishedList& finished);
     /// Takes back, and fails, all slices of a completion and of its parts.
     void remove(const Completion& completion, const Error& reason, FinishedList& finished);
-    /// Refuses further work and fails what is here.
-    void close(const Verdict& verdict, FinishedList& finished);
+    /// Refuses further work, for good.
+    void close() noexcept;
+    /// After close(): fails what is here. False: there is more than the list takes.
+    bool fail_all(const Verdict& verdict, FinishedList& finished) noexcept;
 
     /// May be out of date when it returns.
     bool empty() const noexcept { return count_.load(std::memory_order_seq_cst) == 0; }

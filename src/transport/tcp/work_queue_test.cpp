@@ -149,7 +149,10 @@ TEST_F(TcpWorkQueue, CloseFailsWhatIsThereAndRefusesTheRest) {
     const Slice slices[] = {slice(0, 0, 10, a_), slice(0, 100, 10, b_), slice(0, 200, 10, a_)};
     ASSERT_TRUE(queue_.push(Direction::kRead, slices));
     FinishedList finished;
-    queue_.close({.error = Error(Code::kUnavailable, "gone"), .special = &b_, .reason = Error(Code::kCancelled, "asked for")}, finished);
+    queue_.close();
+    EXPECT_FALSE(queue_.pull(flight_, false, finished_));
+    const Verdict verdict{.error = Error(Code::kUnavailable, "gone"), .special = &b_, .reason = Error(Code::kCancelled, "asked for")};
+    EXPECT_TRUE(queue_.fail_all(verdict, finished));
     EXPECT_FALSE(a_.done());
     finished.deliver();
     EXPECT_EQ(a_.result().error().code(), Code::kUnavailable);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace mooncake::testing {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kCannotFailNew = true;  // `new` is theirs
+#else
+constexpr bool kCannotFailNew = false;
+#endif
+
+/// While one lives, `new` throws std::bad_alloc on all threads but the one that made it. In every program that links its file. One at a time.
+class NoMemory {
+public:
+    NoMemory() noexcept;
+    ~NoMemory();
+    NoMemory(const NoMemory&) = delete;
+    NoMemory& operator=(const NoMemory&) = delete;
+
+    /// How often somebody asked in vain.
+    static int refused() noexcept;
+};
+
+}  // namespace mooncake::testing
