@@ -73,6 +73,7 @@ Result<size_t> Lane::send() {
     if (result.error == EFAULT) {
         // The target expects the rest, and would apply whatever we sent instead.
         culprit_ = flight(sent_).completion;
+        suspended_ = true;
         return Unexpected(no_local_memory());
     }
     if (result.error != 0) return connection_error("send", result.error);
@@ -243,6 +244,7 @@ Result<> Lane::resume(net::Socket socket, bool checked) {
     MC_RETURN_IF_ERROR(socket_.replace_hard(std::move(socket)));
     checked_ = checked;
     suspended_ = false;
+    culprit_ = nullptr;
     answering_ = false;
     text_.fill(std::byte{0});
     inbox_ = Inbox();

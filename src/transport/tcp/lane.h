@@ -18,9 +18,10 @@ public:
 
     int fd() const noexcept { return socket_.fd(); }
     /// Pulls, sends and receives without blocking until nothing moves or about `budget` bytes have moved; returns how many. An
-    /// error, or an exception, means that the connection is of no use any more: cut_off() and fail_all().
+    /// error, or an exception, means that the connection is of no use any more: cut_off() and fail_all(), unless there is a culprit().
     Result<size_t> progress(WorkQueue& queue, FinishedList& finished, size_t budget);
-    /// Whose fault the error of progress() is, when it is somebody's: he named local memory that is not there, in the middle of a message.
+    /// Who named local memory that is not there, in the middle of a message, whose rest the target waits for. Suspended until it is resumed
+    /// without that message.
     const Completion* culprit() const noexcept { return culprit_; }
     /// The poll() events that would let it move on; 0 when nothing is outstanding.
     short wants() const noexcept;

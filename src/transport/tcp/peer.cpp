@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <exception>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -125,11 +126,18 @@ TcpPeer::~TcpPeer() {
     if (fork_generation() != birth_) {
         // The I/O threads are gone and the sockets are closed: there is nothing left to end, and nothing safe to touch.
         for (auto& slot : slots_) (void)slot.release();
+        (void)new std::jthread(std::move(mender_));
         return;
     }
     break_off({.error = Error(Code::kCancelled, format_text("{}: the connection was given up", target_.to_string()))});
     for (const auto& slot : slots_)
         if (slot->token != 0) slot->io.remove(slot->token, -1);  // its socket is closed already
+    std::jthread mender;
+    {
+        Lock lock(mend_mutex_);
+        mender = std::move(mender_);
+    }
+    if (mender.joinable()) mender.join();
     begin_farewell();
     {
         Lock lock(failure_mutex_);
@@ -161,15 +169,16 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
     FinishedList finished;
     size_t moved = 0;
     Verdict verdict;
-    bool failed = false;
+    bool failed = false, stuck = false;
     // What throws in the middle of a message costs the connection, on whatever thread, and nobody waits in vain.
     try {
         if (slot.lane.fd() >= 0) {
             auto result = slot.lane.progress(queue_, finished, budget);
-            failed = !result;
-            if (failed) verdict = verdict_on(slot.lane, std::move(result).error());
-            else moved = *result;
-            if (!failed) settle(slot, attention);
+            stuck = !result && slot.lane.culprit() != nullptr;
+            failed = !result && !stuck;
+            if (failed) verdict = verdict_on(std::move(result).error());
+            else settle(slot, attention);
+            if (result) moved = *result;
         }
     } catch (const std::exception&) {
         failed = true;
@@ -177,6 +186,7 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
     }
     slot.mutex.unlock();
     if (failed) break_off(verdict);
+    if (stuck) mend_soon();
     if (!finished.empty()) {
         const auto bell = bell_;
         finished.deliver();
@@ -188,14 +198,10 @@ size_t TcpPeer::step(Slot& slot, size_t budget, Attention attention) {
     return moved;
 }
 
-Verdict TcpPeer::verdict_on(const Lane& lane, Error error) const {
-    const Error named = std::move(error).with_context(target_.to_string());
+Verdict TcpPeer::verdict_on(Error error) const {
     // A stream that makes no sense is as lost as one that broke: others may be retried on a new connection.
-    Verdict verdict{.error = Error(Code::kUnavailable, named.message(), named.system_errno()), .special = lane.culprit(), .reason = named};
-    if (verdict.special != nullptr)
-        verdict.error = Error(Code::kUnavailable,
-                              format_text("{}: another transfer named local memory that is not there", target_.to_string()));
-    return verdict;
+    const Error named = std::move(error).with_context(target_.to_string());
+    return {.error = Error(Code::kUnavailable, named.message(), named.system_errno())};
 }
 
 void TcpPeer::on_lane_ready(Slot& slot, uint32_t) {
@@ -466,68 +472,6 @@ void TcpPeer::take_back(Completion& completion, const Error& reason) {
     bell_->ring();
 }
 
-bool TcpPeer::suspend_lanes(const Completion& completion, const Error& reason, FinishedList& finished) {
-    bool found = false;
-    for (const auto& slot : slots_) {
-        Lock lock(slot->mutex);
-        found = found || slot->lane.in_flight(&completion).any;
-    }
-    if (!found) return false;  // its answers have come meanwhile
-    for (const auto& slot : slots_) {
-        Lock lock(slot->mutex);
-        if (slot->lane.fd() < 0) continue;
-        if (slot->lane.in_flight(nullptr).write) in_doubt_.store(true, std::memory_order_release);
-        slot->lane.suspend(completion, reason, finished);
-        slot->wants.store(0, std::memory_order_seq_cst);
-    }
-    return true;
-}
-
-bool TcpPeer::resume_lanes(const SessionId& session, std::vector<Greeted> lanes) {
-    {
-        Lock lock(failure_mutex_);
-        if (broken_.load(std::memory_order_relaxed)) return false;
-        session_ = session;
-        in_doubt_.store(false, std::memory_order_release);
-    }
-    bool all = true;
-    for (size_t i = 0; i < slots_.size(); ++i) {
-        Slot& slot = *slots_[i];
-        slot.mutex.lock();
-        if (slot.lane.fd() >= 0) {
-            all &= slot.lane.resume(std::move(lanes[i].socket), (lanes[i].features & kFeatureChecksum) != 0).has_value();
-            slot.armed = 0;
-        }
-        step(slot, kLeaveBytes, Attention::kSomebody);
-    }
-    bell_->ring();
-    return all;
-}
-
-void TcpPeer::replace_lanes(Completion& completion, const Error& reason, Deadline deadline) {
-    Lock asking(fence_mutex_);
-    {
-        Lock lock(failure_mutex_);
-        if (broken_.load(std::memory_order_relaxed)) return;
-        initiator_.fences.doubt(target_.incarnation, session_);
-    }
-    FinishedList finished;
-    if (!suspend_lanes(completion, reason, finished)) {
-        Lock lock(failure_mutex_);
-        if (!broken_.load(std::memory_order_relaxed)) initiator_.fences.settled(target_.incarnation, {&session_, 1});
-        return;
-    }
-    const SessionId session = SessionId::random();
-    auto lanes = open_lanes(session, deadline);
-    unanswered_ = !lanes;
-    if (!lanes || !resume_lanes(session, std::move(*lanes)))
-        break_off({.error = Error(Code::kUnavailable,
-                                  format_text("{}: the peer did not answer when it was to stop another transfer", target_.to_string())),
-                   .special = &completion,
-                   .reason = reason});
-    finished.deliver();
-}
-
 void TcpPeer::withdraw(const Completion& whole, const Error& reason) {
     FinishedList finished;
     queue_.remove(whole, reason, finished);
@@ -536,7 +480,10 @@ void TcpPeer::withdraw(const Completion& whole, const Error& reason) {
 
 Stopped TcpPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
     take_back(completion, reason);
-    if (!wait(completion, Deadline::after(kDrainTime).earlier(deadline))) replace_lanes(completion, reason, deadline);
+    if (!wait(completion, Deadline::after(kDrainTime).earlier(deadline))) {
+        Lock asking(fence_mutex_);
+        replace_lanes(completion, reason, deadline);
+    }
     completion.wait(Deadline::never());  // who took the last answers may still be on the way to tell it
     // Had the peer broken earlier, we cannot tell any more what was under way.
     return !in_doubt() || fence(deadline) ? Stopped::kEverywhere : Stopped::kRemoteInDoubt;

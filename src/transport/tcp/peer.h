@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "base/error_copy.h"
@@ -42,6 +43,9 @@ struct Initiator {
 /// all lanes, spinning and then in poll(). While there is no driver, lanes with something outstanding are armed in their I/O
 /// thread. The rule that keeps work from being forgotten: who pushed onto the queue then steps at least one lane, and who
 /// leaves a lane or stops driving settles it (see settle()).
+///
+/// A lane that stands in the middle of a message, since memory of its payload turned out not to be there, is replaced together with the others as
+/// by cancel(), by a thread that lives for that: it costs nobody but the one who named that memory.
 class TcpPeer final : public Peer {
 public:
     static Result<std::unique_ptr<TcpPeer>> connect(Initiator& initiator, Target target, Deadline deadline);
@@ -105,9 +109,12 @@ private:
     /// Also where there is no memory.
     void break_off(const Verdict& verdict) noexcept;
     void fail_all(const Verdict& verdict) noexcept;
-    Verdict verdict_on(const Lane& lane, Error error) const;
+    Verdict verdict_on(Error error) const;
     void take_back(Completion& completion, const Error& reason);
-    void replace_lanes(Completion& completion, const Error& reason, Deadline deadline);
+    void replace_lanes(const Completion& completion, const Error& reason, Deadline deadline) MC_REQUIRES(fence_mutex_);
+    void mend_soon() noexcept;
+    void mend_lanes();
+    const Completion* culprit() const;
     bool suspend_lanes(const Completion& completion, const Error& reason, FinishedList& finished);
     bool resume_lanes(const SessionId& session, std::vector<Greeted> lanes);
     bool in_doubt() const;
@@ -132,6 +139,11 @@ private:
     alignas(64) std::atomic<bool> broken_{false};
     std::atomic<bool> in_doubt_{false};  // broke while writes were under way: the target may still apply them
     Fences::Member member_;
+
+    Mutex mend_mutex_;
+    bool mending_ MC_GUARDED_BY(mend_mutex_) = false;     // there is a thread that does
+    bool mend_again_ MC_GUARDED_BY(mend_mutex_) = false;  // and it shall look once more
+    std::jthread mender_ MC_GUARDED_BY(mend_mutex_);
 
     Mutex fence_mutex_;                                    // one at a time asks the target to end something; taken first
     bool unanswered_ MC_GUARDED_BY(fence_mutex_) = false;  // it did not do so when it was asked: once is enough

@@ -23,6 +23,7 @@ inline constexpr size_t kLeaveBytes = 256 << 10;     // what submit(kLeave) may 
 inline constexpr size_t kPokeBytes = 64 << 10;       // what poke() moves of each lane: enough for what is worth being polled for
 
 inline constexpr Duration kDrainTime = 250ms;   // how long cancel() lets writes that are under way end by themselves
+inline constexpr Duration kMendTime = 1s;       // how long the target is asked for new lanes when one cannot go on, before the peer breaks
 inline constexpr Duration kFarewellMin = 30ms;  // how long one that leaves waits for the target's word, and
 inline constexpr int kFarewellTrips = 8;        // this many round trips in addition, but
 inline constexpr Duration kFarewellMax = 1s;    // never longer

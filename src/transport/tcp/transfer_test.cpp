@@ -263,7 +263,7 @@ TEST(TcpTransfer, AWriteFromLocalMemoryThatIsNotThereLeavesThePeersAsItWas) {
                 const auto result = run(*peer, Direction::kWrite, {&slice, 1}, completion);
                 ASSERT_FALSE(result);
                 EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();
-                EXPECT_TRUE(peer->usable() || registered) << "nobody else pays for a wrong address";
+                EXPECT_TRUE(peer->usable()) << "nobody else pays for a wrong address";
                 peer.reset();  // fences what is under way
                 EXPECT_TRUE(there.memory == before) << length;
                 peer = here.connect(there);
@@ -290,6 +290,48 @@ TEST(TcpTransfer, AWriteFromMemoryWithAHoleIsAppliedAtMostUpToTheHole) {
         peer.reset();
         EXPECT_EQ(std::count(there.memory.begin() + kHole, there.memory.end(), std::byte{0x77}), static_cast<ptrdiff_t>(kBytes - kHole));
         EXPECT_EQ(std::count(there.memory.begin(), there.memory.end(), std::byte{0}), 0);
+    }
+}
+
+TEST(TcpTransfer, LocalMemoryWithAHoleCostsNobodyButWhoNamedIt) {
+    constexpr size_t kThreads = 3, kPart = 1 << 20;
+    for (const bool checksum : {false, true}) {
+        EngineOptions options;
+        options.tcp_checksum = checksum;
+        Side here(kThreads * kPart, options), there((kThreads + 1) * kPart, options);
+        const auto peer = here.connect(there);
+        Holed holed(kPart);
+        holed.protect(kPart / 2, 4096, PROT_NONE);
+        const MemoryRegion region{.address = holed.data(), .length = kPart};
+        fill(here.memory, 21);
+        std::atomic<bool> over{false};
+        std::vector<std::jthread> threads;
+        for (size_t t = 0; t < kThreads; ++t) {
+            threads.emplace_back([&, t] {
+                for (size_t i = 0; !over || i < 10; ++i) {
+                    const Direction direction = i % 3 == 2 ? Direction::kRead : Direction::kWrite;
+                    Completion completion;
+                    const Slice slice = here.slice(t * kPart, there.address(t * kPart), i % 2 ? kPart : 5000, completion);
+                    const auto moved = run(*peer, direction, {&slice, 1}, completion, i % 2 ? Submit::kWait : Submit::kLeave);
+                    EXPECT_TRUE(moved) << moved.error().to_string();
+                }
+            });
+        }
+        for (int i = 0; i < 20; ++i) {
+            Completion completion;
+            const Slice slice{.local = holed.data(),
+                              .remote = there.address(kThreads * kPart),
+                              .length = kPart,
+                              .completion = &completion,
+                              .region = i % 2 ? &region : nullptr};
+            const auto result = run(*peer, Direction::kWrite, {&slice, 1}, completion, i % 4 < 2 ? Submit::kWait : Submit::kLeave);
+            ASSERT_FALSE(result);
+            EXPECT_EQ(result.error().code(), Code::kNotRegistered) << result.error().to_string();
+        }
+        over = true;
+        threads.clear();
+        EXPECT_TRUE(peer->usable());
+        EXPECT_EQ(std::memcmp(here.memory.data(), there.memory.data(), kThreads * kPart), 0);
     }
 }
 
