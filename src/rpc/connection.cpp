@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/other_processes.h"
+
 namespace mooncake::rpc {
 
 namespace {
@@ -214,6 +216,7 @@ Connection::Received Connection::receive(std::span<std::byte> scratch, FrameSink
         why = Error(Code::kUnavailable, status != 0 ? "connection lost" : "peer closed the connection", status);
         return Received::kEnd;
     }
+    note_asked_by_others();
     const size_t size = static_cast<size_t>(got);
     const auto result = direct ? reader_.filled(size, sink) : reader_.feed(space.first(size), sink);
     if (!result) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "base/other_processes.h"
 #include "transport/tcp/server.h"
 
 namespace mooncake::tcp {
@@ -138,7 +139,7 @@ bool Connection::receive(IoResult& result) {
     result = writing_ ? receive_payload() : inbox_.receive(socket_.fd(), inbox_.bytes().empty() ? ahead_bytes_ : kAheadBytes);
     if (result.error != 0) return false;
     if (result.bytes > 0) received_at_ = Clock::now();
-    note_asked();
+    note_asked_by_others();
     if (phase_ == Phase::kParting) {
         inbox_.drop(inbox_.bytes().size());
         return true;
@@ -332,7 +333,7 @@ bool Connection::flush(size_t& moved) {
     IovList list;
     for (size_t i = 0; i < reply_count_ && list.bytes() < kSendBytes; ++i)
         if (!reply(i).out.gather(list)) break;
-    note_answering();
+    note_answering_others();
     const IoResult result = list.send(socket_.fd());
     if (result.error == EFAULT) return server_.complain(*this, "registered memory is not readable (unmapped?)");
     if (result.error != 0) return false;

@@ -9,20 +9,13 @@
 #include <cstring>
 #include <new>
 
-#if defined(__SANITIZE_THREAD__)
-#define MC_TCP_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define MC_TCP_TSAN 1
-#endif
-#endif
-#if defined(MC_TCP_TSAN)
+#include "base/other_processes.h"
+
+#if defined(MC_TSAN)
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "net/address.h"
-extern "C" void __tsan_acquire(void* at);
-extern "C" void __tsan_release(void* at);
 extern "C" void __tsan_read_range(void* at, size_t size);
 extern "C" void __tsan_write_range(void* at, size_t size);
 #endif
@@ -33,7 +26,7 @@ namespace {
 
 // ThreadSanitizer does not know that a byte is sent before it is received. Tests with both ends in one process need it told;
 // each connection has a clock of its own, so that no more is taken as ordered than really is.
-#if defined(MC_TCP_TSAN)
+#if defined(MC_TSAN)
 void* clock_of(int fd) noexcept {
     static constinit std::array<char, 65536> clocks{};
     net::SocketAddress ours, theirs;
@@ -64,8 +57,6 @@ ssize_t receive_pieces(int fd, iovec* pieces, size_t count) noexcept {
     errno = error;
     return received;
 }
-// A peer may do one thing after the other over different connections. That process is where their order is, out of sight.
-constinit char peers_clock = 0;
 #else
 ssize_t send_pieces(int fd, iovec* pieces, size_t count) noexcept {
     // The kernel has less to look at.
@@ -91,26 +82,14 @@ IoResult result_of(ssize_t count) noexcept {
 }  // namespace
 
 void note_sent([[maybe_unused]] int fd) noexcept {
-#if defined(MC_TCP_TSAN)
+#if defined(MC_TSAN)
     __tsan_release(clock_of(fd));
 #endif
 }
 
 void note_received([[maybe_unused]] int fd) noexcept {
-#if defined(MC_TCP_TSAN)
+#if defined(MC_TSAN)
     __tsan_acquire(clock_of(fd));
-#endif
-}
-
-void note_answering() noexcept {
-#if defined(MC_TCP_TSAN)
-    __tsan_release(&peers_clock);
-#endif
-}
-
-void note_asked() noexcept {
-#if defined(MC_TCP_TSAN)
-    __tsan_acquire(&peers_clock);
 #endif
 }
 

@@ -34,9 +34,6 @@ struct IoResult {
 /// Tells ThreadSanitizer that something will be sent, or was received, by other means than the classes here.
 void note_sent(int fd) noexcept;
 void note_received(int fd) noexcept;
-/// The same for a server: what peers ask comes after all answers so far, on whatever connection.
-void note_answering() noexcept;
-void note_asked() noexcept;
 
 /// The argument of one sendmsg() or recvmsg().
 class IovList {
