@@ -97,6 +97,12 @@ void close_at_exit(std::weak_ptr<void> thing, void (*close)(void*)) {
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(close_all));
 }
 
+bool in_main_interpreter() {
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return true;
+    PyErr_SetString(PyExc_ImportError, "mooncake works in the main interpreter of a process only, not in a subinterpreter");
+    return false;
+}
+
 Error engine_unusable() {
     return exiting() ? error(Code::kUnavailable, "the interpreter is exiting")
                      : error(Code::kUnavailable, "it belongs to the process that forked this one");

@@ -118,6 +118,10 @@ private:
 };
 using EngineRef = NativeRef<Engine>;
 
+/// False, with an ImportError set, in another interpreter than the first one of the process: the exit of any of them would end the engines of
+/// all, and what nanobind shares between modules belongs to one. So it is asked before nanobind begins to make a module.
+bool in_main_interpreter();
+
 /// Why an engine cannot be used that exists.
 Error engine_unusable();
 

@@ -102,7 +102,7 @@ static void take_python_parts(nb::module_& module, EngineClass& engine) {
 
 }  // namespace mooncake::python
 
-NB_MODULE(engine, module) {
+NB_MODULE(engine_of_main, module) {
     using namespace mooncake::python;
     // Engines that live to the end of the process are closed by the exit hook; nothing is lost that a warning would help to find.
     nb::set_leak_warnings(false);
@@ -121,3 +121,5 @@ NB_MODULE(engine, module) {
     engine.attr("TransferOpcode") = module.attr("TransferOpcode");
     take_python_parts(module, engine);
 }
+
+extern "C" NB_EXPORT PyObject* PyInit_engine() { return mooncake::python::in_main_interpreter() ? PyInit_engine_of_main() : nullptr; }

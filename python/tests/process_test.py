@@ -190,3 +190,29 @@ def test_interpreter_ends_cleanly_in_the_middle_of_stalled_transfers():
     finally:
         peer.process.send_signal(signal.SIGCONT)
         peer.close()
+
+
+def test_a_subinterpreter_is_refused_and_its_end_harms_nobody():
+    code = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+from mooncake.engine import TransferEngine
+engine = TransferEngine()
+assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+for module in ("engine", "store"):
+    other = interpreters.create()
+    interpreters.run_string(other, '''
+try:
+    import mooncake.%s
+    print("taken")
+except ImportError as refusal:
+    print("main interpreter" in str(refusal))
+''' % module)
+    interpreters.destroy(other)
+address = engine.allocate_managed_buffer(4096)
+print(address != 0, engine.free_managed_buffer(address, 4096))
+"""
+    done = run_python(code)
+    assert done.stdout.split() == ["True", "True", "True", "0"], done.stderr

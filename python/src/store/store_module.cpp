@@ -20,7 +20,7 @@ void take_python_methods(nb::module_& module, StoreClass& store) {
 
 }  // namespace mooncake::python
 
-NB_MODULE(store, module) {
+NB_MODULE(store_of_main, module) {
     using namespace mooncake::python;
     // Stores that live to the end of the process are closed by the exit hook; nothing is lost that a warning would help to find.
     nb::set_leak_warnings(false);
@@ -50,3 +50,5 @@ NB_MODULE(store, module) {
     bind_segments(store);
     take_python_methods(module, store);
 }
+
+extern "C" NB_EXPORT PyObject* PyInit_store() { return mooncake::python::in_main_interpreter() ? PyInit_store_of_main() : nullptr; }
