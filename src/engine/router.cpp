@@ -106,11 +106,19 @@ bool Router::Ended::destroy() {
 
 bool Router::Ended::destroy_all(Deadline patience) {
     do {
+        // Those that wait to be destroyed begin to say farewell before the first is waited for: one silent peer takes as long as many.
+        close_all();
         Lock lock(mutex);
         while (links.empty() && alive > 0 && !patience.passed()) changed.wait_until(mutex, patience.at());
     } while (destroy());
     Lock lock(mutex);
     return alive == 0;
+}
+
+void Router::Ended::close_all() {
+    const Error reason(Code::kCancelled, "the engine is closed");
+    Lock lock(mutex);
+    for (Link* const link : links) link->peer->close(reason);
 }
 
 void Router::shut_down(Deadline patience) {

@@ -67,6 +67,7 @@ private:
         size_t alive MC_GUARDED_BY(mutex) = 0;  // links not yet destroyed
         std::vector<Link*> links MC_GUARDED_BY(mutex);
 
+        void close_all();
         /// Destroys one that waits. False when there was none.
         bool destroy();
         /// Destroys all, also those that somebody lets go of until the deadline. True when none is left.

@@ -31,7 +31,7 @@ struct FakeScript {
     std::function<void()> before_submit, before_cancel;
     std::set<Time> cancel_deadlines;
     std::function<void()> on_peer_end;
-    std::atomic<int> connects{0}, submits{0}, cancels{0}, registrations{0}, revocations{0};
+    std::atomic<int> connects{0}, submits{0}, cancels{0}, closes{0}, registrations{0}, revocations{0};
     std::atomic<bool> peers_usable{true};
     std::function<Result<>()> on_register, on_revoke, on_stop_serving;
 
@@ -96,6 +96,7 @@ public:
         return script_.on_cancel;
     }
     void close(const Error& reason) override {
+        ++script_.closes;
         usable_ = false;
         fail_held(reason, nullptr);
     }
