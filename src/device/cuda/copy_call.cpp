@@ -27,13 +27,15 @@ Result<const Pointer*> CopyCall::find(uint64_t address, uint64_t length, MemoryK
         MC_ASSIGN_OR_RETURN(Pointer pointer, ask(means_.driver, address));
         if (pointer.place == Place::kDevice) MC_RETURN_IF_ERROR(means_.admit(pointer));
         if (pointer.place != Place::kDevice && !pointer.holds(address, 1)) {
-            pointer.place = Place::kPageable;  // also pinned memory of which CUDA does not say how far it reaches
+            if (pointer.place == Place::kPinned) pointer.place = Place::kPageable;  // CUDA does not say how far it reaches
             pointer.start = address;
             pointer.length = std::max<uint64_t>(1, std::min(kPageableBytes - address % kPageableBytes, UINT64_MAX - address));
         }
         known.last = known.by_end.insert_or_assign(pointer.start + pointer.length, pointer).first;
     }
     const Pointer& pointer = known.last->second;
+    if (kind == MemoryKind::kCuda && pointer.place == Place::kUnknown)
+        return fail(Code::kUnavailable, "CUDA does not say what lies at {:#x}: a GPU has failed", address);
     if (kind == MemoryKind::kCuda && pointer.place != Place::kDevice)
         return fail(Code::kNotRegistered, "no GPU has memory at {:#x}: it was freed while it was registered", address);
     if (pointer.place != Place::kDevice || pointer.holds(address, length)) return &pointer;

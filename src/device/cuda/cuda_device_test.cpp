@@ -535,6 +535,30 @@ TEST_F(CudaDeviceTest, AFaultOfTheGpuItselfCostsTheDeviceAndNothingElse) {
     fake.free(card);
 }
 
+TEST_F(CudaDeviceTest, HostMemoryIsLeftToTheHostAlsoWhenAGpuHasFailed) {
+    lost = true;
+    std::byte* const card = fake.allocate(4096);
+    std::vector<std::byte> host(4096);
+    for (const bool used : {false, true}) {
+        renew();
+        if (used) {
+            ASSERT_TRUE(copy(kHost, host.data(), kCuda, card, 4096));
+        }
+        FakeCuda::fail("cuPointerGetAttributes", 1, abi::kIllegalAddress);
+        const auto info = describe(host.data(), 4096);
+        ASSERT_TRUE(info) << info.error().to_string();
+        EXPECT_FALSE(*info);
+        EXPECT_EQ(device->driver().dead(0), used) << "which GPU it was is known only where there is one";
+    }
+    renew();
+    FakeCuda::fail("cuPointerGetAttributes", 1, abi::kIllegalAddress);
+    const auto copied = copy(kCuda, card, kHost, host.data(), 4096);  // the target is looked up first
+    ASSERT_FALSE(copied);
+    EXPECT_EQ(copied.error().code(), Code::kUnavailable);
+    FakeCuda::reset();
+    fake.free(card);
+}
+
 TEST_F(CudaDeviceTest, ADriverThatGoesDownWithTheProcessIsLeftAlone) {
     lost = true;
     std::byte* const card = fake.allocate(4096);

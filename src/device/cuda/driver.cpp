@@ -177,6 +177,17 @@ Result<> Driver::check(int device, std::string_view what, abi::Status status) {
     return Unexpected(failure(device, what, status));
 }
 
+int Driver::only_device() {
+    Lock lock(mutex_);
+    int only = -1;
+    for (int device = 0; device < kDevicesMax; ++device) {
+        if (retained_[static_cast<size_t>(device)].context == nullptr) continue;
+        if (only >= 0) return -1;
+        only = device;
+    }
+    return only;
+}
+
 Result<abi::Context> Driver::context(int device) {
     if (!valid(device)) return fail(Code::kInvalidArgument, "there is no GPU {}", device);
     if (const abi::Status cause = cause_[static_cast<size_t>(device)].load(std::memory_order_acquire); cause != 0)

@@ -69,6 +69,9 @@ public:
     /// The primary context of a device, if somebody made it: it is held from the first question until the driver's end.
     Result<abi::Context> context(int device);
 
+    /// The device whose context is held, if it is the only one; -1 otherwise.
+    int only_device();
+
     static bool valid(int device) noexcept { return device >= 0 && device < kDevicesMax; }
 
 private:

@@ -46,7 +46,12 @@ Result<Pointer> ask(Driver& driver, uint64_t address) {
     driver.note_use();
     if (status == abi::kInvalidValue) return Pointer{};  // what older drivers say of memory they do not know
     const int device = static_cast<int>(static_cast<int32_t>(answers.ordinal));
-    if (status != abi::kSuccess) return Unexpected(driver.failure(device, "cuPointerGetAttributes", status));
+    if (status != abi::kSuccess) {
+        // Host memory can be used all the same: this is no answer about it.
+        const Error why = driver.failure(driver.only_device(), "cuPointerGetAttributes", status);
+        if (!driver.gone()) MC_LOG_WARNING_EVERY(60s, "no memory of GPUs is recognised: {}", why.message());
+        return Pointer{.place = Place::kUnknown};
+    }
 
     Pointer pointer{.managed = static_cast<uint32_t>(answers.managed) != 0,
                     .device = device,

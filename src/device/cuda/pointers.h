@@ -12,6 +12,7 @@
 namespace mooncake::cuda {
 
 enum class Place : uint8_t {
+    kUnknown,   // CUDA cannot be asked any more: a GPU has failed
     kPageable,  // CUDA does not know it: host memory, or none
     kPinned,    // host memory that a GPU reaches
     kDevice,    // memory of a GPU, or managed memory
