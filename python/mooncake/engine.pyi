@@ -88,7 +88,7 @@ class TransferEngine:
         """As initialize(), with the scheme of the directory ("http", "etcd", "redis") in metadata_type."""
     def close(self) -> None:
         """Ends everything that runs, takes all memory back from the peers and joins the engine's threads. When it returns, nobody touches
-        registered memory any more. Later calls fail."""
+        registered memory any more, whoever else is closing it. Later calls fail."""
 
     # ---- identity
 

@@ -123,8 +123,9 @@ int TransferEngine::start(const char* call, EngineConfig config) {
 }
 
 void TransferEngine::close() {
-    const State before = std::exchange(state_, State::kClosed);
-    if (before != State::kReady || exiting() || !engine_.ours()) return;
+    state_ = State::kClosed;
+    if (!engine_ || !engine_.ours() || exiting()) return;
+    // Also where another thread is at it, or has failed: who returns from here takes the memory for its own.
     const Result<> closed = without_gil([this] { return engine_->close(); });
     if (!closed) {
         record_failure("close", closed.error());

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from helpers import HERE, PATHS, PATIENCE_S
+from helpers import HAS_FABRIC, HERE, PATHS, PATIENCE_S
 
 KiB = 1024
 POISON = 0xA5
@@ -53,6 +53,37 @@ def test_nobody_writes_to_memory_of_a_closed_engine(pair):
         writer.stop()
     assert pair.peer.read(0, pair.peer.size) == bytes([POISON]) * pair.peer.size
     assert pair.engine.transfer_sync_read(pair.peer.name, pair.local.memory, pair.peer.address, 100) != 0
+
+
+@pytest.mark.parametrize("leave", [lambda engine: engine.close(), lambda engine: engine.__exit__(None, None, None)], ids=["close", "with"])
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "shared memory"])
+def test_whoever_closes_beside_another_returns_when_it_is_done(path, leave, monkeypatch, make_local):
+    if path == "fabric" and not HAS_FABRIC:
+        pytest.skip("libfabric is not installed")
+    for name, value in PATHS[path][0].items():
+        monkeypatch.setenv(name, value)
+    source, closers, part = make_local(), 4, 4 << 20
+    for _ in range(5):
+        target = make_local(closers * part)
+        writer = Writer(source.engine, target.name, target.address, target.memory.size)
+
+        def close(number: int, at_once: threading.Barrier) -> None:
+            at_once.wait(PATIENCE_S)
+            leave(target.engine)
+            target.memory[number * part:(number + 1) * part] = POISON  # ours again
+
+        try:
+            writer.wait(succeeded=2)
+            at_once = threading.Barrier(closers)
+            threads = [threading.Thread(target=close, args=(number, at_once)) for number in range(closers)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+            writer.wait(failed=3)
+        finally:
+            writer.stop()
+        assert (target.memory == POISON).all()
 
 
 AT_EXIT = f"""
