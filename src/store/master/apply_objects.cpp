@@ -44,7 +44,7 @@ void MasterState::apply(const WriteCommitted& change) {
     Object& object = objects_[id];
     if (object.has_value()) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
-        tombstones_.leave(objects_.hash(object.tenant, object.key()), write.generation);
+        leave_tombstone(objects_.hash(object.tenant, object.key()), write.generation);
         drop_ranges_of(object, change.now);
     } else {
         value_arrived(id);
@@ -117,14 +117,22 @@ void MasterState::apply(const ObjectsRemoved& change) {
         // What was evicted may come back: it is the value of its key all the same. What was removed may not, nor a later value of the key
         // that some node has yet to tell us of.
         if (change.cause == RemovalCause::kAsked)
-            tombstones_.leave(objects_.hash(objects_[id].tenant, objects_[id].key()), generations_.next());
+            leave_tombstone(objects_.hash(objects_[id].tenant, objects_[id].key()), generations_.next());
         drop_value(id, change.now);
     }
 }
 
-void MasterState::apply(const TombstoneLeft& change) { tombstones_.leave(objects_.hash(change.tenant, change.key), generations_.next()); }
+void MasterState::leave_tombstone(uint64_t key_hash, uint64_t generation) {
+    tombstones_.leave(key_hash, generation);
+    if (observer_ != nullptr) observer_->tombstone_left(*this);
+}
 
-void MasterState::apply(const TombstoneOfAll& change) { tombstones_.leave_for_all(change.tenant, generations_.next()); }
+void MasterState::apply(const TombstoneLeft& change) { leave_tombstone(objects_.hash(change.tenant, change.key), generations_.next()); }
+
+void MasterState::apply(const TombstoneOfAll& change) {
+    tombstones_.leave_for_all(change.tenant, generations_.next());
+    if (observer_ != nullptr) observer_->tombstone_left(*this);
+}
 
 void MasterState::apply(const ReplicaRemoved& change) {
     Object& object = objects_[change.object];

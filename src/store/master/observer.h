@@ -26,6 +26,8 @@ public:
     virtual void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) = 0;
     /// The object, still in the state, is about to lose or to change its value while somebody may hold a lease of either kind on it.
     virtual void value_outdated(const MasterState& state, ObjectId object) = 0;
+    /// A value was removed or replaced, or is not to come back: nodes that the state does not know may hold an older one.
+    virtual void tombstone_left(const MasterState& /*state*/) {}
     /// A copy or move is to be carried out by the owner of its source.
     virtual void copy_ordered(const MasterState& state, CopyId copy) = 0;
     /// The segment's owner is about to lose it.

@@ -210,6 +210,7 @@ private:
     void set_length(Object& object, uint64_t length);
     /// Takes the write out of the lists it is in.
     void forget_write(WriteId id);
+    void leave_tombstone(uint64_t key_hash, uint64_t generation);
     void value_arrived(ObjectId id);
     /// The value goes, its ranges are in quarantine as long as they are leased; the object goes too unless it is being written.
     void drop_value(ObjectId id, Time now);

@@ -84,7 +84,7 @@ Time Member::on_silence(const Error& why) {
 
 Time Member::on_answer(const HeartbeatReply& reply, Time asked, bool unheard) {
     // It answered after its event stream had ended, so it goes on without us.
-    if (unheard && reply.epoch == followed_epoch_) missed_events_.store(true, std::memory_order_release);
+    if (unheard && reply.epoch == followed_epoch_.load(std::memory_order_relaxed)) note_missed();
     {
         Lock lock(mutex_);
         if (!answering_ && joins_ != 0) MC_LOG_INFO("the master answers again");
@@ -143,7 +143,7 @@ Result<> Member::join(uint64_t epoch) {
     // Nobody else may have taken over in between: what a predecessor was told is lost with it.
     MC_RETURN_IF_ERROR(check_master(epoch));
     obeys_.store(true, std::memory_order_release);
-    followed_epoch_ = epoch;
+    followed_epoch_.store(epoch, std::memory_order_release);
     follow();
     MC_RETURN_IF_ERROR(await_stream(epoch));
     // Only now: before the event stream tells of new writes there must be none, or a master that dies right away takes them along.
@@ -187,8 +187,8 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
         reporting_ = true;
         ++reports_;
     }
-    std::vector<ClientId> behind;
-    if (epoch != followed_epoch_) {  // who told us knows better by now
+    std::vector<Behind> behind;
+    {
         Lock lock(mutex_);
         behind.assign(behind_.all().begin(), behind_.all().end());
     }
@@ -197,7 +197,8 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
     std::vector<HeldSegment> segments;
     // What the former master answered to writers after it had cut us off, nobody knows now: a value that is lost is a miss, one that comes
     // back is a lie. The same master knows.
-    const bool doubtful = missed_events_.load(std::memory_order_acquire) && epoch != followed_epoch_;
+    const uint64_t missed = missed_epoch_.load(std::memory_order_acquire);
+    const bool doubtful = missed != 0 && missed != epoch;
     if (doubtful) MC_LOG_WARNING("a master that is gone now went on without this process: what its memory holds is given up");
     if (outcome) {
         setup_.holdings.report(setup_.options.report_entries_max, setup_.clock(), [&](HeldSegment part) {
@@ -217,14 +218,14 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
     return segments;
 }
 
-Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part, std::span<const ClientId> behind) {
+Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part, std::span<const Behind> behind) {
+    RemountRequest request{.client = setup_.client, .epoch = epoch, .segments = part, .behind = behind};
     {
         Lock lock(mutex_);
         if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
+        request.heard = heard_;
     }
-    MC_ASSIGN_OR_RETURN(
-        const RemountReply reply,
-        setup_.master.remount({.client = setup_.client, .epoch = epoch, .segments = part, .behind = behind}, within(kReportTimeout)));
+    MC_ASSIGN_OR_RETURN(const RemountReply reply, setup_.master.remount(request, within(kReportTimeout)));
     if (reply.segments.size() != part.size()) return fail(Code::kCorrupt, "{} answers for {} segments", reply.segments.size(), part.size());
     if (part.empty()) return {};
     const RemountReply::Segment& answer = reply.segments[0];
@@ -260,8 +261,7 @@ void Member::follow() {
 
 void Member::on_update(const EventView& update) {
     setup_.holdings.apply(update, setup_.clock());
-    if (update.reset || !update.behind.empty() || !update.caught_up.empty()) note_behind(update);
-    if (update.complete) missed_events_.store(false, std::memory_order_release);
+    if (update.reset || update.complete || !update.behind.empty() || !update.caught_up.empty()) note_history(update);
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
     // Orders of a master that is lost, or that must have given us up while we slept, are void; its events about memory are not.
@@ -270,14 +270,22 @@ void Member::on_update(const EventView& update) {
     if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
 }
 
-void Member::note_behind(const EventView& update) {
+void Member::note_history(const EventView& update) {
     Lock lock(mutex_);
     if (update.reset) behind_.clear();
-    for (const ClientId& client : update.behind) {
-        if (client == setup_.client) missed_events_.store(true, std::memory_order_release);
-        else behind_.add(client);
+    for (const Behind& behind : update.behind) {
+        if (behind.client == setup_.client) note_missed();
+        else behind_.add(behind);
     }
     for (const ClientId& client : update.caught_up) behind_.erase(client);
+    if (!update.complete) return;
+    heard_ = update.now;
+    missed_epoch_.store(0, std::memory_order_release);
+}
+
+void Member::note_missed() {
+    uint64_t none = 0;  // what the first one did without us no later one can tell us, unless it tells us all
+    missed_epoch_.compare_exchange_strong(none, followed_epoch_.load(std::memory_order_acquire));
 }
 
 void Member::on_stream_end(const Error& why) {
@@ -285,7 +293,7 @@ void Member::on_stream_end(const Error& why) {
     // If we slept ourselves, the end may be old, and the master may have gone on without us.
     const bool awake = setup_.lease_clock() - answered_at_.load(std::memory_order_relaxed) <= 3 * setup_.options.heartbeat_interval;
     setup_.holdings.stream_ended(awake && ended);
-    if (!ended && slept()) missed_events_.store(true, std::memory_order_release);
+    if (!ended && slept()) note_missed();
     // A dead master changes nothing: what it granted holds for its time. A living one changes values without telling us from here on.
     if (!ended) setup_.listener.all_keys_changed();
     setup_.wake();

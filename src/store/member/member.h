@@ -70,7 +70,7 @@ private:
     Result<std::vector<HeldSegment>> report_all(uint64_t epoch);
     Result<> check_master(uint64_t epoch);
     Result<> await_stream(uint64_t epoch);
-    Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part, std::span<const ClientId> behind = {});
+    Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part, std::span<const Behind> behind = {});
     void lose_master();
     void settle_unmounts();
     Result<> await_standing(Deadline deadline);
@@ -79,7 +79,9 @@ private:
 
     void follow();
     void on_update(const EventView& update);
-    void note_behind(const EventView& update);
+    void note_history(const EventView& update);
+    /// The master we follow, or did, goes on without us.
+    void note_missed();
     void on_stream_end(const Error& why);
     /// This thread runs; if it should have run long ago, nothing here did meanwhile.
     void note_awake();
@@ -90,9 +92,10 @@ private:
     std::atomic<bool> obeys_{false};       // the event stream is that of a master we have not lost
     std::atomic<BootTime> answered_at_{};  // when the last heartbeat that was answered had been sent
     std::atomic<Duration> client_ttl_{10s};
-    std::atomic<BootTime> awake_at_;          // when beat() was last seen at work
-    std::atomic<BootTime> woke_until_{};      // what an event stream says before that may be the end of it while we slept
-    std::atomic<bool> missed_events_{false};  // the master went on without us, and no complete event stream has come since
+    std::atomic<BootTime> awake_at_;           // when beat() was last seen at work
+    std::atomic<BootTime> woke_until_{};       // what an event stream says before that may be the end of it while we slept
+    std::atomic<uint64_t> followed_epoch_{0};  // whose event stream we followed last; written by beat()
+    std::atomic<uint64_t> missed_epoch_{0};    // the first that went on without us, if no complete event stream has come since
 
     /// From then on the master may have given us up for being silent.
     BootTime lost_at() const { return answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed); }
@@ -102,7 +105,6 @@ private:
     // Only beat().
     Deadline limit_ = Deadline::never();  // of this one
     uint64_t joined_epoch_ = 0;           // whose event stream we follow; 0: none
-    uint64_t followed_epoch_ = 0;         // whose event stream we followed last
     bool told_lost_ = true;               // the listener knows of no master
     Time followed_at_{};                  // when the last event stream was asked for
 
@@ -115,6 +117,7 @@ private:
     uint64_t reports_ MC_GUARDED_BY(mutex_) = 0, joins_ MC_GUARDED_BY(mutex_) = 0;
     std::set<SegmentId> to_unmount_ MC_GUARDED_BY(mutex_);  // the master may have them, we do not
     BehindClients behind_ MC_GUARDED_BY(mutex_);            // as the master told whom we followed last
+    HistoryPoint heard_ MC_GUARDED_BY(mutex_);              // until then we have heard everything
 
     EventPort stream_;
 };

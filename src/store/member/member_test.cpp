@@ -185,37 +185,62 @@ TEST_F(MemberTest, AnAnswerOnItsWayWhenTheMasterDiedDoesNotMeanThatItWentOn) {
 
 TEST_F(MemberTest, TellsTheNextMasterWhomTheLastOneWentOnWithout) {
     join_with_values();
-    constexpr ClientId kLost{8, 1}, kBack{8, 2};
+    constexpr Behind kLost{{8, 1}, {100, 8}}, kBack{{8, 2}, {100, 9}}, kEverybody{{}, {100, 0}};
     EventUpdate update;
-    update.behind = {kLost, kBack};
+    update.behind = {kLost, kBack, kEverybody};
     master_.tell(update);
     update = {};
-    update.caught_up = {kBack};
+    update.caught_up = {kBack.client};
     master_.tell(update);
     master_.settle();
     master_.die();
     master_.settle();
     master_.come_back(101);
     beat();
-    EXPECT_THAT(master_.take_witnessed(), ElementsAre(kLost));
+    EXPECT_THAT(master_.take_witnessed(), ElementsAre(kLost, kEverybody));
+    EXPECT_EQ(master_.heard(), (HistoryPoint{100, 7})) << "its own stream was complete then";
     EXPECT_THAT(reported_keys(), UnorderedElementsAre("a", "b", "c")) << "that was another";
     master_.die();
     master_.settle();
     master_.come_back(102);
     beat();
     EXPECT_THAT(master_.take_witnessed(), IsEmpty()) << "the one before did not say so any more";
+    EXPECT_EQ(master_.heard(), (HistoryPoint{101, 7}));
 }
 
-TEST_F(MemberTest, DoesNotTellAMasterWhatThatOneSaidItself) {
+TEST_F(MemberTest, AStreamThatIsNotCompleteDoesNotCountAsHeard) {
     join_with_values();
-    EventUpdate update;
-    update.behind = {{8, 1}};
-    master_.tell(update);
-    master_.give_up(kClient);
+    master_.die();
     master_.settle();
+    master_.streams_complete = false;
+    master_.streams_break = true;
+    master_.come_back(101);
     beat();
-    EXPECT_EQ(member_.epoch(), 100U) << "it has joined the same one again";
-    EXPECT_THAT(master_.take_witnessed(), IsEmpty()) << "the other may have come back meanwhile";
+    master_.die();
+    master_.settle();
+    master_.streams_complete = true;
+    master_.streams_break = false;
+    master_.come_back(102);
+    beat();
+    EXPECT_EQ(master_.heard(), (HistoryPoint{100, 7}));
+}
+
+TEST_F(MemberTest, WhatAMasterDidWithoutUsIsNotForgottenWhenTheNextOnesStreamBreaksAtItsStart) {
+    join_with_values();
+    advance(2s);  // this process was stopped; the master told others that values have changed
+    master_.end_streams(Error(Code::kUnavailable, "connection lost", ECONNRESET));
+    master_.settle();
+    master_.streams_complete = false;
+    master_.streams_break = true;
+    master_.come_back(101);
+    beat();
+    EXPECT_THAT(reported_keys(), IsEmpty());
+    master_.streams_break = false;
+    master_.streams_complete = true;
+    advance(1s);
+    beat();
+    EXPECT_EQ(member_.epoch(), 101U);
+    EXPECT_THAT(reported_keys(), IsEmpty()) << "the same one, but it knows no more than before";
 }
 
 TEST_F(MemberTest, TheMasterThatCutUsOffTellsUsAllAgain) {

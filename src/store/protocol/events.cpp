@@ -34,7 +34,7 @@ RangePlanned RangePlannedView::owned() const {
 EventView::EventView(const EventUpdate& update)
     : sequence(update.sequence), acknowledge(update.acknowledge), reset(update.reset), complete(update.complete), filled(update.filled),
       dropped(update.dropped), changed(update.changed), all_changed(update.all_changed), orders(update.orders), behind(update.behind),
-      caught_up(update.caught_up) {
+      caught_up(update.caught_up), now(update.now) {
     planned.reserve(update.planned.size());
     for (const RangePlanned& range : update.planned) planned.push_back(RangePlannedView::of(range));
 }
@@ -51,7 +51,8 @@ EventUpdate EventView::owned() const {
                        .all_changed = all_changed,
                        .orders = orders,
                        .behind = behind,
-                       .caught_up = caught_up};
+                       .caught_up = caught_up,
+                       .now = now};
     update.planned.reserve(planned.size());
     for (const RangePlannedView& range : planned) update.planned.push_back(range.owned());
     return update;

@@ -81,7 +81,9 @@ struct EventUpdate {
     std::vector<CopyOrder> orders;
     /// Nodes that do not hear what becomes of their memory, and some that know all of it again: whoever is told says so to the next master.
     /// The first update of a stream names all that are behind.
-    std::vector<ClientId> behind, caught_up;
+    std::vector<Behind> behind;
+    std::vector<ClientId> caught_up;
+    HistoryPoint now;  // with `reset`, and with `complete`: whoever has come here has heard everything up to this moment
 };
 
 /// An update as it is heard: what there is much of is borrowed, from the message, from `copy`, or from an update that lasts longer.
@@ -100,7 +102,9 @@ struct EventView {
     std::vector<KeyChanged> changed;
     bool all_changed = false;
     std::vector<CopyOrder> orders;
-    std::vector<ClientId> behind, caught_up;
+    std::vector<Behind> behind;
+    std::vector<ClientId> caught_up;
+    HistoryPoint now;
 };
 
 }  // namespace mooncake::store

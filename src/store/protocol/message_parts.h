@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "base/verified_message.h"
+#include "store/protocol/behind_clients.h"
 #include "store/protocol/ids.h"
 #include "store/protocol/objects.h"
 #include "store_generated.h"
@@ -86,6 +87,21 @@ std::vector<To> ids_from_wire(const flatbuffers::Vector<const wire::Id*>* ids) {
     for (size_t i = 0; i < count_of(ids); ++i) {
         const auto id = struct_at(*ids, i);
         all.push_back(id_from_wire<To>(&id));
+    }
+    return all;
+}
+inline wire::HistoryPoint point_to_wire(const HistoryPoint& point) { return {point.life, point.event}; }
+inline HistoryPoint point_from_wire(const wire::HistoryPoint* point) {
+    if (point == nullptr) return {};
+    return {.life = point->life(), .event = point->event()};
+}
+inline wire::Behind behind_to_wire(const Behind& behind) { return {id_to_wire(behind.client), point_to_wire(behind.since)}; }
+inline std::vector<Behind> behind_from_wire(const flatbuffers::Vector<const wire::Behind*>* items) {
+    std::vector<Behind> all;
+    all.reserve(count_of(items));
+    for (size_t i = 0; i < count_of(items); ++i) {
+        const auto item = struct_at(*items, i);
+        all.push_back({.client = id_from_wire<ClientId>(&item.client()), .since = point_from_wire(&item.since())});
     }
     return all;
 }

@@ -55,7 +55,7 @@ size_t EventWriter::items() const noexcept {
 size_t EventWriter::bytes() const noexcept {
     return planned_.size() * sizeof(wire::FeedPlanned) + planned_texts_.size() + filled_.size() * sizeof(wire::FeedFilled) +
            dropped_.size() * sizeof(wire::FeedDropped) + changed_.size() * sizeof(wire::FeedChanged) + changed_texts_.size() +
-           (behind_.size() + caught_up_.size()) * sizeof(wire::Id);
+           behind_.size() * sizeof(wire::Behind) + caught_up_.size() * sizeof(wire::Id);
 }
 
 void EventWriter::clear() noexcept {
@@ -162,7 +162,7 @@ std::vector<std::byte> EventWriter::encode(const Head& head) const {
         *builder, changed_, [](const ChangedRow& row) { return wire::FeedChanged(row.tenant_bytes, row.key_bytes); });
     const auto changed_texts = some_text(*builder, changed_texts_);
     const auto to_wire = [](const ClientId& client) { return id_to_wire(client); };
-    const auto behind = some_structs<wire::Id>(*builder, behind_, to_wire);
+    const auto behind = some_structs<wire::Behind>(*builder, behind_, behind_to_wire);
     const auto caught_up = some_structs<wire::Id>(*builder, caught_up_, to_wire);
     flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<wire::CopyOrder>>> orders;
     if (!orders_.empty()) {
@@ -171,9 +171,10 @@ std::vector<std::byte> EventWriter::encode(const Head& head) const {
         for (const CopyOrder& order : orders_) list.push_back(order_to_wire(*builder, order));
         orders = builder->CreateVector(list);
     }
+    const wire::HistoryPoint now = point_to_wire(head.now);
     return builder.finish(wire::CreateFeedUpdate(*builder, head.sequence, head.acknowledge, head.reset, head.complete, planned,
                                                  planned_texts, filled, dropped, changed, changed_texts, all_changed_, orders, behind,
-                                                 caught_up));
+                                                 caught_up, head.now == HistoryPoint{} ? nullptr : &now));
 }
 
 std::vector<std::byte> encode_event_update(const EventUpdate& update) {
@@ -184,10 +185,13 @@ std::vector<std::byte> encode_event_update(const EventUpdate& update) {
     for (const KeyChanged& key : update.changed) writer.changed(key.tenant, key.key);
     if (update.all_changed) writer.all_changed();
     for (const CopyOrder& order : update.orders) writer.order(order);
-    for (const ClientId& client : update.behind) writer.behind(client);
+    for (const Behind& behind : update.behind) writer.behind(behind);
     for (const ClientId& client : update.caught_up) writer.caught_up(client);
-    return writer.encode(
-        {.sequence = update.sequence, .acknowledge = update.acknowledge, .reset = update.reset, .complete = update.complete});
+    return writer.encode({.sequence = update.sequence,
+                          .acknowledge = update.acknowledge,
+                          .reset = update.reset,
+                          .complete = update.complete,
+                          .now = update.now});
 }
 
 Result<EventUpdate> decode_event_update(std::span<const std::byte> body) {
@@ -222,7 +226,8 @@ Result<EventView> decode_event_view(std::span<const std::byte> body) {
     for (size_t i = 0; i < count_of(message->orders()); ++i) {
         MC_ASSIGN_OR_RETURN(update.orders.emplace_back(), order_from_wire(*message->orders()->Get(static_cast<flatbuffers::uoffset_t>(i))));
     }
-    update.behind = ids_from_wire<ClientId>(message->behind());
+    update.behind = behind_from_wire(message->behind());
+    update.now = point_from_wire(message->now());
     update.caught_up = ids_from_wire<ClientId>(message->caught_up());
     update.copy = message.take_copy();
     return update;

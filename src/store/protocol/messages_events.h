@@ -27,7 +27,7 @@ public:
     /// The keys, or the "all", of another one, besides its own.
     void add_changes_of(const EventWriter& other);
     void order(CopyOrder order) { orders_.push_back(std::move(order)); }
-    void behind(const ClientId& client) { behind_.push_back(client); }
+    void behind(const Behind& behind) { behind_.push_back(behind); }
     void caught_up(const ClientId& client) { caught_up_.push_back(client); }
 
     bool empty() const noexcept;
@@ -41,6 +41,7 @@ public:
     struct Head {
         uint64_t sequence = 0;
         bool acknowledge = false, reset = false, complete = false;
+        HistoryPoint now{};
     };
     std::vector<std::byte> encode(const Head& head) const;
 
@@ -65,7 +66,8 @@ private:
     std::vector<ChangedRow> changed_;
     std::string changed_texts_;
     std::vector<CopyOrder> orders_;
-    std::vector<ClientId> behind_, caught_up_;
+    std::vector<Behind> behind_;
+    std::vector<ClientId> caught_up_;
     bool all_changed_ = false;
 };
 

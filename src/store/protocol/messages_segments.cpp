@@ -127,10 +127,10 @@ std::vector<std::byte> encode_remount_request(const RemountRequest& request) {
     for (const HeldSegment& held : request.segments) segments.push_back(held_to_wire(*builder, held));
     const auto list = builder->CreateVector(segments);
     const wire::Id client = id_to_wire(request.client);
-    flatbuffers::Offset<flatbuffers::Vector<const wire::Id*>> behind;
-    if (!request.behind.empty())
-        behind = structs_to_wire<wire::Id>(*builder, request.behind, [](const ClientId& id) { return id_to_wire(id); });
-    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list, behind));
+    flatbuffers::Offset<flatbuffers::Vector<const wire::Behind*>> behind;
+    if (!request.behind.empty()) behind = structs_to_wire<wire::Behind>(*builder, request.behind, behind_to_wire);
+    const wire::HistoryPoint heard = point_to_wire(request.heard);
+    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list, behind, &heard));
 }
 
 Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) {
@@ -153,11 +153,12 @@ Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) 
                                      .more = table.more()});
     }
     MC_RETURN_IF_ERROR(bounded_count(message->behind(), BehindClients::kMax, "clients that are behind"));
-    received.behind = ids_from_wire<ClientId>(message->behind());
+    received.behind = behind_from_wire(message->behind());
     received.request = {.client = id_from_wire<ClientId>(message->client()),
                         .epoch = message->epoch(),
                         .segments = received.segments,
-                        .behind = received.behind};
+                        .behind = received.behind,
+                        .heard = point_from_wire(message->heard())};
     received.copy = message.take_copy();
     return received;
 }

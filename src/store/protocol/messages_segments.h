@@ -25,7 +25,7 @@ struct ReceivedRemount {
     RemountRequest request;
     std::vector<HeldSegment> segments;
     std::vector<Held> held;  // what the segments span
-    std::vector<ClientId> behind;
+    std::vector<Behind> behind;
     std::unique_ptr<uint64_t[]> copy;
 };
 struct ReceivedFailureReport {

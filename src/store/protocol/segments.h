@@ -9,6 +9,7 @@
 
 #include "base/incarnation.h"
 #include "base/time.h"
+#include "store/protocol/behind_clients.h"
 #include "store/protocol/codes.h"
 #include "store/protocol/ids.h"
 #include "store/protocol/objects.h"
@@ -74,8 +75,10 @@ struct RemountRequest {
     /// with its successor, who would take the rest for free: another life adopts nothing and answers kInvalidVersion for every segment.
     uint64_t epoch = 0;
     std::span<const HeldSegment> segments;
-    /// Who did not hear everything from the earlier master, as that one told (EventUpdate::behind).
-    std::span<const ClientId> behind{};
+    /// Who did not hear everything from earlier masters, as the last one told (EventUpdate::behind).
+    std::span<const Behind> behind{};
+    /// Until when the client itself has heard everything; none: it has never followed a master, and holds nothing.
+    HistoryPoint heard{};
 };
 struct RemountReply {
     struct Segment {

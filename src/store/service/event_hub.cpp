@@ -112,7 +112,9 @@ void EventHub::follow(const MasterState& state, ClientNumber client, std::unique
     first.writer.all_changed();  // whatever it remembers from an earlier event stream: it may have missed events
     follower->process = follower->responder->peer().incarnation;
     Lock lock(mutex_);
-    for (const ClientId& behind : behind_.all()) first.writer.behind(behind);
+    for (const Behind& behind : behind_before_.all()) first.writer.behind(behind);
+    for (const Behind& behind : behind_.all()) first.writer.behind(behind);
+    first.now = {.life = life_, .event = observed_.load(std::memory_order_relaxed)};
     follower->acknowledged = changes_.load(std::memory_order_relaxed);
     FollowerPtr& slot = followers_[follower->client];
     // Numbers go on where the earlier event stream ended, so that a late acknowledgement of it means nothing here.
@@ -196,6 +198,7 @@ void EventHub::report(const MasterState& state, const ClientId& client, Time now
     }
     if (follower.unreported.empty()) {
         item.complete = true;
+        item.report->now = {.life = life_, .event = observed_.load(std::memory_order_relaxed)};
         follower.reporting = false;
         tell_orders(state, client, *item.report);  // whatever of them an earlier event stream told may have been lost
         std::erase_if(item.report->orders, [this](const CopyOrder& order) MC_NO_THREAD_ANALYSIS {
@@ -260,7 +263,8 @@ bool EventHub::push() {
     // Before anybody is answered.
     cut_off(slow, Error(Code::kNoSpace, "the stream was not read fast enough"));
     for (const Ended& one : ended) one.follower->responder->fail(one.why);
-    told_.store(taken, std::memory_order_release);
+    // Those that were cut off are behind now, which the others have yet to be told.
+    if (slow.empty()) told_.store(taken, std::memory_order_release);
     if (slow.empty() && ended.empty()) return true;
     Lock lock(mutex_);
     by_segment_.clear();
@@ -282,73 +286,6 @@ void EventHub::cut_off(std::span<const FollowerPtr> slow, const Error& why) {
     }
 }
 
-void EventHub::forget_unsent(Follower& follower) {
-    if (follower.unsent.empty()) return;
-    follower.unsent.clear();
-    unsent_followers_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-void EventHub::note_unsent(const Outgoing& outgoing, Time now) {
-    Follower& follower = *outgoing.follower;
-    follower.sent_bytes += outgoing.bytes;
-    if (outgoing.last_range == 0 || follower.responder->unsent_bytes() == 0) return;
-    if (follower.unsent.empty()) unsent_followers_.fetch_add(1, std::memory_order_relaxed);
-    follower.unsent.push_back({.first = outgoing.first_range, .last = outgoing.last_range, .end = follower.sent_bytes, .since = now});
-}
-
-void EventHub::look_after_unsent() {
-    if (unsent_followers_.load(std::memory_order_relaxed) == 0) return;
-    size_t left = 0;
-    for (const auto& [client, follower] : followers_) {
-        if (follower->unsent.empty()) continue;
-        // What was sent later is behind it; the frames around the bodies, which are not counted, only make us wait a little longer.
-        const uint64_t unsent = follower->responder->unsent_bytes();
-        while (!follower->unsent.empty() && (unsent == 0 || unsent <= follower->sent_bytes - follower->unsent.front().end))
-            follower->unsent.pop_front();
-        if (!follower->unsent.empty()) ++left;
-    }
-    unsent_followers_.store(left, std::memory_order_relaxed);
-}
-
-void EventHub::rely_on(const Follower* follower, Caused& caused) {
-    if (follower == nullptr || follower->unsent.empty()) return;
-    for (const Caused::Relied& known : caused.relied)
-        if (known.client == follower->client) return;
-    caused.relied.push_back({.client = follower->client, .last = follower->unsent.back().last});
-}
-
-void EventHub::rely_on(const MasterState& state, std::string_view tenant, std::string_view key, Caused& caused) {
-    const TenantNumber number = state.tenants().find(tenant);
-    const ObjectId id = number == 0 ? 0 : state.objects().find(number, key);
-    if (id == 0) return;
-    const Object& object = state.objects()[id];
-    Lock lock(mutex_);
-    for (size_t i = 0; i < object.replicas.size(); ++i) rely_on(owner(state, object.replicas[i].segment), caused);
-    if (object.write == 0) return;
-    const ReplicaList& written = state.write(object.write).replicas;
-    for (size_t i = 0; i < written.size(); ++i) rely_on(owner(state, written[i].segment), caused);
-}
-
-void EventHub::rely_on_all(Caused& caused) const {
-    caused.change = changes_.load(std::memory_order_acquire);
-    if (!may_rely()) return;
-    Lock lock(mutex_);
-    for (const auto& [client, follower] : followers_) rely_on(follower.get(), caused);
-}
-
-bool EventHub::is_unsent(const Caused& caused) const {
-    if (unsent_followers_.load(std::memory_order_relaxed) == 0) return false;
-    for (const Caused::Relied& relied : caused.relied) {
-        const auto found = followers_.find(relied.client);
-        if (found != followers_.end() && !found->second->unsent.empty() && found->second->unsent.front().first <= relied.last) return true;
-    }
-    if (caused.first == 0) return false;
-    return std::any_of(followers_.begin(), followers_.end(), [&](const auto& one) {
-        return std::any_of(one.second->unsent.begin(), one.second->unsent.end(),
-                           [&](const Unsent& unsent) { return unsent.first <= caused.last && unsent.last >= caused.first; });
-    });
-}
-
 std::vector<EventHub::Outgoing> EventHub::take_outgoing() {
     std::vector<Outgoing> outgoing;
     const uint64_t change = changes_.load(std::memory_order_relaxed);
@@ -363,7 +300,8 @@ std::vector<EventHub::Outgoing> EventHub::take_outgoing() {
                      .first_sequence = follower->sequence + 1,
                      .changed = changed,
                      .first_range = std::exchange(follower->first_range, 0),
-                     .last_range = std::exchange(follower->last_range, 0)};
+                     .last_range = std::exchange(follower->last_range, 0),
+                     .first_word = std::exchange(follower->first_word, 0)};
         for (const Item& item : one.items) {
             ++follower->sequence;
             if (item.report) follower->awaited.push_back({.sequence = follower->sequence, .change = 0, .sent = now});
@@ -452,7 +390,8 @@ bool EventHub::send(Outgoing& outgoing) {
             body = encoded;
             set_event_sequence(body, sequence);
         } else {
-            body = item.writer.encode({.sequence = sequence, .acknowledge = acknowledge, .reset = item.reset, .complete = item.complete});
+            body = item.writer.encode(
+                {.sequence = sequence, .acknowledge = acknowledge, .reset = item.reset, .complete = item.complete, .now = item.now});
         }
         // Nobody waits for what need not be acknowledged.
         const auto haste = acknowledge || item.reset || item.complete ? rpc::Responder::Haste::kNow : rpc::Responder::Haste::kLater;

@@ -27,6 +27,7 @@
 namespace mooncake::store {
 
 struct EventHubOptions {
+    uint64_t life = 1;  // of the master among those of its pool, numbered by when they began
     Duration acknowledge_timeout = 50ms;
     size_t update_bytes_max = 1 << 20;          // about; more becomes several updates
     size_t changed_keys_max = 4096;             // in one update, and update_bytes_max; more become "all"
@@ -54,7 +55,7 @@ struct EventHubOptions {
 /// waits until the nodes it writes to have heard of their ranges.
 class EventHub final : public StateObserver, public EventSink {
 public:
-    explicit EventHub(EventHubOptions options = {}) : options_(std::move(options)) {}
+    explicit EventHub(EventHubOptions options = {}) : options_(std::move(options)), life_(options_.life) {}
 
     // ---- with the master's lock
 
@@ -63,6 +64,7 @@ public:
     void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) override;
     void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) override;
     void value_outdated(const MasterState& state, ObjectId object) override;
+    void tombstone_left(const MasterState& state) override;
     void copy_ordered(const MasterState& state, CopyId copy) override;
     void segment_removed(const MasterState& state, SegmentNumber segment) override;
 
@@ -74,24 +76,31 @@ public:
     void drop_strangers(const MasterState& state);
     /// Somebody of that process is about to learn where values are, or that they are there, and may remember it.
     void asked(const MasterState& state, Incarnation process, Time now);
-    /// What a member has heard of an earlier master: these clients are behind. Returns those of which nobody had said so before.
-    std::vector<ClientId> believe(std::span<const ClientId> behind);
-    /// Whether an earlier master went on without this client: what it tells of that one's values may be outdated.
-    bool distrusts(const ClientId& client) const;
+    /// A member joins: it has heard everything until then, and of earlier masters that these are behind. Returns members of whom that was
+    /// not known before, and who have not heard so much.
+    std::vector<ClientId> believe(const ClientId& member, const HistoryPoint& heard, std::span<const Behind> behind);
+    /// Whether an earlier master went on without this member: what it tells of that one's values may be outdated.
+    bool distrusts(const ClientId& member) const;
     /// Tells the client the next part of what its segments hold, if wants_report().
     void report(const MasterState& state, const ClientId& client, Time now);
     /// What operations have caused so far.
     struct Position {
         uint64_t events = 0;   // about anything
         uint64_t changes = 0;  // values that became outdated
+        uint64_t relied = 0;   // how often something relied on what was said of clients that are behind
+        uint64_t word = 0;     // the last event that said so
     };
     Position position() const noexcept {
-        return {.events = observed_.load(std::memory_order_acquire), .changes = changes_.load(std::memory_order_acquire)};
+        return {.events = observed_.load(std::memory_order_acquire),
+                .changes = changes_.load(std::memory_order_acquire),
+                .relied = relied_.load(std::memory_order_acquire),
+                .word = word_.load(std::memory_order_acquire)};
     }
     /// What one operation, or several, caused: between two positions.
     struct Caused {
         uint64_t first = 0, last = 0;  // event; 0: none
         uint64_t change = 0;           // the last one; 0: none
+        uint64_t word = 0;             // everybody must have heard who was behind by this event; 0: does not matter
         /// What others caused and an answer relies on, by whom it must be heard: every event up to this one.
         struct Relied {
             ClientId client;
@@ -101,11 +110,12 @@ public:
 
         void add(const Position& before, const Position& after) {
             if (after.changes != before.changes) change = after.changes;
+            if (after.relied != before.relied) word = after.word;
             if (after.events == before.events) return;
             if (first == 0) first = before.events + 1;
             last = after.events;
         }
-        bool nothing() const noexcept { return first == 0 && change == 0 && relied.empty(); }
+        bool nothing() const noexcept { return first == 0 && change == 0 && word == 0 && relied.empty(); }
     };
     /// Adds that an answer speaks of this object, or of a write to it, which others may have brought about: what the owners of its ranges
     /// were told so far must be with the kernel first. After flush(); nothing to add unless may_rely().
@@ -149,6 +159,7 @@ private:
         std::optional<EventUpdate> report;  // instead
         std::shared_ptr<Changes> changes;   // instead
         bool reset = false, complete = false, sealed = false;
+        HistoryPoint now{};  // with reset
     };
     struct Awaited {
         uint64_t sequence = 0;
@@ -159,6 +170,7 @@ private:
     /// Events about ranges, of one flush, that the kernel has not taken yet.
     struct Unsent {
         uint64_t first = 0, last = 0;  // events; those of others may be between them
+        uint64_t first_word = 0;       // about clients that are behind; 0: none
         uint64_t end = 0;              // where they end in all that was ever sent, counted in bytes
         Time since{};
     };
@@ -180,6 +192,7 @@ private:
         bool reporting = false;
         int report_outstanding = 0;
         uint64_t first_range = 0, last_range = 0;  // events about ranges among the items; 0: none
+        uint64_t first_word = 0;                   // likewise, about clients that are behind
         uint64_t sent_bytes = 0;                   // ever; no more than that
         std::deque<Unsent> unsent;
         bool lends = false;  // may hold values
@@ -199,7 +212,7 @@ private:
         std::deque<Item> items;
         uint64_t first_sequence = 0;
         bool changed = false;  // the last item carries changes
-        uint64_t first_range = 0, last_range = 0, bytes = 0;
+        uint64_t first_range = 0, last_range = 0, first_word = 0, bytes = 0;
     };
     struct Waiter {
         Caused caused;
@@ -224,8 +237,10 @@ private:
     void end(FollowerPtr follower, Error why) MC_REQUIRES(mutex_);
     /// The follower has gone, or must go; its client may come again.
     void lose(Follower& follower) MC_REQUIRES(mutex_);
-    /// All others are told; who waits for an answer waits for that, too.
+    /// All others are told, once; who waits for an answer waits for that, too.
     void note_behind(const ClientId& client) MC_REQUIRES(mutex_);
+    void tell_behind(const Behind& behind) MC_REQUIRES(mutex_);
+    bool outdated(const ClientId& member) const MC_REQUIRES(mutex_);
     void note_caught_up(const ClientId& client) MC_REQUIRES(mutex_);
     /// Sends what was noted so far; false: somebody went, so that there may be more to tell.
     bool push() MC_REQUIRES(push_mutex_);
@@ -266,16 +281,19 @@ private:
     std::unordered_map<SegmentNumber, Follower*> by_segment_ MC_GUARDED_BY(mutex_);  // remembered; null: nobody
     std::unordered_map<ClientId, Lost> lost_ MC_GUARDED_BY(mutex_);
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
-    BehindClients behind_ MC_GUARDED_BY(mutex_);      // all others know
-    BehindClients distrusted_ MC_GUARDED_BY(mutex_);  // of these, since an earlier life
-    BehindClients settled_ MC_GUARDED_BY(mutex_);     // were distrusted, and have been told by us what they hold
-    EventWriter changed_ MC_GUARDED_BY(mutex_);       // for everybody
+    uint64_t life_ MC_GUARDED_BY(mutex_);
+    BehindClients behind_ MC_GUARDED_BY(mutex_);         // in this life
+    BehindClients behind_before_ MC_GUARDED_BY(mutex_);  // in earlier ones, as members told
+    BehindClients heard_ MC_GUARDED_BY(mutex_);          // members: until when each had heard everything as it came to us first
+    EventWriter changed_ MC_GUARDED_BY(mutex_);          // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);
     std::vector<HeldOrder> held_orders_ MC_GUARDED_BY(mutex_);        // oldest first
     uint64_t planned_from_ MC_GUARDED_BY(mutex_) = 0;                 // the first event about the targets of the copy that is being ordered
     std::map<uint64_t, size_t> acknowledged_ MC_GUARDED_BY(mutex_);   // changes, and how many followers have come that far
     std::unordered_map<uint64_t, Time> asked_ MC_GUARDED_BY(mutex_);  // processes: until when they may remember something
     std::atomic<size_t> unsent_followers_{0};                         // those that have something unsent; written under mutex_
+    std::atomic<bool> went_on_{false};                                // everybody knows that this life has left tombstones
+    std::atomic<uint64_t> relied_{0}, word_{0};                       // see Position
     std::atomic<uint64_t> changes_{0};                                // written under mutex_
     std::atomic<uint64_t> observed_{0};                               // things to send, ever; written under mutex_
     std::atomic<uint64_t> told_{0};                                   // of these, sent; written under push_mutex_

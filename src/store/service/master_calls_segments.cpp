@@ -83,7 +83,8 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
             const RemountRequest request{.client = received.request.client,
                                          .epoch = received.request.epoch,
                                          .segments = segments,
-                                         .behind = received.request.behind};
+                                         .behind = received.request.behind,
+                                         .heard = received.request.heard};
             note_lost(transaction, now);
             return remount_member(parts_.hub, transaction, request, now);
         });

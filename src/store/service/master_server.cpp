@@ -60,7 +60,7 @@ private:
 class MasterServerImpl final : public MasterServer {
 public:
     MasterServerImpl(const MasterServerOptions& options, uint64_t epoch, std::unique_ptr<rpc::Server> server)
-        : epoch_(epoch), hub_(options.stream), master_(with_identity(options.core), &hub_, &hub_), jobs_(master_, hub_, metrics_),
+        : epoch_(epoch), hub_(options.stream), master_(options.core, &hub_, &hub_), jobs_(master_, hub_, metrics_),
           calls_({master_, hub_, jobs_, metrics_, worker_}, epoch), server_(std::move(server)) {
         calls_.attach(*server_);
     }
@@ -126,7 +126,10 @@ Result<std::unique_ptr<MasterServer>> MasterServer::create(const MasterServerOpt
                                              .stream_bytes_max = options.stream_bytes_max,
                                              .connections_max = kConnectionsMax,
                                              .hello = {.incarnation = epoch, .software = format_text("mooncake master {}", version())}}));
-    auto master = std::make_unique<MasterServerImpl>(options, epoch.value, std::move(server));
+    MasterServerOptions named = options;
+    named.core = with_identity(named.core);
+    named.stream.life = named.core.first_generation;
+    auto master = std::make_unique<MasterServerImpl>(named, epoch.value, std::move(server));
     MC_RETURN_IF_ERROR(master->prepare());
     return master;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/service/remounting.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/service/event_hub.h"
@@ -9,14 +11,17 @@ namespace mooncake::store {
 
 RemountReply remount_member(EventHub& hub, Transaction& transaction, const RemountRequest& request, Time now) {
     const ClientTable& clients = transaction.state().clients();
-    for (const ClientId& behind : hub.believe(request.behind)) {
-        const ClientNumber number = clients.find(behind);
-        if (behind == request.client || !clients.alive(number) || clients[number].segments.empty()) continue;
+    for (const ClientId& outdated : hub.believe(request.client, request.heard, request.behind)) {
+        const ClientNumber number = clients.find(outdated);
+        if (outdated == request.client || !clients.alive(number) || clients[number].segments.empty()) continue;
         MC_LOG_WARNING("client {} did not hear everything from an earlier master: what it told us of that time is given up",
-                       behind.to_string());
+                       outdated.to_string());
         end_client(transaction, number, ClientEnd::kSilent, now);
     }
-    RemountReply reply = remount(transaction, request, now, hub.distrusts(request.client));
+    // Who has never followed anybody has nothing that could be outdated.
+    const bool holds = request.heard.life != 0 || std::any_of(request.segments.begin(), request.segments.end(),
+                                                              [](const HeldSegment& held) { return !held.objects.empty(); });
+    RemountReply reply = remount(transaction, request, now, holds && hub.distrusts(request.client));
     hub.drop_strangers(transaction.state());
     return reply;
 }

@@ -102,6 +102,7 @@ public:
     SegmentsReply list;
     std::function<void()> in_segments;
     bool streams_complete = true;  // at once
+    bool streams_break = false;    // when they have begun
 
     // ---- what happened
     std::vector<std::string> take_log() {
@@ -123,7 +124,12 @@ public:
         return std::exchange(parts_, {});
     }
     /// Of whom members have said that an earlier master went on without them.
-    std::vector<ClientId> take_witnessed() {
+    /// Until when the last who joined had heard everything.
+    HistoryPoint heard() {
+        std::unique_lock lock(mutex_);
+        return heard_;
+    }
+    std::vector<Behind> take_witnessed() {
         std::unique_lock lock(mutex_);
         return std::exchange(witnessed_, {});
     }
@@ -176,6 +182,7 @@ public:
         if (!meant) return reply;
         known_.insert(request.client);
         witnessed_.insert(witnessed_.end(), request.behind.begin(), request.behind.end());
+        if (request.segments.empty()) heard_ = request.heard;
         for (const HeldSegment& held : request.segments) {
             Part& part = parts_.emplace_back();
             part = {.epoch = epoch_,
@@ -233,6 +240,11 @@ public:
         if (mood_ == Mood::kGone) post([end = stream.on_end] { end(Error(Code::kUnavailable, "connect", ECONNREFUSED)); });
         else if (!known_.contains(client)) post([end = stream.on_end] { end(Error(Code::kNotFound, "who are you")); });
         else begin(streams_.emplace(number, std::move(stream)).first->second);
+        const auto begun = streams_.find(number);
+        if (streams_break && begun != streams_.end()) {
+            post([end = begun->second.on_end] { end(Error(Code::kUnavailable, "connection lost", ECONNRESET)); });
+            streams_.erase(begun);
+        }
         return number;
     }
     void unfollow(uint64_t number) override {
@@ -251,6 +263,7 @@ private:
     static Unexpected none() { return fail(Code::kNotSupported, "no objects here"); }
     void begin(const EventStream& stream) {
         EventUpdate first{.sequence = 1, .reset = true, .complete = streams_complete};
+        first.now = {.life = epoch_, .event = 7};
         for (const auto& [generation, held] : held_) {
             first.planned.push_back(held.planned);
             if (held.filled) first.filled.push_back(*held.filled);
@@ -307,7 +320,8 @@ private:
     };
     std::map<uint64_t, Held> held_;  // by generation
     std::vector<Part> parts_;
-    std::vector<ClientId> witnessed_;
+    std::vector<Behind> witnessed_;
+    HistoryPoint heard_;
     std::vector<std::string> log_;
     std::map<uint64_t, EventStream> streams_;
     uint64_t stream_number_ = 0;

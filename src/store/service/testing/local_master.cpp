@@ -90,7 +90,7 @@ private:
 };
 
 LocalMaster::Life::Life(const MasterOptions& options, uint64_t number)
-    : epoch(number), hub({.acknowledge_timeout = kAcknowledgePatience}), master(options, &hub, &hub) {}
+    : epoch(number), hub({.life = number, .acknowledge_timeout = kAcknowledgePatience}), master(options, &hub, &hub) {}
 
 template <typename Operation>
 auto LocalMaster::run_in(Life& life, Operation&& operation) {
