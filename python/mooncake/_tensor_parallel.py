@@ -196,11 +196,6 @@ def _write(store: Store, keys: Sequence[str], values: Sequence[Any], parallelism
     return codes
 
 
-def _tensors_at(addresses: Sequence[int], sizes: Sequence[int]) -> list[Any]:
-    headers = [tensors.header_at(address, size) for address, size in zip(addresses, sizes)]
-    return [None if header is None else tensors.tensor_at(address, header) for address, header in zip(addresses, headers)]
-
-
 # ---- reading
 
 
@@ -256,7 +251,7 @@ def _copy_into(tensor: Any, address: int, size: int) -> Any:
 
     address, size = operator.index(address), operator.index(size)
     item = tensors.serialize(tensor) if tensor is not None else None
-    if item is None or address == 0 or len(item.header) + item.length > size:
+    if item is None or len(item.header) + item.length > size or not tensors.is_writable(address, len(item.header) + item.length):
         return None
     ctypes.memmove(address, item.header, len(item.header))
     ctypes.memmove(address + len(item.header), item.address, item.length)
@@ -285,7 +280,7 @@ def _make_writers(replace: bool) -> dict[str, Any]:
     def one_from(self: Store, key: str, buffer_ptr: int, size: int, parallelism: TensorParallelism | None = None,
                  config: ReplicateConfig | None = None, writer_partition: Any = None) -> int:
         """The same, of a tensor in memory as put_tensor_from() takes it."""
-        return _write(self, [key], _tensors_at([buffer_ptr], [size]), [parallelism], config, [writer_partition], replace)[0]
+        return _write(self, [key], tensors.tensors_at([buffer_ptr], [size]), [parallelism], config, [writer_partition], replace)[0]
 
     def batch_from(self: Store, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int],
                    parallelisms: Sequence[TensorParallelism] | None = None, config: ReplicateConfig | None = None,
@@ -293,7 +288,7 @@ def _make_writers(replace: bool) -> dict[str, Any]:
         """The same for each key, in one go."""
         if not len(keys) == len(buffer_ptrs) == len(sizes):
             return [INVALID_PARAMS] * len(keys)
-        return _write(self, keys, _tensors_at(buffer_ptrs, sizes), parallelisms, config, writer_partitions, replace)
+        return _write(self, keys, tensors.tensors_at(buffer_ptrs, sizes), parallelisms, config, writer_partitions, replace)
 
     named = {f"{verb}_tensor_with_parallelism": one, f"batch_{verb}_tensor_with_parallelism": batch,
              f"{verb}_tensor_with_parallelism_from": one_from, f"batch_{verb}_tensor_with_parallelism_from": batch_from}

@@ -213,14 +213,9 @@ def batch_get_tensor_with_tp_into(self: Store, base_keys: Sequence[str], buffer_
     return batch_get_tensor_into(self, [_shard_key(key, tp_rank, tp_size) for key in base_keys], buffer_ptrs, sizes)
 
 
-def _tensors_at(addresses: Sequence[int], sizes: Sequence[int]) -> list[Any]:
-    headers = [tensors.header_at(address, size) for address, size in zip(addresses, sizes)]
-    return [None if header is None else tensors.tensor_at(address, header) for address, header in zip(addresses, headers)]
-
-
 def put_tensor_with_tp_from(self: Store, key: str, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> int:
     """As put_tensor_with_tp(), of a whole tensor in memory as put_tensor_from() takes it."""
-    return _write_split(self, [key], _tensors_at([buffer_ptr], [size]), None, tp_size, split_dim)[0]
+    return _write_split(self, [key], tensors.tensors_at([buffer_ptr], [size]), None, tp_size, split_dim)[0]
 
 
 def batch_put_tensor_with_tp_from(self: Store, base_keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int], tp_rank: int = 0,
@@ -228,7 +223,7 @@ def batch_put_tensor_with_tp_from(self: Store, base_keys: Sequence[str], buffer_
     """put_tensor_with_tp_from() for each key, in one go."""
     if not len(base_keys) == len(buffer_ptrs) == len(sizes):
         return [INVALID_PARAMS] * len(base_keys)
-    return _write_split(self, base_keys, _tensors_at(buffer_ptrs, sizes), None, tp_size, split_dim)
+    return _write_split(self, base_keys, tensors.tensors_at(buffer_ptrs, sizes), None, tp_size, split_dim)
 
 
 # ---- files
@@ -238,6 +233,7 @@ def save_tensor_to_safetensor(self: Store, key: str, file_name: str | None = Non
     """Writes a stored tensor to a file in the safetensors format. Returns 0 or a code: -1100: there is no such tensor."""
     from ._tensor_format import parse_header
 
+    path = os.fspath(file_name or key)  # a number would be taken for a descriptor, and closed
     value = self.get(key)
     header = parse_header(value[:HEADER_BYTES], len(value))
     if header is None:
@@ -246,7 +242,7 @@ def save_tensor_to_safetensor(self: Store, key: str, file_name: str | None = Non
     text = json.dumps({key: entry}).encode()
     text += b" " * (-len(text) % 8)
     try:
-        with open(file_name or key, "wb") as file:
+        with open(path, "wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             file.write(memoryview(value)[HEADER_BYTES:])
     except OSError:
@@ -259,6 +255,7 @@ def load_tensor_from_safetensor(self: Store, key: str | None = None, file_name: 
     file's name. Returns it, or None if that failed."""
     if file_name is None:
         raise TypeError("load_tensor_from_safetensor() missing required argument: file_name")
+    file_name = os.fspath(file_name)
     found = _read_safetensor(file_name, key)
     if found is None:
         return None

@@ -83,9 +83,31 @@ def tensor_at(address: int, header: Header, owner: Any = None) -> Any:
 
 def header_at(address: int, total_bytes: int) -> Header | None:
     address, total_bytes = operator.index(address), operator.index(total_bytes)  # numpy's integers, too
-    if address == 0 or total_bytes < HEADER_BYTES:
+    if total_bytes < HEADER_BYTES or not is_readable(address, HEADER_BYTES):
         return None
     return parse_header(ctypes.string_at(address, HEADER_BYTES), total_bytes)
+
+
+def tensors_at(addresses: Sequence[int], sizes: Sequence[int]) -> list[Any]:
+    """Tensors that are the callers' memory, as for tensor_at(); None where there is none, or not all of it."""
+    found: list[Any] = []
+    for address, size in zip(addresses, sizes):
+        header = header_at(address, size)
+        there = header is not None and is_readable(operator.index(address), HEADER_BYTES + header.data_bytes)
+        found.append(tensor_at(address, header) if header is not None and there else None)
+    return found
+
+
+def is_readable(address: int, length: int) -> bool:
+    from . import store
+
+    return 0 < address < 1 << 64 and store._is_readable(address, length)
+
+
+def is_writable(address: int, length: int) -> bool:
+    from . import store
+
+    return 0 < address < 1 << 64 and store._is_writable(address, length)
 
 
 def read(store: MooncakeDistributedStore, keys: Sequence[str], wanted: Callable[[Header], bool] = lambda _: True) -> list[Any]:

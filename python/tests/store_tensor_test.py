@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import mmap
+import os
 import struct
 import sys
 
@@ -316,6 +318,44 @@ def test_read_target_knows_its_modes():
         ReadTarget().mode = "half"
     assert ReadTarget().mode == "as_stored" and ReadTarget().parallelism is None
     assert target("FULL").mode == "full"
+
+
+def test_an_address_without_memory_is_refused(store, torch, numbers, memory: Memory):
+    class Whole:
+        rank, size, split_dim = 0, 1, 0
+
+    hole = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(hole))
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    assert protect(start + mmap.PAGESIZE, mmap.PAGESIZE, 0) == 0
+    for address in (-1, 0, 5, 1 << 47, (1 << 64) - 1, 1 << 64, start + mmap.PAGESIZE, start + mmap.PAGESIZE - 8):
+        for write in (store.put_tensor_from, store.upsert_tensor_from, store.put_tensor_with_tp_from):
+            assert write("k", address, 400) == -600, address
+        for write in (store.put_tensor_with_parallelism_from, store.upsert_tensor_with_parallelism_from):
+            assert write("k", address, 400, writer_partition=Whole()) == -600, address
+        assert store.batch_put_tensor_from(["k"], [address], [400]) == store.batch_upsert_tensor_from(["k"], [address], [400]) == [-600]
+    # The header is there, not all of the elements are.
+    assert store.put_tensor("whole", numbers) == 0 and store.get_tensor_into("whole", memory.address, 1000) is not None
+    address = start + mmap.PAGESIZE - HEADER_BYTES - 8
+    ctypes.memmove(address, memory.address, HEADER_BYTES + 8)
+    assert store.put_tensor_with_tp_from("k", address, 400) == -600
+    assert store.put_tensor_with_parallelism_from("k", address, 400, writer_partition=Whole()) == -600
+    assert torch.equal(store.get_tensor_with_parallelism_into("whole", memory.address + 1000, 400, target("full")), numbers)
+    for bad in (-1, 5, 1 << 64, address):
+        assert store.get_tensor_with_parallelism_into("whole", bad, 400, target("full")) is None, bad
+
+
+def test_a_descriptor_is_no_name_of_a_file(store, numbers, tmp_path):
+    assert store.put_tensor("k", numbers) == 0
+    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    with pytest.raises(TypeError):
+        store.save_tensor_to_safetensor("k", descriptor)
+    with pytest.raises(TypeError):
+        store.load_tensor_from_safetensor("k", descriptor)
+    os.close(descriptor)  # which was nobody else's to close
+    path = tmp_path / "tensor"
+    assert store.save_tensor_to_safetensor("k", path) == 0 and store.load_tensor_from_safetensor(file_name=path) is not None
 
 
 def test_safetensors_files_are_written_and_read(store, torch, numbers, tmp_path):

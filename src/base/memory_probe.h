@@ -4,14 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/format.h"
+
 // Whether memory that somebody named by address can be touched, told by the kernel without touching it ourselves. Changes no byte.
 // The answer may be out of date at once; it is meant to catch mistakes. True where the kernel does not let us ask.
 namespace mooncake {
 
-bool is_readable(const std::byte* address, uint64_t length) noexcept;
+MC_EXPORT bool is_readable(const std::byte* address, uint64_t length) noexcept;
 /// Whether anything at all is mapped there; much cheaper.
 bool is_mapped(const std::byte* address) noexcept;
 /// Makes the pages present, as writing them would.
-bool is_writable(std::byte* address, uint64_t length) noexcept;
+MC_EXPORT bool is_writable(std::byte* address, uint64_t length) noexcept;
 
 }  // namespace mooncake

@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "base/log.h"
+#include "base/memory_probe.h"
 #include "store_bindings.h"
 
 namespace mooncake::python {
@@ -37,6 +38,14 @@ NB_MODULE(store_of_main, module) {
         const auto view = BufferView::of(object);
         if (!view) throw nb::type_error("an object with memory of its own is expected");
         return reinterpret_cast<uintptr_t>(view->data());
+    });
+    module.def("_is_readable", [](uintptr_t address, uint64_t length) {
+        const nb::gil_scoped_release released;
+        return mooncake::is_readable(reinterpret_cast<const std::byte*>(address), length);
+    });
+    module.def("_is_writable", [](uintptr_t address, uint64_t length) {
+        const nb::gil_scoped_release released;
+        return mooncake::is_writable(reinterpret_cast<std::byte*>(address), length);
     });
     StoreClass store(
         module, "MooncakeDistributedStore", nb::is_weak_referenceable(), nb::dynamic_attr(),
