@@ -77,6 +77,7 @@ void probe_registrations(const Application& app, CudaDevice& device, Table& tabl
     auto* const host = static_cast<std::byte*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     std::fill_n(host, kBytes, std::byte{1});
     std::byte* const card = app.must_allocate(kBytes);
+    (void)device.describe(card, kBytes);  // as whoever registers it does; the address may have been another's before
     const auto raw = [&] {
         const Status issued = app.cuda->copy_async(address_of(card), address_of(host), kBytes, app.stream);
         return app.name_of(issued) + ", then " + app.name_of(app.stream_synchronize(app.stream));
@@ -158,6 +159,7 @@ std::string captured_beside(const Application& app, uint32_t stream_flags, const
 void probe_capture(const Application& app, CudaDevice& device, Table& table) {
     if (app.begin_capture == nullptr || app.end_capture == nullptr) return table.tell("P12 capture", "not in this library");
     std::byte* const card = app.must_allocate(4096);
+    (void)device.describe(card, 4096);
     std::vector<std::byte> host(4096);
     const auto unsafe = [&](int mode) {
         return [&app, mode]() -> std::string {
@@ -198,7 +200,7 @@ void probe_capture(const Application& app, CudaDevice& device, Table& table) {
             const std::string answer = captured_beside(app, flags, ours(reads));
             table.expect(format_text("    our {} beside the capture of a {} stream", reads ? "read" : "write",
                                      flags == 0 ? "blocking" : "non-blocking"),
-                         survives(answer), answer);
+                         survives(answer) && (flags == 0 || answer.starts_with("copied")), answer);
         }
     (void)app.free(address_of(card));
 }

@@ -200,6 +200,7 @@ void copy_odd_memory(const Application& app, CudaDevice& device, Memories& m, Ta
     constexpr size_t kBytes = 6 << 20;
     std::byte* const chunks = app.reserve(4, {0, 1, 2});
     std::vector<std::byte> back(kBytes);
+    (void)device.describe(chunks, kBytes);
     bool well = copy_one(device, kCuda, chunks, kHost, m.from.data(), kBytes) &&
                 copy_one(device, kHost, back.data(), kCuda, chunks, kBytes);
     table.expect("across the chunks of a reservation", well && std::equal(back.begin(), back.end(), m.from.begin()));
@@ -220,6 +221,7 @@ void copy_odd_memory(const Application& app, CudaDevice& device, Memories& m, Ta
         const Status status = managed ? app.allocate_managed(&memory, kBytes, 1) : app.allocate_async(&memory, kBytes, app.stream);
         (void)app.stream_synchronize(app.stream);
         auto* const bytes = reinterpret_cast<std::byte*>(memory);
+        if (status == abi::kSuccess) (void)device.describe(bytes, kBytes);
         std::fill(back.begin(), back.end(), std::byte{0});
         well = status == abi::kSuccess && copy_one(device, kCuda, bytes, kHost, m.from.data(), kBytes) &&
                copy_one(device, kHost, back.data(), kCuda, bytes, kBytes) && back == std::vector(m.from.begin(), m.from.begin() + kBytes);
@@ -267,6 +269,8 @@ void copy_behind_the_default_stream(const Application& app, CudaDevice& device, 
 void probe_copies(const Application& app, CudaDevice& device, Table& table) {
     table.title("copies");
     Memories m(app);
+    (void)device.describe(m.card, Memories::kBytes);
+    (void)device.describe(m.other, Memories::kBytes);
     copy_lengths(device, m, table);
     copy_scattered(device, m, table);
     copy_odd_memory(app, device, m, table);

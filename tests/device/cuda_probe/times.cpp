@@ -161,6 +161,8 @@ void probe_times(const Application& app, CudaDevice& device, Table& table) {
     Sides sides{.app = app, .device = device};
     sides.card = app.must_allocate(256 * kMiB);
     sides.other = app.must_allocate(256 * kMiB);
+    (void)device.describe(sides.card, 256 * kMiB);
+    (void)device.describe(sides.other, 256 * kMiB);
     void* memory = nullptr;
     (void)app.cuda->host_allocate(&memory, 64 * kMiB, abi::kHostPortable);
     sides.pinned = static_cast<std::byte*>(memory);
