@@ -2,8 +2,8 @@
 #include "engine/batch.h"
 
 #include <algorithm>
-#include <map>
 #include <new>
+#include <utility>
 
 #include "base/log.h"
 
@@ -11,43 +11,61 @@ namespace mooncake {
 
 Result<> Batch::submit(std::span<const Request> requests, const Notification* notification,
                        const std::function<Deadline(uint64_t)>& deadline) {
-    std::map<std::pair<SegmentId, Direction>, std::shared_ptr<Session>> ways;
+    Ways ways;
     uint64_t bytes = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request& request = requests[i];
         const Block block{.local = request.local, .remote = request.remote, .length = request.length};
         if (auto checked = check_blocks({&block, 1}); !checked)
             return fail(Code::kInvalidArgument, "request {}: {}", i, checked.error().message());
-        std::shared_ptr<Session>& session = ways[{request.segment, request.direction}];
-        if (session == nullptr) {
-            MC_ASSIGN_OR_RETURN(session, core_.sessions->get(request.segment));
+        Way& way = ways[{request.segment, request.direction}];
+        if (way.session == nullptr) {
+            MC_ASSIGN_OR_RETURN(way.session, core_.sessions->get(request.segment));
+            way.addresses = way.session->addresses();
         }
+        way.bytes += request.length;
         bytes += request.length;
     }
+    MC_RETURN_IF_ERROR(check_lives(ways));
     std::vector<TransferGroup*> started;
     {
         Lock lock(mutex_);
         if (places_.size() + requests.size() > capacity_)
             return fail(Code::kNoSpace, "the batch holds {} of {} tasks, {} more do not fit", places_.size(), capacity_, requests.size());
-        std::map<std::pair<SegmentId, Direction>, TransferGroup*> groups;
         for (const Request& request : requests) {
-            const auto way = std::pair(request.segment, request.direction);
-            TransferGroup*& group = groups[way];
-            if (group == nullptr) {
-                const std::shared_ptr<Session>& session = ways[way];
-                group = &groups_.emplace_back(core_, shared_from_this(), session, session->addresses(), request.direction, deadline(bytes));
-                started.push_back(group);
+            Way& way = ways[{request.segment, request.direction}];
+            if (way.group == nullptr) {
+                way.group = &groups_.emplace_back(core_, shared_from_this(), way.session, way.addresses, request.direction,
+                                                  deadline(bytes));
+                started.push_back(way.group);
             }
             const Block block{.local = request.local, .remote = request.remote, .length = request.length};
-            places_.push_back({.group = group, .index = group->add_task({&block, 1})});
+            places_.push_back({.group = way.group, .index = way.group->add_task({&block, 1})});
         }
         if (notification != nullptr && !requests.empty())
-            notifications_.push_back({.session = ways[{requests[0].segment, requests[0].direction}], .notification = *notification});
+            notifications_.push_back(
+                {.session = ways[{requests[0].segment, requests[0].direction}].session, .notification = *notification});
         active_ += started.size();
         running_.add(static_cast<uint32_t>(started.size()));
     }
     for (TransferGroup* const group : started) group->start();
     return {};
+}
+
+Result<> Batch::check_lives(const Ways& ways) {
+    std::string restarted;
+    const Session* last = nullptr;  // the ways to one segment follow each other
+    for (const auto& [id, way] : ways) {
+        if (way.bytes == 0) continue;
+        auto lives = way.session->check_known(way.addresses.life);
+        if (lives) continue;
+        way.addresses.caller->told(way.addresses.life);
+        if (std::exchange(last, way.session.get()) == way.session.get()) continue;
+        if (!restarted.empty()) restarted += "; ";
+        restarted += lives.error().message();
+    }
+    if (restarted.empty()) return {};
+    return Unexpected(Error(Code::kStale, std::move(restarted)));
 }
 
 Result<> Batch::submit(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction, std::span<const Block> blocks,
@@ -88,7 +106,7 @@ void Batch::group_finished() noexcept {
 }
 
 void Batch::notify(std::span<const PendingNotification> notifications) {
-    if (notifications.empty() || status().state != TransferState::kCompleted) return;
+    if (notifications.empty() || worst().status.state != TransferState::kCompleted) return;
     for (const PendingNotification& pending : notifications) {
         const auto notify = [core = &core_, pending] {
             auto sent = core->notifier->notify(*pending.session, pending.notification, Deadline::after(5s));
@@ -105,10 +123,18 @@ Result<TransferStatus> Batch::task_status(size_t task) {
         if (task >= places_.size()) return fail(Code::kInvalidArgument, "the batch has {} tasks, not {}", places_.size(), task + 1);
         place = places_[task];
     }
-    return place.group->status(place.index);
+    TransferStatus status = place.group->status(place.index);
+    place.group->tell(status);
+    return status;
 }
 
 TransferStatus Batch::status() {
+    Worst all = worst();
+    if (all.group != nullptr) all.group->tell(all.status);
+    return std::move(all.status);
+}
+
+Batch::Worst Batch::worst() {
     std::vector<Place> places;
     {
         Lock lock(mutex_);
@@ -127,15 +153,15 @@ TransferStatus Batch::status() {
         }
         return 4;
     };
-    TransferStatus worst{.state = TransferState::kCompleted, .bytes = 0, .error = {}};
+    Worst worst{.status = {.state = TransferState::kCompleted, .bytes = 0, .error = {}}};
     uint64_t bytes = 0;
     for (const Place& place : places) {
         TransferStatus status = place.group->status(place.index);
         bytes += status.bytes;
-        if (weight(status.state) > weight(worst.state)) worst = std::move(status);
-        if (weight(worst.state) == 4) break;
+        if (weight(status.state) > weight(worst.status.state)) worst = {.status = std::move(status), .group = place.group};
+        if (weight(worst.status.state) == 4) break;
     }
-    worst.bytes = bytes;
+    worst.status.bytes = bytes;
     return worst;
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -46,6 +47,8 @@ public:
     void stop(Code code, std::string_view why, Deadline fence);
 
     TransferStatus status(size_t task);
+    /// The calling thread is about to be given this status: if that says that the peer has restarted, it knows now.
+    void tell(const TransferStatus& status);
     Service::Key key() const noexcept { return session_->key(); }
     bool over();
     /// Lets the calling thread do the transport's work for the attempt under way, if there is one, until that is over.
@@ -158,7 +161,8 @@ private:
     std::shared_ptr<Batch> batch_ MC_GUARDED_BY(mutex_);  // our owner, until final
     Service::TimerId timer_ MC_GUARDED_BY(mutex_) = 0;
     Time started_ MC_GUARDED_BY(mutex_){};
-    Error error_ MC_GUARDED_BY(mutex_);  // why tasks that are not done failed
+    Error error_ MC_GUARDED_BY(mutex_);             // why tasks that are not done failed
+    Incarnation ended_life_ MC_GUARDED_BY(mutex_);  // the one that the addresses belong to, if that is why
 };
 
 /// A user's batch: tasks from one or more submits. Shared by the table and by the groups still running. Thread-safe.
@@ -166,15 +170,19 @@ class Batch : public std::enable_shared_from_this<Batch> {
 public:
     Batch(EngineCore& core, size_t capacity) : core_(core), capacity_(capacity) {}
 
-    /// One task per request. All or none: kNoSpace, kInvalidArgument, kNotFound (segment).
+    /// One task per request. All or none: kNoSpace, kInvalidArgument, kNotFound (segment), kStale (the calling thread was not told yet that a
+    /// peer has restarted, which is known by now).
     Result<> submit(std::span<const Request> requests, const Notification* notification,
                     const std::function<Deadline(uint64_t bytes)>& deadline);
     /// One task for all blocks.
     Result<> submit(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction, std::span<const Block> blocks,
                     const Notification* notification, Deadline deadline);
 
+    /// Who asks for the outcome is told by it when a peer has restarted; who submitted is not, if that is another thread.
     Result<TransferStatus> task_status(size_t task);
     TransferStatus status();
+    /// Whether all tasks have ended. Tells nobody how.
+    bool over() { return worst().status.state > TransferState::kPending; }
     /// False at the deadline.
     bool wait(Deadline deadline = Deadline::never());
     void cancel();
@@ -187,11 +195,26 @@ private:
         TransferGroup* group = nullptr;
         size_t index = 0;
     };
+    /// The requests of one submit() that go the same way to the same segment.
+    struct Way {
+        std::shared_ptr<Session> session = nullptr;
+        Addresses addresses = {};
+        uint64_t bytes = 0;
+        TransferGroup* group = nullptr;
+    };
+    using Ways = std::map<std::pair<SegmentId, Direction>, Way>;
+    struct Worst {
+        TransferStatus status;
+        TransferGroup* group = nullptr;  // whose it is
+    };
     struct PendingNotification {
         std::shared_ptr<Session> session;
         Notification notification;
     };
 
+    /// Whether all peers live that the addresses belong to, as far as is known without asking anybody. Tells the calling thread.
+    static Result<> check_lives(const Ways& ways);
+    Worst worst();
     /// By a group that just became final; the last one delivers notifications and callbacks.
     void group_finished() noexcept;
     void notify(std::span<const PendingNotification> notifications);

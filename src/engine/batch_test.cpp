@@ -387,6 +387,73 @@ TEST_F(BatchTest, ARetryNeverGoesToAnotherLife) {
     EXPECT_EQ(state(1), TransferState::kCompleted);
 }
 
+/// What a thread deals with that has nothing to do with ours.
+Incarnation life_of_another_thread(Session& session, const std::function<void()>& what) {
+    Incarnation life;
+    std::jthread([&] {
+        what();
+        life = session.caller()->get();
+    }).join();
+    return life;
+}
+
+TEST_F(BatchTest, TheOutcomeTellsTheThreadThatAsksForItOfARestart) {
+    Session& session = world.session("peer");
+    ASSERT_TRUE(submit({request(0)}));
+    ASSERT_TRUE(batch->wait());
+    const Incarnation first = session.caller()->get();
+    ASSERT_TRUE(first);
+    world.restart();
+    session.refresh();
+    ASSERT_TRUE(submit({request(1000)}));
+    ASSERT_TRUE(batch->wait());
+    EXPECT_TRUE(batch->over());
+    EXPECT_EQ(session.caller()->get(), first) << "it is over, and nobody has heard how";
+    const auto look = [&](const std::function<void()>& at) {
+        return life_of_another_thread(session, [&] {
+            session.caller()->met(first);
+            at();
+        });
+    };
+    EXPECT_EQ(look([&] { EXPECT_EQ(state(0), TransferState::kCompleted); }), first) << "this one is well";
+    EXPECT_FALSE(look([&] { EXPECT_EQ(state(1), TransferState::kFailed); }));
+    EXPECT_FALSE(look([&] { EXPECT_EQ(batch->status().error.code(), Code::kStale); }));
+    EXPECT_EQ(session.caller()->get(), first) << "others did";
+    EXPECT_EQ(state(1), TransferState::kFailed);
+    EXPECT_FALSE(session.caller()->get());
+}
+
+TEST_F(BatchTest, ASubmitIsRefusedAsAWholeWhereARestartIsKnownAndTellsWhoSubmits) {
+    ASSERT_TRUE(submit({request(0), request(100, 64, "other")}));
+    ASSERT_TRUE(batch->wait());
+    world.restart();
+    for (const char* name : {"peer", "other"}) {
+        world.session(name).refresh();
+        ASSERT_TRUE(world.session(name).link(Deadline::after(10s)));
+    }
+    const auto refused = submit(
+        {request(1000), request(1100, 64, "other"), request(1200, 64, "peer", Direction::kRead), request(1300, 0, "third")});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), Code::kStale);
+    EXPECT_NE(refused.error().message().find("peer"), std::string::npos);
+    EXPECT_NE(refused.error().message().find("other"), std::string::npos);
+    EXPECT_EQ(remote[1000], std::byte{0});
+    EXPECT_EQ(batch->task_status(2).error().code(), Code::kInvalidArgument) << "there is no such task";
+    ASSERT_TRUE(submit({request(1000), request(1100, 64, "other")})) << "told of both";
+    ASSERT_TRUE(batch->wait());
+    EXPECT_EQ(state(3), TransferState::kCompleted);
+}
+
+TEST_F(BatchTest, WhatHasNoBytesIsNotRefusedAfterARestart) {
+    ASSERT_TRUE(submit({request(0)}));
+    ASSERT_TRUE(batch->wait());
+    world.restart();
+    world.session("peer").refresh();
+    ASSERT_TRUE(world.session("peer").link(Deadline::after(10s)));
+    EXPECT_TRUE(submit({request(1000, 0)}));
+    EXPECT_EQ(submit({request(1000)}).error().code(), Code::kStale) << "and that has told nobody";
+}
+
 TEST_F(BatchTest, SeveralSegmentsAndDirectionsMayShareABatch) {
     remote[1000] = std::byte{9};
     ASSERT_TRUE(submit({request(0), request(1000, 1, "other", Direction::kRead)}));

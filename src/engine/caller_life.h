@@ -10,7 +10,8 @@
 namespace mooncake {
 
 /// The life of one peer that the addresses of one calling thread belong to, as far as can be told: callers pass bare numbers, so a thread
-/// stands for whoever calls from it. Shared by the thread and by what it has submitted. Thread-safe.
+/// stands for whoever calls from it. Shared by the thread and by what it has submitted or prepared, which may be the first to meet a life. That
+/// this one is over is said only by a call of that very thread which returns it. Thread-safe.
 class CallerLife {
 public:
     /// None: this caller has not dealt with the peer since it was last told of a restart.
@@ -20,9 +21,9 @@ public:
         uint64_t none = 0;
         if (life && life_.load(std::memory_order_relaxed) == 0) life_.compare_exchange_strong(none, life.value, std::memory_order_relaxed);
     }
-    /// The caller knows that this life is over. Nothing if it deals with another one already.
+    /// The caller hears from the call it is in that this life is over. Nothing if it deals with another one already.
     void told(Incarnation life) noexcept { life_.compare_exchange_strong(life.value, 0, std::memory_order_relaxed); }
-    /// After a call that was for this life; `error`: how it failed, or null.
+    /// At the end of a call that was for this life; `error`: what it returns to the caller, or null.
     void dealt(Incarnation life, const Error* error) noexcept {
         if (error != nullptr && error->code() == Code::kStale) told(life);
         else met(life);
@@ -34,14 +35,11 @@ private:
     std::atomic<uint64_t> life_{0};
 };
 
-/// Whose addresses a transfer uses: of which life, as for Session::link_to(), and who is told when that is over, or null.
+/// The addresses that a transfer uses: of which life, as for Session::link_to(), and who passed them, if it did not say so: the threads that are
+/// given the outcome are told then that this life is over.
 struct Addresses {
     Incarnation life = {};
     std::shared_ptr<CallerLife> caller = nullptr;
-
-    void dealt(const Error* error) const noexcept {
-        if (caller) caller->dealt(life, error);
-    }
 };
 
 /// Names one session among all that a thread may know, for as long as that session lives.

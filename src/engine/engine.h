@@ -128,6 +128,8 @@ public:
     /// Connects for who has addresses already, of this life: kStale when another one lives there now. Unlike open_segment() it says nothing of
     /// the addresses that others have.
     virtual Result<> connect_to(const std::string& name, Incarnation life, Deadline deadline) = 0;
+    /// Connects for who has addresses already, from elsewhere: unlike open_segment() it does not say whose they are.
+    virtual Result<> connect(const std::string& name, Deadline deadline) = 0;
     /// Opens it and has the transport do ahead of the first transfer what that would have to do otherwise. Idempotent. Without a
     /// transport that gains by it, it is only a hint and never fails.
     virtual Result<> warm_up(const std::string& name, Deadline deadline) = 0;
@@ -143,7 +145,8 @@ public:
 
     // ---- transfers. A failed, timed-out or cancelled one moves no byte any more; the error names peer, path, stage and errno. The first one
     // of each thread after the peer has restarted fails with kStale, since its addresses may be those of the former life; unless the segment
-    // was opened or refreshed since, or this thread was given the peer's buffers by describe(). Who knows the `life` that its addresses belong
+    // was opened or refreshed since, or this thread was given the peer's buffers by describe(). What fails later, in a batch, tells whoever asks
+    // for the outcome; who submitted it and does not ask is told by a submit that is refused. Who knows the `life` that its addresses belong
     // to says so: then it fails with kStale whenever another one lives there, and is no news for this thread.
     /// transfer_timeout + 1 ns per byte, from now.
     virtual Deadline transfer_deadline(uint64_t bytes) const noexcept = 0;
@@ -155,7 +158,7 @@ public:
 
     // ---- batches: allocate -> submit, possibly several times -> poll or wait -> free
     virtual Result<BatchId> allocate_batch(size_t capacity) = 0;
-    /// kNoSpace beyond the capacity. Each request is one task, numbered in submission order.
+    /// kNoSpace beyond the capacity; kStale. Each request is one task, numbered in submission order.
     virtual Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification = nullptr) = 0;
     /// A batch with one task for all the blocks together; opens the segment first (may block for that).
     virtual Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks,
@@ -166,6 +169,8 @@ public:
     /// Blocks until terminal (the batch's own deadline ends it at the latest) or until `deadline`, which cancels nothing. The calling
     /// thread does the transport's work meanwhile where that is faster.
     virtual Result<TransferStatus> wait_batch(BatchId batch, Deadline deadline = Deadline::never()) = 0;
+    /// The same without the outcome, of which nobody is told: false at `deadline`.
+    virtual Result<bool> await_batch(BatchId batch, Deadline deadline = Deadline::never()) = 0;
     virtual Result<> cancel_batch(BatchId batch) = 0;
     /// kBusy while a task runs.
     virtual Result<> free_batch(BatchId batch) = 0;

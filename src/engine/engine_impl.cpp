@@ -178,6 +178,13 @@ Result<> EngineImpl::connect_to(const std::string& name, Incarnation life, Deadl
     return {};
 }
 
+Result<> EngineImpl::connect(const std::string& name, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
+    MC_RETURN_IF_ERROR(session->link(deadline));
+    return {};
+}
+
 Result<> EngineImpl::warm_up(const std::string& name, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
@@ -321,7 +328,7 @@ Result<BatchId> EngineImpl::submit(const std::string& target, Direction directio
     Addresses addresses = life ? Addresses{.life = life} : session->addresses();
     if (bytes > 0) {
         auto link = life ? session->meet(life, deadline) : session->link_to(addresses.life, deadline);
-        addresses.dealt(link ? nullptr : &link.error());
+        if (addresses.caller) addresses.caller->dealt(addresses.life, link ? nullptr : &link.error());
         if (!link) return Unexpected(std::move(link).error());
     }
     auto batch = std::make_shared<Batch>(parts_->core, 1);
@@ -348,6 +355,12 @@ Result<TransferStatus> EngineImpl::wait_batch(BatchId batch, Deadline deadline) 
     return found->status();
 }
 
+Result<bool> EngineImpl::await_batch(BatchId batch, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    return found->wait(deadline);
+}
+
 Result<> EngineImpl::cancel_batch(BatchId batch) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
@@ -359,7 +372,7 @@ Result<> EngineImpl::free_batch(BatchId batch) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
     // A task shows as finished a moment before its batch does: who has seen all of them finish may free the batch.
-    if (found->busy() && found->status().state > TransferState::kPending) found->wait();
+    if (found->busy() && found->over()) found->wait();
     return parts_->batches.remove(batch);
 }
 

@@ -40,6 +40,7 @@ public:
 
     Result<SegmentId> open_segment(const std::string& name, Deadline deadline) override;
     Result<> connect_to(const std::string& name, Incarnation life, Deadline deadline) override;
+    Result<> connect(const std::string& name, Deadline deadline) override;
     Result<> warm_up(const std::string& name, Deadline deadline) override;
     Result<> refresh_segment(const std::string& name, Deadline deadline) override;
     Result<> reconnect(const std::string& name, Deadline deadline) override;
@@ -60,6 +61,7 @@ public:
     Result<TransferStatus> task_status(BatchId batch, size_t task) override;
     Result<TransferStatus> batch_status(BatchId batch) override;
     Result<TransferStatus> wait_batch(BatchId batch, Deadline deadline) override;
+    Result<bool> await_batch(BatchId batch, Deadline deadline) override;
     Result<> cancel_batch(BatchId batch) override;
     Result<> free_batch(BatchId batch) override;
     Result<> on_batch_done(BatchId batch, std::function<void()> callback) override;

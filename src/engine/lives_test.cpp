@@ -73,17 +73,37 @@ protected:
         while (code == Code::kUnavailable) code = write_code();
         return code;
     }
-    Code submit_code() {
+    /// The batch that was submitted, or how that failed.
+    Result<BatchId> submit() {
         const Request request{.direction = Direction::kWrite,
                               .local = local.data(),
                               .segment = segment,
                               .remote = reinterpret_cast<uint64_t>(far.data()),
                               .length = 4096};
         const BatchId batch = ours->allocate_batch(1).value();
-        EXPECT_TRUE(ours->submit(batch, {&request, 1}));
+        if (auto submitted = ours->submit(batch, {&request, 1}); !submitted) {
+            EXPECT_TRUE(ours->free_batch(batch));
+            return Unexpected(std::move(submitted).error());
+        }
+        return batch;
+    }
+    /// How a batch ended, as the calling thread is told.
+    Code outcome(BatchId batch) {
         const auto status = ours->wait_batch(batch).value();
         EXPECT_TRUE(ours->free_batch(batch));
         return status.state == TransferState::kCompleted ? Code::kOk : status.error.code();
+    }
+    Code submit_code() {
+        const auto batch = submit();
+        return batch ? outcome(*batch) : batch.error().code();
+    }
+    /// Submits and does not look at what became of it before that is over.
+    BatchId submit_blindly() {
+        const BatchId batch = submit().value();
+        std::promise<void> over;
+        EXPECT_TRUE(ours->on_batch_done(batch, [&] { over.set_value(); }));
+        over.get_future().wait();
+        return batch;
     }
     void stop_peer() {
         port = theirs->rpc_port();
@@ -171,6 +191,119 @@ TEST_F(LivesTest, WhoAsksForAddressesAgainIsNotRefusedAndExcusesNobodyElse) {
     ASSERT_TRUE(described) << described.error().to_string();
     EXPECT_EQ(write_code(), Code::kOk);
     EXPECT_EQ(other.call([&] { return write_code(); }), Code::kStale);
+}
+
+TEST_F(LivesTest, WhoAsksForAddressesAgainIsNotRefusedWhereTheFormerLifeWasOpened) {
+    Caller other;
+    ASSERT_TRUE(ours->open_segment(name, soon()));
+    ASSERT_EQ(write_code(), Code::kOk);
+    ASSERT_EQ(other.call([&] { return write_code(); }), Code::kOk);
+    restart();
+    auto described = ours->describe(name, 1, soon());
+    if (!described) described = ours->describe(name, 1, soon());
+    ASSERT_TRUE(described) << described.error().to_string();
+    EXPECT_EQ(write_code(), Code::kOk);
+    EXPECT_EQ(other.call([&] { return write_code(); }), Code::kStale);
+}
+
+TEST_F(LivesTest, WhoLooksAtABatchIsToldAndNotWhoSubmittedIt) {
+    Caller submitter;
+    segment = ours->open_segment(name, soon()).value();
+    ASSERT_EQ(write_code(), Code::kOk);
+    ASSERT_EQ(submitter.call([&] { return submit_code(); }), Code::kOk);
+    restart();
+    BatchId batch = 0;
+    ASSERT_EQ(submitter.call([&] {
+        batch = submit_blindly();
+        return Code::kOk;
+    }),
+              Code::kOk);
+    EXPECT_EQ(outcome(batch), Code::kStale);
+    EXPECT_EQ(submitter.call([&] { return submit_code(); }), Code::kStale) << "it was told nothing so far";
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_EQ(submitter.call([&] { return submit_code(); }), Code::kOk) << "now it was";
+    EXPECT_EQ(write_code(), Code::kOk) << "as were we";
+}
+
+TEST_F(LivesTest, WhoSubmitsWithoutALookIsToldByTheNextSubmit) {
+    segment = ours->open_segment(name, soon()).value();
+    ASSERT_EQ(submit_code(), Code::kOk);
+    restart();
+    const BatchId first = submit_blindly();
+    const auto second = submit();
+    ASSERT_FALSE(second) << "these are addresses of the former life, too";
+    EXPECT_EQ(second.error().code(), Code::kStale) << second.error().to_string();
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_EQ(submit_code(), Code::kOk);
+    EXPECT_EQ(outcome(first), Code::kStale);
+    EXPECT_EQ(submit_code(), Code::kOk) << "that was no news any more";
+}
+
+TEST_F(LivesTest, AResultThatNobodySawTellsNobody) {
+    segment = ours->open_segment(name, soon()).value();
+    ASSERT_EQ(submit_code(), Code::kOk);
+    restart();
+    const BatchId batch = submit_blindly();
+    EXPECT_TRUE(ours->await_batch(batch).value());
+    EXPECT_TRUE(ours->free_batch(batch));
+    EXPECT_EQ(write_code(), Code::kStale);
+    EXPECT_EQ(far[0], std::byte{0xee});
+}
+
+TEST_F(LivesTest, ConnectingTellsNobody) {
+    ASSERT_EQ(write_code(), Code::kOk);
+    restart();
+    for (const Deadline deadline = soon(); ours->connected(name) && !deadline.passed();) std::this_thread::yield();
+    ASSERT_TRUE(ours->connect(name, soon()));
+    EXPECT_TRUE(ours->connected(name));
+    EXPECT_EQ(write_code(), Code::kStale);
+    EXPECT_EQ(far[0], std::byte{0xee});
+}
+
+TEST_F(LivesTest, APlanTellsWhoRunsItAndNotWhoMadeIt) {
+    Caller other;
+    const Block one = block();
+    ASSERT_EQ(write_code(), Code::kOk);
+    const auto plan = ours->prepare(name, {&one, 1}).value();
+    const auto run = [&](PreparedTransfer& it) {
+        const auto moved = it.run(Direction::kWrite);
+        return moved ? Code::kOk : moved.error().code();
+    };
+    ASSERT_EQ(other.call([&] { return run(*plan); }), Code::kOk);
+    restart();
+    EXPECT_EQ(other.call([&] { return run(*plan); }), Code::kStale);
+    EXPECT_EQ(write_code(), Code::kStale) << "its maker was told nothing so far";
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_EQ(run(*ours->prepare(name, {&one, 1}).value()), Code::kOk);
+    EXPECT_EQ(other.call([&] { return write_code(); }), Code::kOk) << "it was told as well, by the plan";
+}
+
+TEST_F(LivesTest, ASubmittedPlanTellsWhoSubmitsIt) {
+    Caller other;
+    const Block one = block();
+    const auto plan = ours->prepare(name, {&one, 1}).value();
+    const auto submit_plan = [&] {
+        const auto batch = plan->submit(Direction::kWrite);
+        return batch ? outcome(*batch) : batch.error().code();
+    };
+    ASSERT_EQ(other.call(submit_plan), Code::kOk) << "made before there was any contact";
+    restart();
+    EXPECT_EQ(other.call(submit_plan), Code::kStale);
+    EXPECT_EQ(other.call([&] { return write_code(); }), Code::kOk);
+    std::fill(far.begin(), far.end(), std::byte{0xee});
+    EXPECT_EQ(write_code(), Code::kStale) << "its maker has addresses of the life that the plan was for";
+    EXPECT_EQ(far[0], std::byte{0xee});
+}
+
+TEST_F(LivesTest, WhoPreparesDealsWithTheLifeThePlanIsFor) {
+    Caller other;
+    const Block one = block();
+    ASSERT_EQ(other.call([&] { return write_code(); }), Code::kOk);
+    const auto plan = ours->prepare(name, {&one, 1}).value();
+    restart();
+    ASSERT_EQ(other.call([&] { return write_code(); }), Code::kStale);
+    EXPECT_EQ(write_code(), Code::kStale) << "never run, but made with addresses of the former life";
+    EXPECT_EQ(far[0], std::byte{0xee});
 }
 
 TEST_F(LivesTest, APlanIsMadeAnewByWhoeverMadeItAlthoughAnotherRanIt) {

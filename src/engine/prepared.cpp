@@ -11,6 +11,7 @@ public:
         : parts_(parts), session_(std::move(session)), caller_(session_->caller()), blocks_(std::move(blocks)), enter_(std::move(enter)) {
         const Incarnation life = session_->life_of(*caller_);
         life_ = (life ? life : session_->life()).value;
+        caller_->met(Incarnation{life_});
         for (const Block& block : blocks_) bytes_ += block.length;
     }
 
@@ -42,12 +43,12 @@ public:
 private:
     Deadline deadline() const { return Deadline::after(parts_.config.options.transfer_timeout + std::chrono::nanoseconds(bytes_)); }
 
-    /// A plan made before there was any contact is for the life that it first meets. Who made it is told when that is over, so that it can
-    /// make another.
-    void settle(Incarnation life, const Error* error) noexcept {
+    /// A plan made before there was any contact is for the life that it first meets, and so are the addresses of who made it. Who runs it is told
+    /// when that life is over; the maker has heard nothing if that is another thread.
+    void settle(Incarnation life, const Error* error) {
         uint64_t none = 0;
-        life_.compare_exchange_strong(none, life.value, std::memory_order_relaxed);
-        caller_->dealt(life, error);
+        if (life && life_.compare_exchange_strong(none, life.value, std::memory_order_relaxed)) caller_->met(life);
+        session_->caller()->dealt(life, error);
     }
 
     /// Once, and again only when some registration has gone since, or memory of a device has come.
@@ -61,8 +62,8 @@ private:
 
     EngineParts& parts_;
     const std::shared_ptr<Session> session_;
-    const std::shared_ptr<CallerLife> caller_;
-    std::atomic<uint64_t> life_{0};  // that the addresses belong to: the plan is good for no other
+    const std::shared_ptr<CallerLife> caller_;  // who made it
+    std::atomic<uint64_t> life_{0};             // that the addresses belong to: the plan is good for no other
     const std::vector<Block> blocks_;
     const std::function<Result<Gate::Pass>()> enter_;
     uint64_t bytes_ = 0;

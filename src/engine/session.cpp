@@ -74,6 +74,20 @@ Result<std::shared_ptr<Link>> Session::link_at_hand(Incarnation& life, const Nee
     return nullptr;
 }
 
+Result<> Session::check_known(Incarnation life) {
+    const auto section = this->section();
+    if (!life || borrow(life) != nullptr) return {};
+    std::shared_ptr<Link> link;
+    Incarnation before;
+    {
+        Lock lock(mutex_);
+        before = life_;
+        if (!recheck_) link = current({});
+    }
+    if (link) MC_RETURN_IF_ERROR(check_life(std::move(link), life, before));
+    return {};
+}
+
 Result<std::shared_ptr<Link>> Session::check_life(std::shared_ptr<Link> link, Incarnation& life, Incarnation before) {
     if (!life) life = before;
     const Incarnation now = link->descriptor.incarnation;
@@ -127,6 +141,8 @@ Incarnation Session::life_of(CallerLife& caller) const noexcept {
 void Session::asked(Incarnation life) {
     caller()->asked(life);
     Lock lock(mutex_);
+    // Whoever opened it did so in another life: that does not excuse us, nor anybody else.
+    if (opened_.load(std::memory_order_relaxed) != life.value) opened_.store(0, std::memory_order_relaxed);
     if (!link_ || link_->descriptor.incarnation == life) return;
     recheck_ = true;
     publish();

@@ -64,12 +64,14 @@ public:
     /// link_to() for who was told this life by somebody else, perhaps before we have heard of it: a link to another one is not believed
     /// before its peer has said that it is still there.
     Result<std::shared_ptr<Link>> meet(Incarnation life, Deadline deadline);
+    /// kStale when it is known by now, without asking anybody, that the peer has another life. Takes no lock when it has not.
+    Result<> check_known(Incarnation life);
     /// The same as link() for callers that are about to learn new addresses: whoever lives there now is the one to deal with.
     Result<std::shared_ptr<Link>> open(Deadline deadline);
     /// The life that callers deal with; none if they have not yet.
     Incarnation life();
 
-    /// What the calling thread has dealt with here: it is told of each restart, once, whoever else was.
+    /// What the calling thread has dealt with here: it is told of each restart, once, by a call of its own, whoever else was.
     const std::shared_ptr<CallerLife>& caller() const { return caller_.of_this_thread(); }
     /// The life for link_to() that the addresses of a new call belong to. Takes no lock.
     Incarnation life_of(CallerLife& caller) const noexcept;

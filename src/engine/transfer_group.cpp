@@ -49,8 +49,9 @@ void TransferGroup::start() {
 // ---- what an attempt consists of
 
 Result<std::shared_ptr<Link>> TransferGroup::link_for(const Need& need, bool wait) {
+    const bool any = !addresses_.life;
     auto found = wait ? session_->link_to(addresses_.life, deadline_, need) : session_->link_at_hand(addresses_.life, need);
-    addresses_.dealt(found ? nullptr : &found.error());
+    if (found && any && addresses_.caller) addresses_.caller->met(addresses_.life);
     return found;
 }
 
@@ -423,6 +424,7 @@ void TransferGroup::finish(const Error* error) {
         if (state_ == State::kFinal) return;
         state_ = State::kFinal;
         if (error != nullptr) error_ = *error;
+        if (error_.code() == Code::kStale) ended_life_ = addresses_.life;
         batch = std::move(batch_);
         parts.swap(parts_);
         timer = timer_;
@@ -462,6 +464,16 @@ TransferStatus TransferGroup::status(size_t index) {
     if (error_.code() == Code::kTimedOut) state = TransferState::kTimedOut;
     if (error_.code() == Code::kCancelled) state = TransferState::kCancelled;
     return {.state = state, .bytes = 0, .error = error_};
+}
+
+void TransferGroup::tell(const TransferStatus& status) {
+    if (status.error.code() != Code::kStale || !addresses_.caller) return;
+    Incarnation ended;
+    {
+        Lock lock(mutex_);
+        ended = ended_life_;
+    }
+    session_->caller()->told(ended);
 }
 
 }  // namespace mooncake
