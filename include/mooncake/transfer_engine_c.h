@@ -148,7 +148,10 @@ MOONCAKE_C_API void enableGracefulShutdown(transfer_engine_t engine);
 
 /* ---- segments: the memory another engine lends ---- */
 
-/* Our own name gives LOCAL_SEGMENT. Leading '/' do not count. Negative on failure. */
+/*
+ * Our own name gives LOCAL_SEGMENT. Leading '/' do not count. Negative on failure. To be called again when a peer has restarted and its new
+ * addresses are known: then no thread is refused for using the former ones.
+ */
 MOONCAKE_C_API segment_id_t openSegment(transfer_engine_t engine, const char* segment_name);
 /* Forgets what is known of the segment first. */
 MOONCAKE_C_API segment_id_t openSegmentNoCache(transfer_engine_t engine, const char* segment_name);
@@ -176,7 +179,12 @@ MOONCAKE_C_API int unregisterLocalMemoryBatch(transfer_engine_t engine, void** a
 
 /* `batch_size` is the number of tasks the batch can ever hold. INVALID_BATCH on failure. */
 MOONCAKE_C_API batch_id_t allocateBatchID(transfer_engine_t engine, size_t batch_size);
-/* May be called several times on one batch; task numbers go on. Takes all requests or none. */
+/*
+ * May be called several times on one batch; task numbers go on. Takes all requests or none.
+ *
+ * A peer that has restarted has new addresses, so each thread that uses it is refused once: by a task that fails, if it asks for its status, or
+ * here. A thread that only submits, while another one asks, is refused here. Whoever opens the segment again is not.
+ */
 MOONCAKE_C_API int submitTransfer(transfer_engine_t engine, batch_id_t batch_id, struct transfer_request* entries, size_t count);
 /* The target of the first request gets the message once all tasks of the batch are complete; polling is not needed for it. */
 MOONCAKE_C_API int submitTransferWithNotify(transfer_engine_t engine, batch_id_t batch_id, struct transfer_request* entries, size_t count,

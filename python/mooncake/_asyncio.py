@@ -50,23 +50,15 @@ class _Port:
                 future.set_result(None)
 
 
-async def _outlive(future: asyncio.Future[Any]) -> bool:
-    """Waits for the future even if the task is cancelled; says whether it was."""
-    cancelled = False
+async def _outlive(future: asyncio.Future[Any]) -> None:
+    """Waits for the future even if the task is cancelled again."""
     while not future.done():
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError:
-            cancelled = True
+            pass
         except Exception:
             break
-    return cancelled
-
-
-def _submit(engine: TransferEngine, arguments: tuple[Any, ...]) -> tuple[int, str]:
-    """In another thread, whose last_error() would be out of reach."""
-    batch = engine.batch_transfer_async(*arguments)
-    return batch, "" if batch else engine.last_error()
 
 
 async def transfer(
@@ -78,42 +70,26 @@ async def transfer(
     opcode: TransferOpcode | int,
 ) -> int:
     loop = asyncio.get_running_loop()
-    arguments = (target_hostname, buffers, peer_buffer_addresses, lengths, opcode)
-    cancelled = False
-    if engine._is_connected(target_hostname):
-        batch = engine.batch_transfer_async(*arguments)
-    else:
-        # Reaching a peer for the first time, or again, may block for seconds.
-        try:
-            started = loop.run_in_executor(None, _submit, engine, arguments)
-        except RuntimeError:  # the interpreter is exiting, and starts no threads any more
-            return -1
-        cancelled = await _outlive(started)
-        batch, error = started.result()
-        if error:
-            engine._set_last_error(error)
+    # In this thread, though it may be long before the peer is reached: the addresses are those of whoever awaits, who is also told when the peer
+    # has restarted. The engine's threads connect meanwhile.
+    batch = engine._submit(target_hostname, buffers, peer_buffer_addresses, lengths, opcode)
     if batch == 0:
-        if cancelled:
-            raise asyncio.CancelledError
         return -1
-    return await _finish(engine, batch, loop, cancelled)
+    return await _finish(engine, batch, loop)
 
 
-async def _finish(engine: TransferEngine, batch: int, loop: asyncio.AbstractEventLoop, cancelled: bool) -> int:
+async def _finish(engine: TransferEngine, batch: int, loop: asyncio.AbstractEventLoop) -> int:
     over = _Port.of(loop).done(engine, batch, loop)
     try:
-        if not cancelled:
-            await asyncio.shield(over)
+        await asyncio.shield(over)
     except asyncio.CancelledError:
-        cancelled = True
-    except GeneratorExit:  # the loop is gone; nobody can be waited for any more
-        engine.cancel(batch)
-        engine.get_batch_transfer_status([batch])
-        raise
-    if cancelled:
         # The caller may reuse the memory as soon as CancelledError arrives, so the transfer must have stopped by then.
         await _outlive(loop.run_in_executor(None, engine.cancel, batch))
         await _outlive(over)
-        engine.get_batch_transfer_status([batch])
-        raise asyncio.CancelledError
+        engine._discard(batch)
+        raise
+    except GeneratorExit:  # the loop is gone; nobody can be waited for any more
+        engine.cancel(batch)
+        engine._discard(batch)
+        raise
     return engine.get_batch_transfer_status([batch])

@@ -140,7 +140,12 @@ void bind_async_transfers(EngineClass& engine) {
         .def("_watch", &TransferEngine::watch, "port"_a, "batch_id"_a, "token"_a)
         .def("_is_connected", &TransferEngine::is_connected, "target_hostname"_a)
         .def(
-            "_set_last_error", [](const TransferEngine&, std::string text) { set_last_error(std::move(text)); }, "text"_a);
+            "_submit",
+            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode) {
+                return self.submit_batch("transfer_async", target, buffers, peers, lengths, direction_from(opcode), Connect::kMeanwhile);
+            },
+            "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a)
+        .def("_discard", &TransferEngine::discard, "batch_id"_a);
 }
 
 void bind_peers(EngineClass& engine) {

@@ -26,8 +26,6 @@ void record_failure(const char* call, const Error& error) {
 
 const std::string& last_error() noexcept { return text_of_this_thread(); }
 
-void set_last_error(std::string text) noexcept { text_of_this_thread() = std::move(text); }
-
 void raise_failure(const char* call, const Error& error) {
     record_failure(call, error);
     throw std::runtime_error(last_error());

@@ -13,8 +13,6 @@ namespace mooncake::python {
 void record_failure(const char* call, const Error& error);
 /// The text of this thread's last failure; empty if there was none.
 const std::string& last_error() noexcept;
-/// For work that another thread did on behalf of this one.
-void set_last_error(std::string text) noexcept;
 
 /// record_failure(), then -1: what transfers answer to any failure.
 inline int failed(const char* call, const Error& error) {

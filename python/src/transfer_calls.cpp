@@ -52,12 +52,13 @@ int TransferEngine::transfer_batch(const char* call, const Text& target, nb::han
     return run(call, target, direction, list, notify);
 }
 
-BatchId TransferEngine::submit(const char* call, const Text& target, Direction direction, BlockList& list) {
+BatchId TransferEngine::submit(const char* call, const Text& target, Direction direction, BlockList& list, Connect connect) {
     Engine* const engine = use(call);
     if (engine == nullptr) return 0;
     if (direction == Direction::kRead) list.require_writable();
-    const Result<BatchId> batch = without_gil(
-        [&] { return list.blocks().empty() ? engine->allocate_batch(1) : engine->submit(target, direction, list.blocks()); });
+    const Result<BatchId> batch = without_gil([&] {
+        return list.blocks().empty() ? engine->allocate_batch(1) : engine->submit(target, direction, list.blocks(), nullptr, {}, connect);
+    });
     if (!batch) {
         record_failure(call, batch.error());
         return 0;
@@ -74,9 +75,9 @@ BatchId TransferEngine::submit_one(const char* call, const Text& target, nb::han
 }
 
 BatchId TransferEngine::submit_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses,
-                                     nb::handle lengths, Direction direction) {
+                                     nb::handle lengths, Direction direction, Connect connect) {
     BlockList list;
-    if (list.parse(buffers, peer_addresses, lengths)) return submit(call, target, direction, list);
+    if (list.parse(buffers, peer_addresses, lengths)) return submit(call, target, direction, list, connect);
     record_failure(call, error(Code::kInvalidArgument, "the lists are not equally long"));
     return 0;
 }
@@ -150,7 +151,7 @@ PreparedCalls::~PreparedCalls() {
         prepared_.reset();
     } else {
         without_gil([this] {
-            for (const BatchId batch : submitted_) (void)engine_->wait_batch(batch);  // before the objects go
+            for (const BatchId batch : submitted_) (void)engine_->await_batch(batch);  // before the objects go
             return prepared_.reset(), 0;
         });
     }
@@ -158,8 +159,8 @@ PreparedCalls::~PreparedCalls() {
 
 void PreparedCalls::prune() {
     std::erase_if(submitted_, [this](BatchId batch) {
-        const Result<TransferStatus> status = engine_->batch_status(batch);
-        return !status || is_terminal(status->state);
+        const Result<bool> over = engine_->await_batch(batch, Deadline(Time{}));
+        return !over || *over;
     });
 }
 

@@ -234,4 +234,14 @@ bool TransferEngine::is_connected(const Text& target) {
     return without_gil([&] { return engine_->connected(target); });
 }
 
+void TransferEngine::discard(BatchId batch) {
+    Engine* const engine = use("transfer_async");
+    if (engine == nullptr) return;
+    (void)without_gil([&] {
+        (void)engine->await_batch(batch);
+        return engine->free_batch(batch);
+    });
+    batch_objects_.erase(batch);
+}
+
 }  // namespace mooncake::python

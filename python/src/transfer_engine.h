@@ -71,7 +71,7 @@ public:
     BatchId submit_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
                        Direction direction);
     BatchId submit_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths,
-                         Direction direction);
+                         Direction direction, Connect connect = Connect::kFirst);
     int get_batch_transfer_status(nb::handle batch_ids);
     int transfer_check_status(nb::handle batch_id);
     int cancel(nb::handle batch_id);
@@ -86,6 +86,8 @@ public:
     // ---- what mooncake._asyncio is made of
     bool watch(CompletionPort& port, BatchId batch, uint64_t token);
     bool is_connected(const Text& target);
+    /// Waits for a batch whose outcome nobody will be told, and frees it.
+    void discard(BatchId batch);
 
 private:
     enum class State : uint8_t { kNew, kStarting, kReady, kClosed };
@@ -100,7 +102,7 @@ private:
     void keep_objects_for_ever();
     int start(const char* call, EngineConfig config);
     int run(const char* call, const Text& target, Direction direction, const BlockList& list, const Notification* notify);
-    BatchId submit(const char* call, const Text& target, Direction direction, BlockList& list);
+    BatchId submit(const char* call, const Text& target, Direction direction, BlockList& list, Connect connect = Connect::kFirst);
 
     const Duration transfer_timeout_;  // as the environment said when the object was made
     State state_ = State::kNew;

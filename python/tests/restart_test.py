@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from mooncake.engine import TransferEngine
+from mooncake.engine import TransferEngine, TransferOpcode
 
 SIZE = 1 << 16
 
@@ -95,3 +98,48 @@ def test_who_asks_for_the_address_again_is_not_refused(peer, ours):
         assert set(peer.memory) == {0x77}
         peer.stop()
         peer.start()
+
+
+def cut_connections() -> None:
+    """Ends every TCP connection of this process, in which both engines live."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family in (socket.AF_INET, socket.AF_INET6):
+                    one.getpeername()
+                    one.shutdown(socket.SHUT_RDWR)
+        except OSError:  # gone meanwhile, or not connected
+            continue
+
+
+def test_an_event_loop_that_was_told_nothing_does_not_go_on_after_a_break(peer, ours, threads):
+    local = np.full(SIZE, 0x77, np.uint8)
+    assert ours.register_memory(local.ctypes.data, SIZE) == 0
+    addresses = [local.ctypes.data], [peer.memory.ctypes.data], [SIZE]
+
+    def write() -> int:
+        return ours.batch_transfer_sync_write(peer.name, *addresses)
+
+    async def main() -> None:
+        other = threads[0]
+        assert other.submit(write).result() == 0
+        assert await ours.transfer_async(peer.name, *addresses, TransferOpcode.Write) == 0
+        peer.stop()
+        peer.start()
+        while other.submit(write).result() != 0:   # it is told, and goes on
+            pass
+        peer.memory[:] = 0xEE
+        cut_connections()
+        while ours._is_connected(peer.name):
+            await asyncio.sleep(0.01)
+        code, error = -1, ""
+        while code == -1 and "former life" not in error:   # the break may end the first one
+            code = await ours.transfer_async(peer.name, *addresses, TransferOpcode.Write)
+            error = ours.last_error()
+        assert code == -1
+        assert set(peer.memory) == {0xEE}
+        assert await ours.transfer_async(peer.name, *addresses, TransferOpcode.Write) == 0, ours.last_error()
+
+    asyncio.run(asyncio.wait_for(main(), 60))

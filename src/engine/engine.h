@@ -62,6 +62,9 @@ struct Request {
 
 enum class TransferState : uint8_t { kWaiting = 0, kPending = 1, kInvalid = 2, kCancelled = 3, kCompleted = 4, kTimedOut = 5, kFailed = 6 };
 
+/// What a submit() does where there is no connection: makes one, which may take seconds, or leaves that to the batch and returns at once.
+enum class Connect : uint8_t { kFirst, kMeanwhile };
+
 struct TransferStatus {
     TransferState state = TransferState::kWaiting;
     uint64_t bytes = 0;
@@ -129,7 +132,7 @@ public:
     /// the addresses that others have.
     virtual Result<> connect_to(const std::string& name, Incarnation life, Deadline deadline) = 0;
     /// Connects for who has addresses already, from elsewhere: unlike open_segment() it does not say whose they are.
-    virtual Result<> connect(const std::string& name, Deadline deadline) = 0;
+    virtual Result<SegmentId> connect_segment(const std::string& name, Deadline deadline) = 0;
     /// Opens it and has the transport do ahead of the first transfer what that would have to do otherwise. Idempotent. Without a
     /// transport that gains by it, it is only a hint and never fails.
     virtual Result<> warm_up(const std::string& name, Deadline deadline) = 0;
@@ -160,9 +163,10 @@ public:
     virtual Result<BatchId> allocate_batch(size_t capacity) = 0;
     /// kNoSpace beyond the capacity; kStale. Each request is one task, numbered in submission order.
     virtual Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification = nullptr) = 0;
-    /// A batch with one task for all the blocks together; opens the segment first (may block for that).
+    /// A batch with one task for all the blocks together.
     virtual Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks,
-                                   const Notification* notification = nullptr, Incarnation life = {}) = 0;
+                                   const Notification* notification = nullptr, Incarnation life = {},
+                                   Connect connect = Connect::kFirst) = 0;
     virtual Result<TransferStatus> task_status(BatchId batch, size_t task) = 0;  // kNotFound: no such batch; kInvalidArgument: no such task
     /// Worst state of all tasks, kTimedOut and kCancelled kept apart; kCompleted for an empty batch.
     virtual Result<TransferStatus> batch_status(BatchId batch) = 0;

@@ -178,11 +178,11 @@ Result<> EngineImpl::connect_to(const std::string& name, Incarnation life, Deadl
     return {};
 }
 
-Result<> EngineImpl::connect(const std::string& name, Deadline deadline) {
+Result<SegmentId> EngineImpl::connect_segment(const std::string& name, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(name));
     MC_RETURN_IF_ERROR(session->link(deadline));
-    return {};
+    return parts_->sessions->id_of(session);
 }
 
 Result<> EngineImpl::warm_up(const std::string& name, Deadline deadline) {
@@ -318,7 +318,7 @@ Result<> EngineImpl::submit(BatchId batch, std::span<const Request> requests, co
 }
 
 Result<BatchId> EngineImpl::submit(const std::string& target, Direction direction, std::span<const Block> blocks,
-                                   const Notification* notification, Incarnation life) {
+                                   const Notification* notification, Incarnation life, Connect connect) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
@@ -326,7 +326,7 @@ Result<BatchId> EngineImpl::submit(const std::string& target, Direction directio
     for (const Block& block : blocks) bytes += block.length;
     const Deadline deadline = transfer_deadline(bytes);
     Addresses addresses = life ? Addresses{.life = life} : session->addresses();
-    if (bytes > 0) {
+    if (bytes > 0 && connect == Connect::kFirst) {
         auto link = life ? session->meet(life, deadline) : session->link_to(addresses.life, deadline);
         if (addresses.caller) addresses.caller->dealt(addresses.life, link ? nullptr : &link.error());
         if (!link) return Unexpected(std::move(link).error());
@@ -358,7 +358,7 @@ Result<TransferStatus> EngineImpl::wait_batch(BatchId batch, Deadline deadline) 
 Result<bool> EngineImpl::await_batch(BatchId batch, Deadline deadline) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
-    return found->wait(deadline);
+    return deadline.passed() ? !found->busy() : found->wait(deadline);
 }
 
 Result<> EngineImpl::cancel_batch(BatchId batch) {

@@ -40,7 +40,7 @@ public:
 
     Result<SegmentId> open_segment(const std::string& name, Deadline deadline) override;
     Result<> connect_to(const std::string& name, Incarnation life, Deadline deadline) override;
-    Result<> connect(const std::string& name, Deadline deadline) override;
+    Result<SegmentId> connect_segment(const std::string& name, Deadline deadline) override;
     Result<> warm_up(const std::string& name, Deadline deadline) override;
     Result<> refresh_segment(const std::string& name, Deadline deadline) override;
     Result<> reconnect(const std::string& name, Deadline deadline) override;
@@ -57,7 +57,7 @@ public:
     Result<BatchId> allocate_batch(size_t capacity) override;
     Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification) override;
     Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks, const Notification* notification,
-                           Incarnation life) override;
+                           Incarnation life, Connect connect) override;
     Result<TransferStatus> task_status(BatchId batch, size_t task) override;
     Result<TransferStatus> batch_status(BatchId batch) override;
     Result<TransferStatus> wait_batch(BatchId batch, Deadline deadline) override;

@@ -250,11 +250,30 @@ TEST_F(LivesTest, AResultThatNobodySawTellsNobody) {
     EXPECT_EQ(far[0], std::byte{0xee});
 }
 
+TEST_F(LivesTest, ASubmitThatLeavesConnectingToTheBatchIsForTheLifeOfItsThread) {
+    Caller other;
+    const Block one = block();
+    const auto post = [&] {
+        const auto batch = ours->submit(name, Direction::kWrite, {&one, 1}, nullptr, {}, Connect::kMeanwhile);
+        return batch ? outcome(*batch) : batch.error().code();
+    };
+    ASSERT_EQ(post(), Code::kOk) << "the first contact of all";
+    ASSERT_EQ(other.call(post), Code::kOk);
+    restart();
+    ASSERT_EQ(other.call(post), Code::kStale);
+    ASSERT_EQ(other.call(post), Code::kOk);
+    std::fill(far.begin(), far.end(), std::byte{0xee});
+    ASSERT_TRUE(ours->refresh_segment("", soon()));  // so that there is no connection to be used at once
+    EXPECT_EQ(post(), Code::kStale);
+    EXPECT_EQ(far[0], std::byte{0xee});
+    EXPECT_EQ(post(), Code::kOk);
+}
+
 TEST_F(LivesTest, ConnectingTellsNobody) {
     ASSERT_EQ(write_code(), Code::kOk);
     restart();
     for (const Deadline deadline = soon(); ours->connected(name) && !deadline.passed();) std::this_thread::yield();
-    ASSERT_TRUE(ours->connect(name, soon()));
+    ASSERT_TRUE(ours->connect_segment(name, soon()));
     EXPECT_TRUE(ours->connected(name));
     EXPECT_EQ(write_code(), Code::kStale);
     EXPECT_EQ(far[0], std::byte{0xee});

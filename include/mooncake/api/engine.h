@@ -121,6 +121,8 @@ public:
 
     // ---- transfers
     BatchID allocateBatchID(size_t batch_size);  // INVALID_BATCH_ID on failure
+    /// All entries or none. A peer that has restarted has new addresses, so each thread that uses it is refused once: by a task that fails, if it
+    /// asks for its status, or here. Whoever opens the segment again is not.
     Status submitTransfer(BatchID batch, const std::vector<TransferRequest>& entries);
     /// The target of the first entry gets the message once the whole batch is complete.
     Status submitTransferWithNotify(BatchID batch, const std::vector<TransferRequest>& entries, NotifyDesc notify);
