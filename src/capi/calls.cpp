@@ -49,6 +49,12 @@ Result<SegmentId> open_segment(Engine& engine, std::string_view name) {
     return engine.open_segment(plain, open_deadline(engine));
 }
 
+Result<SegmentId> connect_segment(Engine& engine, std::string_view name) {
+    const std::string plain = without_slashes(name);
+    if (plain.empty()) return fail(Code::kInvalidArgument, "a segment needs a name");
+    return engine.connect_segment(plain, open_deadline(engine));
+}
+
 Result<SegmentId> reopen_segment(Engine& engine, std::string_view name) {
     MC_RETURN_IF_ERROR(forget_segment(engine, name));
     return open_segment(engine, name);

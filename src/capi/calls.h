@@ -18,6 +18,8 @@ std::string local_address(Engine& engine);
 
 /// Leading '/' of the name do not count.
 Result<SegmentId> open_segment(Engine& engine, std::string_view name);
+/// The same for who has addresses already: it does not say that they are of whoever lives there now.
+Result<SegmentId> connect_segment(Engine& engine, std::string_view name);
 /// Forgets what is known of the segment and opens it.
 Result<SegmentId> reopen_segment(Engine& engine, std::string_view name);
 Result<> forget_segment(Engine& engine, std::string_view name);

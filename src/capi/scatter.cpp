@@ -40,13 +40,13 @@ Result<BatchId> submit_together(Engine& engine, const ScatterTransferRange& rang
     blocks.reserve(range.lengths.size());
     for (size_t i = 0; i < range.lengths.size(); ++i)
         blocks.push_back({local_of(range, i), range.remote_base_offset + range.remote_offsets[i], range.lengths[i]});
-    MC_ASSIGN_OR_RETURN(const SegmentId segment, capi::open_segment(engine, range.remote_segment));
+    MC_ASSIGN_OR_RETURN(const SegmentId segment, capi::connect_segment(engine, range.remote_segment));
     MC_ASSIGN_OR_RETURN(const std::string name, engine.segment_name_of(segment));
     return engine.submit(name, to_direction(range.opcode), blocks);
 }
 
 Result<BatchId> submit_each(Engine& engine, const ScatterTransferRange& range) {
-    MC_ASSIGN_OR_RETURN(const SegmentId segment, capi::open_segment(engine, range.remote_segment));
+    MC_ASSIGN_OR_RETURN(const SegmentId segment, capi::connect_segment(engine, range.remote_segment));
     std::vector<Request> requests;
     requests.reserve(range.lengths.size());
     for (size_t i = 0; i < range.lengths.size(); ++i)
@@ -73,7 +73,7 @@ std::unique_ptr<ScatterTransferOperation::Impl> ScatterTransferOperation::Impl::
     for (const ScatterTransferRange& range : ranges) {
         if (!operation->outcome_.ok()) return operation;
         operation->outcome_ = to_status(check(range));
-        if (operation->outcome_.ok()) operation->outcome_ = to_status(capi::open_segment(*engine, range.remote_segment));
+        if (operation->outcome_.ok()) operation->outcome_ = to_status(capi::connect_segment(*engine, range.remote_segment));
     }
     for (const ScatterTransferRange& range : ranges) {
         if (!operation->outcome_.ok()) break;

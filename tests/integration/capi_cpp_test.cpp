@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -229,6 +231,53 @@ TEST_F(CppApi, EndsAScatterWhoseEngineIsFreed) {
     EXPECT_EQ(engine.freeEngine(), 0);
     (void)operation.wait();  // ok if the bytes were already there; what counts is that it ends
     peer.signal(SIGCONT);
+}
+
+/// A peer in this process that comes back at the same port, with other contents at the same address.
+class Returning {
+public:
+    void start() {
+        engine_.emplace();
+        ::setenv("MC_TRANSPORTS", "tcp", 1);
+        if (port_ != 0) ::setenv("MC_LEGACY_RPC_PORT_BINDING", "1", 1);
+        EXPECT_EQ(engine_->init("P2PHANDSHAKE", name()), 0);
+        ::unsetenv("MC_LEGACY_RPC_PORT_BINDING");
+        ::unsetenv("MC_TRANSPORTS");
+        EXPECT_EQ(engine_->registerLocalMemory(memory.data(), memory.size()), 0);
+        port_ = engine_->getRpcPort();
+    }
+    void restart() {
+        engine_.reset();
+        std::fill(memory.begin(), memory.end(), 'e');
+        start();
+    }
+    std::string name() const { return port_ == 0 ? "127.0.0.1" : "127.0.0.1:" + std::to_string(port_); }
+
+    std::vector<char> memory = std::vector<char>(4096);
+
+private:
+    std::optional<TransferEngine> engine_;
+    int port_ = 0;
+};
+
+TEST_F(CppApi, AScatterWithAddressesOfAFormerLifeIsRefusedOnce) {
+    Returning back;
+    back.start();
+    const std::vector<uint64_t> zero = {0}, length = {4096};
+    auto one = range(TransferRequest::WRITE, zero, zero, length);
+    one.remote_segment = back.name();
+    one.remote_base_offset = reinterpret_cast<uint64_t>(back.memory.data());
+    one.remote_size = back.memory.size();
+    std::memset(memory.data(), 'Z', 4096);
+    ASSERT_TRUE(engine.transferScatter({one}).ok());
+    for (const bool each : {false, true}) {
+        if (each) one.on_fragment = [](size_t, const Status&) {};
+        back.restart();
+        EXPECT_FALSE(engine.transferScatter({one}).ok());
+        EXPECT_EQ(back.memory[0], 'e');
+        EXPECT_TRUE(engine.transferScatter({one}).ok());
+        EXPECT_EQ(back.memory[0], 'Z');
+    }
 }
 
 // ---- life
