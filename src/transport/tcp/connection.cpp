@@ -126,8 +126,9 @@ bool Connection::work(size_t& done) {
         }
         done += received.bytes + sent;
         // All that came was one question, and it is answered. Asking whether there is more would cost as much as being told.
-        conversing_ = received.drained && !writing_ && inbox_.bytes().empty() && reply_count_ == 0;
-        if (conversing_) break;
+        const bool answered = received.drained && !writing_ && inbox_.bytes().empty() && reply_count_ == 0;
+        conversing_ = answered && done <= kConversationBytes;
+        if (answered) break;
     }
     return true;
 }

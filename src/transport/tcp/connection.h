@@ -97,7 +97,7 @@ private:
     // The message being received
     Inbox inbox_ MC_GUARDED_BY(mutex_);
     size_t ahead_bytes_ MC_GUARDED_BY(mutex_) = kAheadBytes;  // read ahead where a message may begin
-    bool conversing_ MC_GUARDED_BY(mutex_) = false;           // the last that came was one question, which is answered
+    bool conversing_ MC_GUARDED_BY(mutex_) = false;           // the last that came was one short question, which is answered
     bool writing_ MC_GUARDED_BY(mutex_) = false;              // its payload is coming in
     Incoming incoming_ MC_GUARDED_BY(mutex_);
     uint64_t write_id_ MC_GUARDED_BY(mutex_) = 0;

@@ -47,7 +47,9 @@ inline constexpr Duration kTick = 1s;             // how precisely those are kep
 // Waiting. Blocking costs 5-50 us of wake-up, so everybody spins a little first, as long as that tends to pay off.
 inline constexpr Duration kIoSpin = 100us;
 inline constexpr int kPolls = 3;     // a spinning I/O thread asks its busiest connection so often before it asks epoll,
-inline constexpr int kPollsMax = 8;  // and serves it so often in a row
+inline constexpr int kPollsMax = 8;  // and serves it so often in a row,
+inline constexpr size_t kConversationBytes =
+    8 << 10;  // while questions and answers are short: to ask for a long one is in the way of its arrival
 inline constexpr Duration kWaitSpin = 200us;
 inline constexpr Duration kShortSpin = 5us;
 inline constexpr Duration kSleepMax = 10ms;  // of a driver, in case its completion is finished by somebody else's work
