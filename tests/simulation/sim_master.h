@@ -162,6 +162,7 @@ private:
         hub_->range_dropped(state, segment, generation, quarantine);
     }
     void value_outdated(const MasterState& state, ObjectId object) override { hub_->value_outdated(state, object); }
+    void tombstone_left(const MasterState& state) override { hub_->tombstone_left(state); }
     void copy_ordered(const MasterState& state, CopyId copy) override { hub_->copy_ordered(state, copy); }
     void segment_removed(const MasterState& state, SegmentNumber segment) override { hub_->segment_removed(state, segment); }
 
