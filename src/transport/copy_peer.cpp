@@ -71,7 +71,7 @@ CopyPeer::Cut& CopyPeer::Batch::cut_of(const Slice& slice) {
 
 void CopyPeer::Batch::begin_part(CopyChunk& chunk) {
     const Slice& slice = slices_[next_];
-    const uint64_t length = std::min(kChunkBytes, slice.length - offset_);
+    const uint64_t length = std::min(peer_.limits_of(direction_, slice).bytes, slice.length - offset_);
     chunk = {.direction = direction_, .slices = slices_.subspan(next_, 1), .offset = offset_, .length = length};
     Cut& cut = cut_of(slice);
     ++cut.parts;
@@ -85,7 +85,7 @@ void CopyPeer::Batch::begin_part(CopyChunk& chunk) {
 bool CopyPeer::Batch::begin(CopyChunk& chunk) {
     if (next_ == slices_.size()) return false;
     const Slice& first = slices_[next_];
-    if (offset_ > 0 || (first.length > kChunkBytes && peer_.divisible(direction_, first))) {
+    if (offset_ > 0 || (first.length > peer_.limits_of(direction_, first).bytes && peer_.divisible(direction_, first))) {
         begin_part(chunk);
         skip_given_up();
         return true;
@@ -181,10 +181,22 @@ void CopyPeer::Batch::give_up(const Completion* completion, const Error& reason,
 
 CopyPeer::CopyPeer(CopyPool& pool) : pool_(pool) {}
 
+CopyPeer::ChunkLimits CopyPeer::limits_of(Direction direction, const Slice& slice) const noexcept {
+    const bool here = local_kind(slice) != MemoryKind::kHost;
+    if (!here && slice.length <= kChunkBytes) return {};
+    const bool there = remote_kind(direction, slice) != MemoryKind::kHost;
+    if (!here && !there) return {};
+    return {.bytes = here && there ? kWithinDeviceChunkBytes : kDeviceChunkBytes, .slices = kDeviceChunkSlices};
+}
+
 CopyChunk CopyPeer::take_chunk(Direction direction, std::span<const Slice> slices) const noexcept {
+    const ChunkLimits limits = limits_of(direction, slices.front());
+    const MemoryKind kind = local_kind(slices.front());
     uint64_t bytes = slices.front().length;
     size_t count = 1;
-    while (count < slices.size() && count < kChunkSlices && slices[count].length <= kChunkBytes - std::min(bytes, kChunkBytes))
+    // Those of another kind have limits of their own.
+    while (count < slices.size() && count < limits.slices && local_kind(slices[count]) == kind &&
+           slices[count].length <= limits.bytes - std::min(bytes, limits.bytes))
         bytes += slices[count++].length;
     return {.direction = direction, .slices = slices.first(count)};
 }
@@ -238,7 +250,8 @@ void CopyPeer::fail_whole(const CopyChunk& chunk, const Error& error) noexcept {
 
 void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit how) {
     if (slices.empty()) return;
-    if (how == Submit::kWait && (slices.front().length <= kChunkBytes || !divisible(direction, slices.front()))) {
+    if (how == Submit::kWait &&
+        (slices.front().length <= limits_of(direction, slices.front()).bytes || !divisible(direction, slices.front()))) {
         const CopyChunk chunk = take_chunk(direction, slices);
         if (chunk.slices.size() == slices.size()) {
             CopyFailures failures;

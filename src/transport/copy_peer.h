@@ -52,6 +52,9 @@ public:
 
     static constexpr uint64_t kChunkBytes = 1 << 20;
     static constexpr size_t kChunkSlices = 1024;
+    // A device takes microseconds to begin, and is fast: half a millisecond of its work, and less than that within it.
+    static constexpr uint64_t kDeviceChunkBytes = 32 << 20, kWithinDeviceChunkBytes = 256 << 20;
+    static constexpr size_t kDeviceChunkSlices = 4096;
     static constexpr uint64_t kHelpBytes = 4 << 20;  // from here on a second thread gains more than waking it costs
 
 protected:
@@ -66,6 +69,8 @@ protected:
     virtual void copy(const CopyChunk& chunk, CopyFailures& failures) = 0;
     /// Whether parts of the slice may be copied in any order, and at the same time.
     virtual bool divisible(Direction, const Slice&) const noexcept { return true; }
+    /// What the memory at the other end is, as far as that is worth a look: it decides how much is copied at one go.
+    virtual MemoryKind remote_kind(Direction, const Slice&) const noexcept { return MemoryKind::kHost; }
     /// A Section of this is open around every copy().
     Quiescence& copying() noexcept { return copying_; }
 
@@ -73,6 +78,11 @@ private:
     class Batch;
     struct Cut;
 
+    struct ChunkLimits {
+        uint64_t bytes = kChunkBytes;
+        size_t slices = kChunkSlices;
+    };
+    ChunkLimits limits_of(Direction direction, const Slice& slice) const noexcept;
     CopyChunk take_chunk(Direction direction, std::span<const Slice> slices) const noexcept;
     void run_chunk(const CopyChunk& chunk, CopyFailures& failures);
     static void finish_whole(const CopyChunk& chunk, CopyFailures& failures);

@@ -16,6 +16,8 @@ using Handle = uint64_t;  // of physical memory
 using Context = struct ContextObject*;
 using Stream = struct StreamObject*;
 using Event = struct EventObject*;
+using Module = struct ModuleObject*;
+using Function = struct FunctionObject*;
 
 // ---- answers
 
@@ -155,6 +157,11 @@ struct Functions {
                          size_t attribute_count, Stream) = nullptr;  // since 13.0
     Status (*copy_batch_old)(DevicePointer* to, DevicePointer* from, size_t*, size_t count, CopyAttributes*, size_t* first_of_attribute,
                              size_t attribute_count, size_t* failed, Stream) = nullptr;  // 12.8 and 12.9: one argument more
+    Status (*module_load)(Module*, const void* text) = nullptr;
+    Status (*module_function)(Function*, Module, const char* name) = nullptr;
+    Status (*module_unload)(Module) = nullptr;
+    Status (*launch)(Function, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z, uint32_t threads_x, uint32_t threads_y,
+                     uint32_t threads_z, uint32_t shared_bytes, Stream, void** parameters, void** extra) = nullptr;
     // sharing memory between processes
     Status (*ipc_get)(IpcHandle*, DevicePointer) = nullptr;
     Status (*ipc_open)(DevicePointer*, IpcHandle, uint32_t flags) = nullptr;

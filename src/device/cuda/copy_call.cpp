@@ -62,6 +62,7 @@ Result<CopyCall::Piece> CopyCall::classify(const CopyPart& part) {
     if (!to_device && !from_device) return fail(Code::kInvalidArgument, "no GPU has memory at {:#x} or {:#x}", piece.to, piece.from);
     piece.device = from_device ? from.device : to.device;
     piece.batched = !to.managed && !from.managed;
+    piece.inside = to_device && from_device && to.device == from.device;
     if (to_device && from_device) return piece;
     piece.direction = to_device ? Direction::kToDevice : Direction::kToHost;
     piece.staged = to_device ? !reachable(&from, piece.from, piece.length) : !reachable(&to, piece.to, piece.length);
@@ -80,7 +81,7 @@ Result<> CopyCall::run(std::span<const CopyPart> parts) {
         pieces.push_back(piece);
     }
     const auto lane_of = [](const Piece& piece) {
-        return (piece.device * 4 + static_cast<int>(piece.direction)) * 2 + (piece.staged ? 1 : 0);
+        return ((piece.device * 4 + static_cast<int>(piece.direction)) * 2 + (piece.staged ? 1 : 0)) * 2 + (piece.inside ? 1 : 0);
     };
     if (!one_lane) std::stable_sort(pieces.begin(), pieces.end(), [&](const Piece& a, const Piece& b) { return lane_of(a) < lane_of(b); });
     for (size_t from = 0; from < pieces.size();) {
@@ -102,7 +103,7 @@ Result<> CopyCall::run_lane(std::span<const Piece> pieces) {
         synced_.push_back(first.device);
     }
     MC_ASSIGN_OR_RETURN(const abi::Stream stream, lanes.stream(scope, first.direction));
-    CopyLane lane(means_.driver, lanes, scope, stream);
+    CopyLane lane(means_.driver, lanes, scope, first.direction, first.inside ? CopyLane::kInside : CopyLane::kAcross, stream);
     if (first.staged) {
         StagedCopy staged(means_.driver, lane, lanes, scope, first.direction);
         MC_RETURN_IF_ERROR(staged.begin());
@@ -119,7 +120,8 @@ Result<> CopyCall::run_lane(std::span<const Piece> pieces) {
                              .length = piece.length,
                              .to_offset = piece.to_offset,
                              .from_offset = piece.from_offset,
-                             .batched = piece.batched});
+                             .batched = piece.batched,
+                             .by_kernel = piece.batched && (piece.inside || piece.direction != Direction::kWithin)});
             !done)
             break;
     return lane.end(std::move(done));

@@ -44,10 +44,11 @@ private:
         Direction direction = Direction::kWithin;
         bool staged = false;                     // the host's side is pageable
         bool batched = true;                     // may go with others in one call
+        bool inside = false;                     // both ends are memory of that GPU
         int64_t to_offset = 0, from_offset = 0;  // of pinned memory, for calls of several copies
 
         bool same_lane(const Piece& other) const noexcept {
-            return device == other.device && direction == other.direction && staged == other.staged;
+            return device == other.device && direction == other.direction && staged == other.staged && inside == other.inside;
         }
     };
 

@@ -3,20 +3,33 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace mooncake::cuda {
 
 namespace {
 
-constexpr size_t kBatchCopiesMin = 8;          // fewer go faster one by one
-constexpr uint64_t kBatchLengthMax = 1 << 20;  // as do longer ones
+/// When one call for several copies is faster than one for each.
+struct Worth {
+    size_t copies_min = 0;
+    uint64_t length_max = 0;  // on average
+};
+// By direction: to the host, to the GPU, within it. A batch of copies within a GPU costs as much as its copies.
+constexpr std::array<Worth, 3> kBatch{Worth{8, 1 << 20}, Worth{8, 1 << 20}, Worth{8, 0}};
+constexpr std::array<Worth, 3> kKernel{Worth{16, 0}, Worth{16, 28 << 10}, Worth{16, 256 << 10}};
 
 std::byte* as_bytes(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 }  // namespace
 
 CopyLane::~CopyLane() {
-    for (const abi::Event event : under_way_) lanes_.put_event(event);
+    for (Unit& unit : under_way_) release(unit);
+}
+
+void CopyLane::release(Unit& unit) {
+    if (unit.event != nullptr) lanes_.put_event(unit.event);
+    if (unit.list != nullptr) lanes_.put_list(unit.list);
+    unit = {};
 }
 
 Result<> CopyLane::add(const Copy& copy) {
@@ -24,7 +37,7 @@ Result<> CopyLane::add(const Copy& copy) {
         Copy& last = gathered_.back();
         const bool neighbours = last.to + last.length == copy.to && last.from + last.length == copy.from &&
                                 last.to_offset == copy.to_offset && last.from_offset == copy.from_offset;
-        if (neighbours && last.length + copy.length <= kUnitBytes && gathered_bytes_ + copy.length <= kUnitBytes) {
+        if (neighbours && copy.length <= limits_.bytes - gathered_bytes_) {
             last.length += copy.length;
             gathered_bytes_ += copy.length;
             return {};
@@ -32,9 +45,9 @@ Result<> CopyLane::add(const Copy& copy) {
     }
     Copy rest = copy;
     while (rest.length > 0) {
-        if (gathered_bytes_ == kUnitBytes || gathered_.size() == kUnitCopies) MC_RETURN_IF_ERROR(flush());
+        if (gathered_bytes_ == limits_.bytes || gathered_.size() == limits_.copies) MC_RETURN_IF_ERROR(flush());
         Copy unit = rest;
-        unit.length = std::min(rest.length, kUnitBytes - gathered_bytes_);
+        unit.length = std::min(rest.length, limits_.bytes - gathered_bytes_);
         gathered_.push_back(unit);
         gathered_bytes_ += unit.length;
         rest.to += unit.length;
@@ -44,10 +57,34 @@ Result<> CopyLane::add(const Copy& copy) {
     return {};
 }
 
+Result<bool> CopyLane::issue_kernel() {
+    const Worth& worth = kKernel[static_cast<size_t>(direction_)];
+    const auto fits = [](const Copy& copy) { return copy.by_kernel; };
+    if (gathered_.size() < worth.copies_min || gathered_bytes_ / gathered_.size() > worth.length_max ||
+        !std::all_of(gathered_.begin(), gathered_.end(), fits) || !lanes_.kernel().ready(scope_))
+        return false;
+    // So long that no list needs more room than there is.
+    const uint64_t most = std::max(CopyKernel::kPieceBytes, gathered_bytes_ / (CopyKernel::kPiecesMax / 2) / 16 * 16 + 16);
+    static_assert(kAcross.copies + CopyKernel::kPiecesMax / 2 <= CopyKernel::kPiecesMax && kInside.copies == kAcross.copies);
+    auto list = lanes_.take_list(scope_);
+    if (!list && (driver_.dead(lanes_.device()) || driver_.silent())) return Unexpected(std::move(list).error());
+    if (!list) return false;
+    list_ = *list;
+    size_t count = 0;
+    for (const Copy& copy : gathered_)
+        for (uint64_t at = 0; at < copy.length; at += most)
+            list_[count++] = {.from = copy.from + static_cast<uint64_t>(copy.from_offset) + at,
+                              .to = copy.to + static_cast<uint64_t>(copy.to_offset) + at,
+                              .length = std::min(most, copy.length - at)};
+    unmarked_ = true;
+    return lanes_.kernel().launch(scope_, stream_, std::span(list_, count));
+}
+
 Result<bool> CopyLane::issue_batch() {
+    const Worth& worth = kBatch[static_cast<size_t>(direction_)];
     const bool fits = std::all_of(gathered_.begin(), gathered_.end(), [](const Copy& copy) { return copy.batched; });
     if ((scope_->copy_batch == nullptr && scope_->copy_batch_old == nullptr) || !fits || !lanes_.batches() ||
-        gathered_.size() < kBatchCopiesMin || gathered_bytes_ / gathered_.size() > kBatchLengthMax)
+        gathered_.size() < worth.copies_min || gathered_bytes_ / gathered_.size() > worth.length_max)
         return false;
     std::vector<abi::DevicePointer> to, from;
     std::vector<size_t> lengths;
@@ -74,7 +111,9 @@ Result<bool> CopyLane::issue_batch() {
 }
 
 Result<> CopyLane::issue() {
-    MC_ASSIGN_OR_RETURN(const bool issued, issue_batch());
+    MC_ASSIGN_OR_RETURN(bool issued, issue_kernel());
+    if (issued) return {};
+    MC_ASSIGN_OR_RETURN(issued, issue_batch());
     if (issued) return {};
     unmarked_ = true;
     for (const Copy& copy : gathered_)
@@ -82,7 +121,7 @@ Result<> CopyLane::issue() {
     return {};
 }
 
-Result<abi::Event> CopyLane::mark() {
+Result<CopyLane::Unit> CopyLane::mark() {
     MC_RETURN_IF_ERROR(issue());
     gathered_.clear();
     gathered_bytes_ = 0;
@@ -92,20 +131,20 @@ Result<abi::Event> CopyLane::mark() {
         return Unexpected(driver_.failure(lanes_.device(), "cuEventRecord", status));
     }
     unmarked_ = false;
-    return event;
+    return Unit{.event = event, .list = std::exchange(list_, nullptr)};
 }
 
 Result<> CopyLane::flush() {
     if (gathered_.empty()) return {};
-    MC_ASSIGN_OR_RETURN(const abi::Event event, mark());
-    under_way_.push_back(event);
+    MC_ASSIGN_OR_RETURN(const Unit unit, mark());
+    under_way_.push_back(unit);
     while (under_way_.size() > 1) MC_RETURN_IF_ERROR(wait_oldest());
     return {};
 }
 
 Result<> CopyLane::wait_oldest() {
-    MC_RETURN_IF_ERROR(lanes_.wait(scope_, under_way_.front()));
-    lanes_.put_event(under_way_.front());
+    MC_RETURN_IF_ERROR(lanes_.wait(scope_, under_way_.front().event));
+    release(under_way_.front());
     under_way_.pop_front();
     return {};
 }
@@ -115,20 +154,22 @@ Result<> CopyLane::end(Result<> done) {
     if (!done) gathered_.clear();
     if (unmarked_ && !driver_.dead(lanes_.device()) && !driver_.silent()) {
         // After an error: what is on the stream still moves bytes.
-        if (auto event = mark(); event) under_way_.push_back(*event);
+        if (auto unit = mark(); unit) under_way_.push_back(*unit);
         else driver_.bury(lanes_.device(), abi::kNotReady);
     }
     while (!under_way_.empty()) {
-        if (auto waited = lanes_.settle(scope_, under_way_.front()); !waited && done) done = std::move(waited);
-        lanes_.put_event(under_way_.front());
+        if (auto waited = lanes_.settle(scope_, under_way_.front().event); !waited && done) done = std::move(waited);
+        release(under_way_.front());
         under_way_.pop_front();
     }
+    // Of a kernel on a GPU that was lost: it may still be read, but no more than that.
+    if (list_ != nullptr) lanes_.put_list(std::exchange(list_, nullptr));
     return done;
 }
 
 Result<> StagedCopy::begin() {
-    MC_ASSIGN_OR_RETURN(pair_, lanes_.take_pair(scope_));
-    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].memory = pair_.slots[i];
+    MC_ASSIGN_OR_RETURN(ring_, lanes_.take_ring(scope_));
+    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].memory = ring_.slot(i);
     return {};
 }
 
@@ -141,13 +182,17 @@ Result<> StagedCopy::add(uint64_t to, uint64_t from, uint64_t length, bool batch
         }
         const uint64_t now = std::min(length - done, Lanes::kSlotBytes - slot->used);
         const auto staging = reinterpret_cast<uint64_t>(slot->memory + slot->used);
+        CopyLane::Copy copy{.length = now, .batched = batched, .by_kernel = batched};
         if (to_host_) {
             slot->parts.push_back({.host = as_bytes(to + done), .offset = slot->used, .length = now});
-            MC_RETURN_IF_ERROR(lane_.add({.to = staging, .from = from + done, .length = now, .batched = batched}));
+            copy.to = staging;
+            copy.from = from + done;
         } else {
             std::memcpy(slot->memory + slot->used, as_bytes(from + done), now);
-            MC_RETURN_IF_ERROR(lane_.add({.to = to + done, .from = staging, .length = now, .batched = batched}));
+            copy.to = to + done;
+            copy.from = staging;
         }
+        MC_RETURN_IF_ERROR(lane_.add(copy));
         slot->used += now;
         done += now;
     }
@@ -155,16 +200,15 @@ Result<> StagedCopy::add(uint64_t to, uint64_t from, uint64_t length, bool batch
 }
 
 Result<> StagedCopy::turn() {
-    MC_ASSIGN_OR_RETURN(slots_[now_].event, lane_.mark());
-    now_ ^= 1;
+    MC_ASSIGN_OR_RETURN(slots_[now_].unit, lane_.mark());
+    now_ = (now_ + 1) % slots_.size();
     return finish(slots_[now_]);
 }
 
 Result<> StagedCopy::finish(Slot& slot) {
-    if (slot.event == nullptr) return {};
-    MC_RETURN_IF_ERROR(lanes_.wait(scope_, slot.event));
-    lanes_.put_event(slot.event);
-    slot.event = nullptr;
+    if (slot.unit.event == nullptr) return {};
+    MC_RETURN_IF_ERROR(lanes_.wait(scope_, slot.unit.event));
+    lane_.release(slot.unit);
     for (const HostPart& part : slot.parts) std::memcpy(part.host, slot.memory + part.offset, part.length);
     slot.parts.clear();
     slot.used = 0;
@@ -173,20 +217,20 @@ Result<> StagedCopy::finish(Slot& slot) {
 
 Result<> StagedCopy::flush() {
     if (slots_[now_].used > 0) MC_RETURN_IF_ERROR(turn());
-    MC_RETURN_IF_ERROR(finish(slots_[now_]));
-    return finish(slots_[now_ ^ 1]);
+    for (size_t i = 0; i < slots_.size(); ++i) MC_RETURN_IF_ERROR(finish(slots_[(now_ + i) % slots_.size()]));
+    return {};
 }
 
 Result<> StagedCopy::end(Result<> done) {
     done = lane_.end(std::move(done));
     for (Slot& slot : slots_) {
-        if (slot.event == nullptr) continue;
+        if (slot.unit.event == nullptr) continue;
         // After an error: the GPU still has this slot.
-        if (auto waited = lanes_.settle(scope_, slot.event); !waited && done) done = std::move(waited);
-        lanes_.put_event(slot.event);
+        if (auto waited = lanes_.settle(scope_, slot.unit.event); !waited && done) done = std::move(waited);
+        lane_.release(slot.unit);
     }
-    if (driver_.dead(lanes_.device()) || driver_.silent()) lanes_.lose_pair();
-    else lanes_.put_pair(pair_);
+    if (driver_.dead(lanes_.device()) || driver_.silent()) lanes_.lose_ring();
+    else lanes_.put_ring(ring_);
     return done;
 }
 

@@ -12,12 +12,19 @@
 
 namespace mooncake::cuda {
 
-/// Copies of one call on one stream, between memories that the GPU reaches: gathered, and put on the stream in units of at most 16 MiB, of
-/// which two are under way at once. Not thread-safe.
+/// How much is put on a stream at once: as long as nobody waits for it in vain who wants to stop the rest.
+struct UnitLimits {
+    uint64_t bytes = 0;
+    size_t copies = 0;
+};
+
+/// Copies of one call on one stream, between memories that the GPU reaches: gathered, and put on the stream in units, of which two are under way
+/// at once. Not thread-safe.
 class CopyLane {
 public:
-    static constexpr uint64_t kUnitBytes = 16 << 20;
-    static constexpr size_t kUnitCopies = 1024;
+    /// Of copies across a bus, and of those that stay within one GPU.
+    static constexpr UnitLimits kAcross{.bytes = 16 << 20, .copies = 4096};
+    static constexpr UnitLimits kInside{.bytes = 256 << 20, .copies = 4096};
 
     struct Copy {
         uint64_t to = 0;
@@ -25,17 +32,26 @@ public:
         uint64_t length = 0;
         int64_t to_offset = 0, from_offset = 0;  // of pinned memory, for calls of several copies
         bool batched = true;
+        bool by_kernel = false;  // the GPU itself reaches both ends
     };
 
-    CopyLane(Driver& driver, Lanes& lanes, const Scope& scope, abi::Stream stream)
-        : driver_(driver), lanes_(lanes), scope_(scope), stream_(stream) {}
+    CopyLane(Driver& driver, Lanes& lanes, const Scope& scope, Direction direction, const UnitLimits& limits, abi::Stream stream)
+        : driver_(driver), lanes_(lanes), scope_(scope), direction_(direction), limits_(limits), stream_(stream) {}
     ~CopyLane();
     CopyLane(const CopyLane&) = delete;
     CopyLane& operator=(const CopyLane&) = delete;
 
+    /// What is on the stream up to a point.
+    struct Unit {
+        abi::Event event = nullptr;         // behind it; null: none
+        CopyKernel::Piece* list = nullptr;  // what a kernel reads meanwhile
+    };
+
     Result<> add(const Copy& copy);
-    /// Puts what is gathered on the stream, and gives the event behind it, which the caller waits for and puts back.
-    Result<abi::Event> mark();
+    /// Puts what is gathered on the stream, for the caller to wait for and release().
+    Result<Unit> mark();
+    /// It is over.
+    void release(Unit& unit);
     /// Waits until nothing is under way any more, whatever happened before; `done` is passed on if that worked.
     Result<> end(Result<> done);
 
@@ -43,21 +59,25 @@ private:
     /// Puts what is gathered on the stream; at most one other unit is under way when it returns.
     Result<> flush();
     Result<> issue();
+    Result<bool> issue_kernel();
     Result<bool> issue_batch();
     Result<> wait_oldest();
 
     Driver& driver_;
     Lanes& lanes_;
     const Scope& scope_;
+    const Direction direction_;
+    const UnitLimits limits_;
     const abi::Stream stream_;
     std::vector<Copy> gathered_;
     uint64_t gathered_bytes_ = 0;
-    std::deque<abi::Event> under_way_;
-    bool unmarked_ = false;  // something is on the stream with no event behind it
+    std::deque<Unit> under_way_;
+    CopyKernel::Piece* list_ = nullptr;  // of a kernel with no event behind it
+    bool unmarked_ = false;              // something is on the stream with no event behind it
 };
 
-/// Copies between memory of a GPU and pageable memory of the host, by way of a pair of pinned buffers: while the GPU has one the CPU has the
-/// other. Not thread-safe.
+/// Copies between memory of a GPU and pageable memory of the host, by way of a ring of pinned buffers: while the CPU has one the GPU has
+/// the others. Not thread-safe.
 class StagedCopy {
 public:
     StagedCopy(Driver& driver, CopyLane& lane, Lanes& lanes, const Scope& scope, Direction direction)
@@ -79,10 +99,10 @@ private:
         std::byte* memory = nullptr;
         std::vector<HostPart> parts;  // to the host: what is copied out when the GPU has filled it
         uint64_t used = 0;
-        abi::Event event = nullptr;  // under way
+        CopyLane::Unit unit;  // under way
     };
 
-    /// Hands the slot that is being filled to the GPU and takes the other one.
+    /// Hands the slot that is being filled to the GPU and takes the oldest one.
     Result<> turn();
     /// Waits for the GPU's work on a slot and, towards the host, copies its bytes out.
     Result<> finish(Slot& slot);
@@ -92,8 +112,8 @@ private:
     Lanes& lanes_;
     const Scope& scope_;
     const bool to_host_;
-    Lanes::Pair pair_;
-    std::array<Slot, 2> slots_;
+    Lanes::Ring ring_;
+    std::array<Slot, Lanes::kSlots> slots_;
     size_t now_ = 0;  // the slot that is being filled
 };
 

@@ -44,6 +44,7 @@ protected:
         EXPECT_EQ(FakeCuda::count("live:streams"), streams);
         EXPECT_EQ(FakeCuda::count("live:events"), events);
         EXPECT_EQ(FakeCuda::count("live:pinned"), pinned) << "staging memory is given back";
+        EXPECT_EQ(FakeCuda::count("live:modules"), modules);
         EXPECT_EQ(FakeCuda::count("live:contexts"), references);
     }
 
@@ -60,6 +61,7 @@ protected:
     FakeCuda fake;
     const uint64_t streams = FakeCuda::count("live:streams"), events = FakeCuda::count("live:events");  // what others lost
     const uint64_t references = FakeCuda::count("live:contexts"), pinned = FakeCuda::count("live:pinned");
+    const uint64_t modules = FakeCuda::count("live:modules");
     bool lost = false;  // what a lost device holds is not given back
     std::unique_ptr<CudaDevice> device = std::make_unique<CudaDevice>(CudaOptions{});
 };
@@ -169,7 +171,7 @@ TEST_F(CudaDeviceTest, CopiesEveryLengthBetweenAllPlaces) {
     std::vector<std::byte> plain(kBytes);
     const auto from = noise(kBytes, 1);
     for (const uint64_t length :
-         {uint64_t{1}, uint64_t{4095}, kSlot - 1, kSlot, 3 * kSlot + 7, 2 * CopyLane::kUnitBytes + 1, kBytes - 64}) {
+         {uint64_t{1}, uint64_t{4095}, kSlot - 1, kSlot, 3 * kSlot + 7, 2 * CopyLane::kAcross.bytes + 1, kBytes - 64}) {
         SCOPED_TRACE(length);
         for (std::byte* const host : {plain.data(), pinned_memory}) {
             std::copy_n(from.begin(), length, host + 1);
@@ -187,36 +189,12 @@ TEST_F(CudaDeviceTest, CopiesEveryLengthBetweenAllPlaces) {
     fake.free_pinned(pinned_memory);
 }
 
-TEST_F(CudaDeviceTest, ManyScatteredPartsArriveWholeByOneCallOrOneByOne) {
-    constexpr uint64_t kPiece = 512, kApart = 700, kCount = 20'000, kBytes = kApart * kCount;
-    std::byte* const card = fake.allocate(kBytes);
-    auto* const pinned_memory = static_cast<std::byte*>(fake.allocate_pinned(kBytes));
-    std::vector<std::byte> plain(kBytes);
-    using Names = std::set<std::string>;
-    for (const Names& missing : {Names{}, Names{"cuMemcpyBatchAsync_v2"}, Names{"cuMemcpyBatchAsync_v2", "cuMemcpyBatchAsync"}}) {
-        renew(FakeCuda::without(missing));
-        for (std::byte* const host : {plain.data(), pinned_memory}) {
-            const auto from = noise(kBytes, static_cast<uint32_t>(missing.size()));
-            std::copy(from.begin(), from.end(), host);
-            fake.write(card, std::vector<std::byte>(kBytes));
-            std::vector<CopyPart> parts, back;
-            for (uint64_t i = 0; i < kCount; ++i) {
-                parts.push_back({card + (kCount - 1 - i) * kApart, host + i * kApart, kPiece});
-                back.push_back({host + i * kApart, card + (kCount - 1 - i) * kApart, kPiece});
-            }
-            const uint64_t batches = FakeCuda::count("batches");
-            ASSERT_TRUE(device->copy(kCuda, kHost, parts));
-            EXPECT_EQ(FakeCuda::count("batches") > batches, missing.size() < 2);
-            std::fill_n(host, kBytes, std::byte{0});
-            ASSERT_TRUE(device->copy(kHost, kCuda, back));
-            for (uint64_t i = 0; i < kCount; ++i)
-                ASSERT_TRUE(std::equal(host + i * kApart, host + i * kApart + kPiece, from.begin() + static_cast<ptrdiff_t>(i * kApart)))
-                    << i;
-        }
-    }
-    EXPECT_LT(FakeCuda::count("calls:cuPointerGetAttributes"), 1000u) << "an allocation is asked for once in a call";
+TEST_F(CudaDeviceTest, LargeCopiesWithinAGpuAreFewUnits) {
+    constexpr uint64_t kBytes = 64 << 20;
+    std::byte* const card = fake.allocate(2 * kBytes);
+    ASSERT_TRUE(copy(kCuda, card, kCuda, card + kBytes, kBytes));
+    EXPECT_EQ(FakeCuda::count("copies"), 1u);
     fake.free(card);
-    fake.free_pinned(pinned_memory);
 }
 
 TEST_F(CudaDeviceTest, NeighboursAreOneCopy) {
@@ -235,6 +213,7 @@ TEST_F(CudaDeviceTest, ABatchThatTheDriverRefusesIsCopiedOneByOne) {
     const auto from = noise(1 << 20, 9);
     std::vector<CopyPart> parts;
     for (uint64_t i = 0; i < 100; ++i) parts.push_back({card + i * 8192, from.data() + i * 8192, 4096});
+    renew(FakeCuda::without({"cuModuleLoadData"}));
     FakeCuda::fail("cuMemcpyBatchAsync_v2", 1, abi::kNotSupported);
     ASSERT_TRUE(device->copy(kCuda, kHost, parts));
     ASSERT_TRUE(device->copy(kCuda, kHost, parts));

@@ -57,6 +57,10 @@ void bind_wanted(const Lookup& lookup, abi::Functions& f) {
     bind(lookup, "cuStreamIsCapturing", f.stream_is_capturing);
     bind(lookup, "cuMemcpyBatchAsync_v2", f.copy_batch);
     bind(lookup, "cuMemcpyBatchAsync", f.copy_batch_old);
+    bind(lookup, "cuModuleLoadData", f.module_load);
+    bind(lookup, "cuModuleGetFunction", f.module_function);
+    bind(lookup, "cuModuleUnload", f.module_unload);
+    bind(lookup, "cuLaunchKernel", f.launch);
     bind(lookup, "cuIpcGetMemHandle", f.ipc_get);
     bind(lookup, "cuIpcOpenMemHandle_v2", f.ipc_open);
     bind(lookup, "cuIpcCloseMemHandle", f.ipc_close);

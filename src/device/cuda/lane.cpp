@@ -52,46 +52,54 @@ void Lanes::put_event(abi::Event event) {
     events_.push_back(event);
 }
 
-Result<Lanes::Pair> Lanes::make_pair(const Scope& scope) {
-    Pair pair;
-    for (std::byte*& slot : pair.slots) {
-        void* memory = nullptr;
-        if (const abi::Status status = scope->host_allocate(&memory, kSlotBytes, abi::kHostPortable); status != abi::kSuccess) {
-            Error why = driver_.failure(device_, "cuMemHostAlloc", status);
-            if (pair.slots[0] != nullptr && !driver_.dead(device_) && !driver_.silent()) driver_.notice(scope->host_free(pair.slots[0]));
-            return Unexpected(std::move(why));
-        }
-        slot = static_cast<std::byte*>(memory);
-    }
-    return pair;
-}
-
-Result<Lanes::Pair> Lanes::take_pair(const Scope& scope) {
+Result<Lanes::Ring> Lanes::take_ring(const Scope& scope) {
     {
         Lock lock(mutex_);
-        while (pairs_.empty() && pairs_made_ == kPairsMax) pair_free_.wait(mutex_);
-        if (!pairs_.empty()) {
-            const Pair pair = pairs_.back();
-            pairs_.pop_back();
-            return pair;
+        while (rings_.empty() && rings_made_ == kRingsMax) ring_free_.wait(mutex_);
+        if (!rings_.empty()) {
+            const Ring ring = rings_.back();
+            rings_.pop_back();
+            return ring;
         }
-        ++pairs_made_;
+        ++rings_made_;
     }
-    auto made = make_pair(scope);
-    if (!made) lose_pair();
-    return made;
+    void* memory = nullptr;
+    if (const abi::Status status = scope->host_allocate(&memory, kSlots * kSlotBytes, abi::kHostPortable); status != abi::kSuccess) {
+        lose_ring();
+        return Unexpected(driver_.failure(device_, "cuMemHostAlloc", status));
+    }
+    return Ring{.memory = static_cast<std::byte*>(memory)};
 }
 
-void Lanes::put_pair(Pair pair) {
+void Lanes::put_ring(Ring ring) {
     Lock lock(mutex_);
-    pairs_.push_back(pair);
-    pair_free_.notify_one();
+    rings_.push_back(ring);
+    ring_free_.notify_one();
 }
 
-void Lanes::lose_pair() {
+void Lanes::lose_ring() {
     Lock lock(mutex_);
-    --pairs_made_;
-    pair_free_.notify_one();
+    --rings_made_;
+    ring_free_.notify_one();
+}
+
+Result<CopyKernel::Piece*> Lanes::take_list(const Scope& scope) {
+    {
+        Lock lock(mutex_);
+        if (!lists_.empty()) {
+            CopyKernel::Piece* const list = lists_.back();
+            lists_.pop_back();
+            return list;
+        }
+    }
+    void* memory = nullptr;
+    MC_RETURN_IF_ERROR(driver_.check(device_, "cuMemHostAlloc", scope->host_allocate(&memory, CopyKernel::kListBytes, abi::kHostPortable)));
+    return static_cast<CopyKernel::Piece*>(memory);
+}
+
+void Lanes::put_list(CopyKernel::Piece* list) {
+    Lock lock(mutex_);
+    lists_.push_back(list);
 }
 
 Result<bool> Lanes::poll(const Scope& scope, abi::Event event, Deadline deadline) {
@@ -160,11 +168,13 @@ void Lanes::give_back(const Scope& scope) {
     for (const abi::Event event : events_) quietly(scope->event_destroy, event);
     for (const abi::Stream stream : streams_)
         if (stream != nullptr) quietly(scope->stream_destroy, stream);
-    for (const Pair& pair : pairs_)
-        for (std::byte* const slot : pair.slots) quietly(scope->host_free, slot);
+    for (const Ring& ring : rings_) quietly(scope->host_free, ring.memory);
+    for (CopyKernel::Piece* const list : lists_) quietly(scope->host_free, list);
+    kernel_.give_back(scope);
     events_.clear();
     streams_ = {};
-    pairs_.clear();
+    rings_.clear();
+    lists_.clear();
 }
 
 }  // namespace mooncake::cuda

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
+#include "device/cuda/copy_kernel.h"
 #include "device/cuda/driver.h"
 
 namespace mooncake::cuda {
@@ -21,26 +22,31 @@ enum class Direction : uint8_t { kToHost, kToDevice, kWithin };  // kWithin: bet
 /// callers are inside a Scope of the device. Belongs to a CudaDevice, which calls give_back() before the end.
 class Lanes {
 public:
-    static constexpr uint64_t kSlotBytes = 2 << 20;
-    static constexpr size_t kPairsMax = 4;
+    static constexpr uint64_t kSlotBytes = 512 << 10;  // what the CPU has just touched is still in its cache when it is copied
+    static constexpr size_t kSlots = 4;
+    static constexpr size_t kRingsMax = 8;
 
-    /// Two buffers of pinned memory: while one is filled or emptied by the CPU the GPU has the other.
-    struct Pair {
-        std::array<std::byte*, 2> slots{};
+    /// Buffers of pinned memory: while one is filled or emptied by the CPU the GPU has the others.
+    struct Ring {
+        std::byte* memory = nullptr;
+        std::byte* slot(size_t number) const noexcept { return memory + number * kSlotBytes; }
     };
 
-    Lanes(Driver& driver, int device) : driver_(driver), device_(device) {}
+    Lanes(Driver& driver, int device) : driver_(driver), device_(device), kernel_(driver, device) {}
 
     int device() const noexcept { return device_; }
     /// Never waits for other streams, nor they for it.
     Result<abi::Stream> stream(const Scope& scope, Direction direction);
     Result<abi::Event> take_event(const Scope& scope);
     void put_event(abi::Event event);
-    /// Waits while all pairs are in use.
-    Result<Pair> take_pair(const Scope& scope);
-    void put_pair(Pair pair);
+    /// Waits while all rings are in use.
+    Result<Ring> take_ring(const Scope& scope);
+    void put_ring(Ring ring);
     /// The GPU may still write to it: nobody may have it again.
-    void lose_pair();
+    void lose_ring();
+    /// Pinned memory for what the kernel is told. Room for CopyKernel::kPiecesMax.
+    Result<CopyKernel::Piece*> take_list(const Scope& scope);
+    void put_list(CopyKernel::Piece* list);
 
     /// Waits on this thread until the event has happened. A GPU that hangs is an error, and is not used any more.
     Result<> wait(const Scope& scope, abi::Event event);
@@ -53,22 +59,25 @@ public:
     bool batches() const noexcept { return batches_.load(std::memory_order_relaxed); }
     void stop_batches() noexcept { batches_.store(false, std::memory_order_relaxed); }
 
+    CopyKernel& kernel() noexcept { return kernel_; }
+
     void give_back(const Scope& scope);
 
 private:
     /// False: not before the deadline.
     Result<bool> poll(const Scope& scope, abi::Event event, Deadline deadline);
-    Result<Pair> make_pair(const Scope& scope);
 
     Driver& driver_;
     const int device_;
     std::atomic<bool> batches_{true};
+    CopyKernel kernel_;
     Mutex mutex_;
-    std::condition_variable_any pair_free_;
+    std::condition_variable_any ring_free_;
     std::array<abi::Stream, 3> streams_ MC_GUARDED_BY(mutex_){};
     std::vector<abi::Event> events_ MC_GUARDED_BY(mutex_);
-    std::vector<Pair> pairs_ MC_GUARDED_BY(mutex_);
-    size_t pairs_made_ MC_GUARDED_BY(mutex_) = 0;
+    std::vector<Ring> rings_ MC_GUARDED_BY(mutex_);
+    size_t rings_made_ MC_GUARDED_BY(mutex_) = 0;
+    std::vector<CopyKernel::Piece*> lists_ MC_GUARDED_BY(mutex_);
 };
 
 }  // namespace mooncake::cuda

@@ -65,8 +65,9 @@ Result<Pointer> ask(Driver& driver, uint64_t address) {
         pointer.device = std::max(device, 0);
         pointer.place = Place::kDevice;
     } else if (type == abi::kMemoryTypeHost) {
-        pointer.place = Place::kPinned;
-        if (answers.device_pointer != 0) pointer.device_offset = static_cast<int64_t>(answers.device_pointer - address);
+        // Pinned, but where a GPU finds it nobody knows: as good as pageable.
+        pointer.place = answers.device_pointer != 0 ? Place::kPinned : Place::kPageable;
+        pointer.device_offset = static_cast<int64_t>(answers.device_pointer - address);
     } else if (type == abi::kMemoryTypeDevice) {
         pointer.place = Place::kDevice;
         // Of reserved addresses the attributes tell the whole range, mapped or not; this tells what is mapped there.

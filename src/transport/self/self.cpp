@@ -43,6 +43,10 @@ private:
     void copy(const CopyChunk& chunk, CopyFailures& failures) override;
     /// Overlapping source and destination are copied as by memmove: in one order, by one thread.
     bool divisible(Direction, const Slice& slice) const noexcept override { return !overlapping(slice); }
+    MemoryKind remote_kind(Direction direction, const Slice& slice) const noexcept override {
+        const Access access = direction == Direction::kRead ? Access::kRead : Access::kWrite;
+        return access_.kind_of({slice.remote, slice.length}, access).value_or(MemoryKind::kHost);
+    }
 
     Result<> copy_overlapping(Direction direction, const Slice& slice);
     Result<> copy_checked(const CopyChunk& chunk, size_t index, DeviceCopies& by_device);

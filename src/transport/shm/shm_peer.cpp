@@ -292,7 +292,12 @@ void ShmPeer::Pass::add_of_device(size_t index, const CrossPiece& piece, std::by
     } else if (mapped != nullptr) {
         copy_by_device(index, region.kind, piece.local, mapped, piece.length);
     } else {
-        bounced_.push_back({.slice = index, .kind = region.kind, .piece = piece});
+        for (uint64_t at = 0; at < piece.length; at += BounceBuffers::kBytes)
+            bounced_.push_back({.slice = index,
+                                .kind = region.kind,
+                                .piece = {.local = piece.local + at,
+                                          .remote = piece.remote + at,
+                                          .length = std::min(piece.length - at, BounceBuffers::kBytes)}});
     }
 }
 
@@ -335,7 +340,6 @@ void ShmPeer::Pass::bounce(std::span<const Bounced> pieces, std::byte* buffer) {
 }
 
 void ShmPeer::Pass::flush_bounced() {
-    static_assert(kChunkBytes <= BounceBuffers::kBytes);
     if (bounced_.empty()) return;
     const BounceBuffers::Buffer buffer = peer_.means_.bounces.take();
     for (std::span<const Bounced> rest(bounced_); !rest.empty();) {

@@ -52,6 +52,22 @@ std::vector<std::byte> noise(uint64_t length, uint64_t seed) {
     return bytes;
 }
 
+/// As one slice, in pieces so short that not all of them are begun at once.
+std::vector<Slice> pieces_of(const Slice& slice, Completion& completion) {
+    constexpr uint64_t kPiece = 256;
+    std::vector<Slice> pieces;
+    for (uint64_t at = 0; at < slice.length; at += kPiece) {
+        Slice piece = slice;
+        piece.local += at;
+        piece.remote += at;
+        piece.length = std::min(kPiece, slice.length - at);
+        piece.completion = &completion;
+        pieces.push_back(piece);
+    }
+    completion.add(static_cast<uint32_t>(pieces.size()));
+    return pieces;
+}
+
 TEST_P(TransportKinds, APairIsCarriedOrNotSupported) {
     uint64_t seed = 0;
     for (const uint64_t length : {uint64_t{1}, uint64_t{4096}, uint64_t{100'001}, kBytes - 5000}) {
@@ -146,11 +162,9 @@ TEST_P(TransportKinds, CancelIsAFenceForWhatADeviceCopies) {
         bool stopped = false;
         while (!stopped && !deadline.passed()) {  // until cancel() was faster than the copies that go on
             Completion completion;
-            completion.add(1);
-            Slice all = slice(0, 0, kBytes);
-            all.completion = &completion;
+            const auto all = pieces_of(slice(0, 0, kBytes), completion);
             allocator.device().hold();
-            peer->submit(direction, std::span(&all, 1), Submit::kLeave);
+            peer->submit(direction, all, Submit::kLeave);
             if (!wait_until_held(completion)) GTEST_SKIP() << "no device copies here";
             std::atomic<bool> begun{false}, over{false};
             std::jthread canceller([&] {
@@ -182,11 +196,9 @@ TEST_P(TransportKinds, CancelIsAFenceForWhatADeviceCopies) {
 TEST_P(TransportKinds, UnregisteringIsAFenceForWhatADeviceCopies) {
     if (!carried()) GTEST_SKIP() << "not carried";
     Completion completion;
-    completion.add(1);
-    Slice all = slice(0, 0, kBytes);
-    all.completion = &completion;
+    const auto all = pieces_of(slice(0, 0, kBytes), completion);
     allocator.device().hold();
-    peer->submit(Direction::kWrite, std::span(&all, 1), Submit::kLeave);
+    peer->submit(Direction::kWrite, all, Submit::kLeave);
     if (!wait_until_held(completion)) GTEST_SKIP() << "no device copies here";
 
     EXPECT_EQ(code_of(pair->target().remove(remote_region, Deadline::after(1ms))), Code::kBusy);

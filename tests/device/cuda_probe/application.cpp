@@ -43,6 +43,7 @@ bool Application::start(const std::string& path) {
                           bind("cuStreamWaitValue64_v2", wait_value) && bind("cuMemGetInfo_v2", memory_info);
     bind("cuStreamBeginCapture_v2", begin_capture);
     bind("cuStreamEndCapture", end_capture);
+    bind("cuStreamWaitEvent", stream_wait_event);
     if (!complete) {
         std::printf("this libcuda is too old\n");
         return false;

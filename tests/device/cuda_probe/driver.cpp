@@ -251,6 +251,59 @@ void probe_questions(const Application& app, CudaDevice& device, Table& table) {
     (void)app.free(address_of(card));
 }
 
+/// P17: whether the default stream counts as busy while a stream is that waits for it and for which it waits, and what each way to ask costs.
+void probe_default_stream(const Application& app, Table& table) {
+    void* memory = nullptr;
+    (void)app.cuda->host_allocate(&memory, 4096, abi::kHostPortable | abi::kHostDeviceMap);
+    auto* const word = new (memory) std::atomic<uint64_t>(0);
+    abi::Stream blocking = nullptr;
+    abi::Event event = nullptr;
+    (void)app.cuda->stream_create(&blocking, 0);
+    (void)app.cuda->event_create(&event, abi::kEventDisableTiming);
+    (void)app.stream_synchronize(abi::legacy_stream());
+    (void)app.wait_value(blocking, address_of(memory), 1, 0);
+    table.tell("P17 default stream, while a blocking stream is busy",
+               "cuStreamQuery " + app.name_of(app.stream_query(abi::legacy_stream())));
+    word->store(1);
+    (void)app.stream_synchronize(blocking);
+    const auto microseconds = [](const std::function<void()>& work) { return median_seconds(501, work) * 1e6; };
+    int capturing = 0;
+    const double is_capturing = microseconds([&] { (void)app.cuda->stream_is_capturing(abi::legacy_stream(), &capturing); });
+    const double query = microseconds([&] { (void)app.stream_query(abi::legacy_stream()); });
+    const double record = microseconds([&] { (void)app.cuda->event_record(event, abi::legacy_stream()); });
+    (void)app.stream_synchronize(abi::legacy_stream());
+    const double happened = microseconds([&] {
+        (void)app.cuda->event_record(event, abi::legacy_stream());
+        while (app.cuda->event_query(event) == abi::kNotReady) {}
+    });
+    table.tell("    idle: is it captured, is it busy, record an event, until that has happened",
+               format_text("{:.2f} {:.2f} {:.2f} {:.2f} us", is_capturing, query, record, happened));
+    if (app.stream_wait_event != nullptr) {
+        std::byte* const card = app.must_allocate(4096);
+        const double waited = microseconds([&] {
+            (void)app.cuda->event_record(event, abi::legacy_stream());
+            (void)app.stream_wait_event(app.stream, event, 0);
+            (void)app.cuda->copy_async(address_of(memory) + 1024, address_of(card), 512, app.stream);
+            while (app.stream_query(app.stream) == abi::kNotReady) {}
+        });
+        const double plain = microseconds([&] {
+            (void)app.cuda->copy_async(address_of(memory) + 1024, address_of(card), 512, app.stream);
+            while (app.stream_query(app.stream) == abi::kNotReady) {}
+        });
+        table.tell("    512 bytes to the host behind such an event, and without", format_text("{:.2f} {:.2f} us", waited, plain));
+        (void)app.free(address_of(card));
+    }
+    if (app.begin_capture != nullptr)
+        table.tell("    cuStreamQuery of it, relaxed, while a blocking stream is captured", captured_beside(app, 0, [&]() -> std::string {
+                       int mode = abi::kCaptureRelaxed;
+                       (void)app.cuda->exchange_capture_mode(&mode);
+                       return app.name_of(app.stream_query(abi::legacy_stream()));
+                   }));
+    (void)app.cuda->event_destroy(event);
+    (void)app.cuda->stream_destroy(blocking);
+    (void)app.cuda->host_free(memory);
+}
+
 }  // namespace
 
 void probe_driver(const Application& app, CudaDevice& device, Importer& importer, Table& table) {
@@ -260,6 +313,7 @@ void probe_driver(const Application& app, CudaDevice& device, Importer& importer
     probe_registrations(app, device, table);
     probe_words(app, table);
     probe_capture(app, device, table);
+    probe_default_stream(app, table);
     probe_questions(app, device, table);
 }
 

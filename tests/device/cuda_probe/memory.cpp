@@ -175,6 +175,26 @@ void copy_lengths(CudaDevice& device, Memories& m, Table& table) {
         }
 }
 
+/// Pieces of every length and alignment from one memory of the GPU to another: by the kernel, where there is one.
+void copy_pieces_within(CudaDevice& device, const Memories& m, Table& table) {
+    constexpr size_t kApart = 9000, kCount = 7000, kBytes = kApart * kCount;
+    static_assert(kBytes <= Memories::kBytes);
+    const std::vector<std::byte> zeros(kBytes);
+    bool well = copy_one(device, kCuda, m.card, kHost, m.from.data(), kBytes) &&
+                copy_one(device, kCuda, m.other, kHost, zeros.data(), kBytes);
+    std::vector<CopyPart> parts;
+    auto expected = zeros;
+    for (size_t i = 0; i < kCount; ++i) {
+        const size_t there = (kCount - 1 - i) * kApart + i % 17, here = i * kApart + i % 13, length = 1 + i * 37 % 8900;
+        parts.push_back({m.other + there, m.card + here, length});
+        std::copy_n(m.from.begin() + static_cast<ptrdiff_t>(here), length, expected.begin() + static_cast<ptrdiff_t>(there));
+    }
+    well = well && device.copy(kCuda, kCuda, parts).has_value();
+    std::vector<std::byte> back(kBytes);
+    well = well && copy_one(device, kHost, back.data(), kCuda, m.other, kBytes) && back == expected;
+    table.expect("7,000 scattered parts of every length and alignment within the GPU", well);
+}
+
 void copy_scattered(CudaDevice& device, Memories& m, Table& table) {
     constexpr size_t kPiece = 512, kApart = 700, kCount = 100'000;
     static_assert(kApart * kCount <= Memories::kBytes);
@@ -272,6 +292,7 @@ void probe_copies(const Application& app, CudaDevice& device, Table& table) {
     (void)device.describe(m.card, Memories::kBytes);
     (void)device.describe(m.other, Memories::kBytes);
     copy_lengths(device, m, table);
+    copy_pieces_within(device, m, table);
     copy_scattered(device, m, table);
     copy_odd_memory(app, device, m, table);
     copy_freed(app, device, m, table);

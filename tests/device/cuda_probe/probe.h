@@ -37,6 +37,7 @@ struct Application {
     Status (*copy)(abi::DevicePointer, abi::DevicePointer, size_t) = nullptr;
     Status (*stream_synchronize)(abi::Stream) = nullptr;
     Status (*stream_query)(abi::Stream) = nullptr;
+    Status (*stream_wait_event)(abi::Stream, abi::Event, uint32_t) = nullptr;  // perhaps not there
     Status (*write_value)(abi::Stream, abi::DevicePointer, uint64_t, uint32_t) = nullptr;
     Status (*wait_value)(abi::Stream, abi::DevicePointer, uint64_t, uint32_t) = nullptr;
     Status (*begin_capture)(abi::Stream, int) = nullptr;   // perhaps not there

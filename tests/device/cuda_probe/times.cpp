@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "device/cuda/copy_kernel.h"
 #include "probe.h"
 
 namespace probe {
@@ -10,6 +11,7 @@ namespace probe {
 using mooncake::CopyPart;
 using mooncake::format_text;
 using mooncake::MemoryKind;
+using mooncake::cuda::CopyKernel;
 using mooncake::cuda::CudaDevice;
 
 namespace {
@@ -121,7 +123,54 @@ struct Scattered {
     std::vector<size_t> lengths;
 };
 
-void race_scattered(const Sides& s, Race& race) {
+/// The kernel by itself: what it can do, without anything that we do around it.
+class RawKernel {
+public:
+    explicit RawKernel(const Application& app) : app_(app) {
+        if (app.cuda->module_load == nullptr || app.cuda->launch == nullptr) return;
+        const double time = seconds_of([&] { status_ = app.cuda->module_load(&module_, CopyKernel::text()); });
+        if (status_ == abi::kSuccess) status_ = app.cuda->module_function(&function_, module_, CopyKernel::kName);
+        void* memory = nullptr;
+        (void)app.cuda->host_allocate(&memory, CopyKernel::kListBytes, abi::kHostPortable);
+        list_ = static_cast<CopyKernel::Piece*>(memory);
+        load_ = format_text("{}, {:.1f} ms", app.name_of(status_), time * 1e3);
+    }
+    ~RawKernel() {
+        if (list_ != nullptr) (void)app_.cuda->host_free(list_);
+        if (module_ != nullptr) (void)app_.cuda->module_unload(module_);
+    }
+    RawKernel(const RawKernel&) = delete;
+    RawKernel& operator=(const RawKernel&) = delete;
+
+    bool usable() const { return status_ == abi::kSuccess && function_ != nullptr; }
+    const std::string& load() const { return load_; }
+    void set(std::span<const CopyPart> parts) {
+        count_ = 0;
+        for (const CopyPart& part : parts)
+            for (size_t at = 0; at < part.length && count_ < CopyKernel::kPiecesMax; at += CopyKernel::kPieceBytes)
+                list_[count_++] = {.from = address_of(part.from) + at,
+                                   .to = address_of(part.to) + at,
+                                   .length = std::min<uint64_t>(CopyKernel::kPieceBytes, part.length - at)};
+    }
+    void run(uint32_t blocks) const {
+        CopyKernel::Piece* list = list_;
+        uint32_t count = count_;
+        void* parameters[] = {&list, &count};
+        (void)app_.cuda->launch(function_, blocks, 1, 1, CopyKernel::kThreads, 1, 1, 0, app_.stream, parameters, nullptr);
+        (void)app_.stream_synchronize(app_.stream);
+    }
+
+private:
+    const Application& app_;
+    Status status_ = -1;
+    abi::Module module_ = nullptr;
+    abi::Function function_ = nullptr;
+    CopyKernel::Piece* list_ = nullptr;
+    uint32_t count_ = 0;
+    std::string load_ = "not in this library";
+};
+
+void race_scattered(const Sides& s, Race& race, RawKernel& kernel) {
     struct Case {
         const char* name;
         MemoryKind to_kind, from_kind;
@@ -143,6 +192,12 @@ void race_scattered(const Sides& s, Race& race) {
                 (void)s.app.stream_synchronize(s.app.stream);
             };
             race.row(name + ", against a loop", piece * count, ours, loop);
+            if (kernel.usable() && one.to != plain && one.from != plain) {
+                kernel.set(work.parts);
+                for (const uint32_t blocks : {16u, 32u, 64u})
+                    race.row(format_text("{}, against a kernel of {} blocks", name, blocks), piece * count, ours,
+                             [&] { kernel.run(blocks); });
+            }
             if (s.app.cuda->copy_batch == nullptr || one.to == plain || one.from == plain) continue;
             abi::CopyAttributes attributes{.source_order = abi::kSourceOrderStream};
             size_t first = 0;
@@ -169,7 +224,9 @@ void probe_times(const Application& app, CudaDevice& device, Table& table) {
     std::fill_n(sides.pinned, 64 * kMiB, std::byte{2});
     Race race(table, 31);
     race_whole(sides, race);
-    race_scattered(sides, race);
+    RawKernel kernel(app);
+    table.tell("the kernel, compiled", kernel.load());
+    race_scattered(sides, race, kernel);
     (void)app.cuda->host_free(memory);
     (void)app.free(address_of(sides.card));
     (void)app.free(address_of(sides.other));

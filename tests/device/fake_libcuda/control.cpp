@@ -99,6 +99,7 @@ FAKE_API uint64_t fake_cuda_count(const char* what) {
     if (name == "live:streams") return s.streams.size();
     if (name == "live:events") return s.events.size();
     if (name == "live:pinned") return s.pinned.size();
+    if (name == "live:modules") return s.modules.size();
     if (name == "live:memory") return s.mappings.size();
     if (name == "live:handles") return s.handles.size();
     if (name == "live:contexts") {

@@ -59,6 +59,14 @@ public:
     std::thread thread;  // last: it uses the others
 };
 
+/// Text that was loaded, and the one function that is known.
+struct ModuleObject {
+    std::string text;
+};
+struct FunctionObject {
+    ModuleObject* module = nullptr;
+};
+
 }  // namespace mooncake::cuda::abi
 
 namespace fake {
@@ -125,6 +133,7 @@ struct State {
     std::map<uint64_t, std::pair<std::shared_ptr<Physical>, int>> handles;
     std::set<abi::Stream> streams;
     std::set<abi::Event> events;
+    std::map<abi::Module, std::unique_ptr<abi::FunctionObject>> modules;
     std::set<abi::ContextObject*> contexts;
     uint64_t next_id = 1;
     bool initialized = false, ended = false, captures = false, peers = true;
@@ -167,6 +176,9 @@ void count(const std::string& what, uint64_t by = 1);
 abi::StreamObject* stream_of(abi::Stream stream, Device& device, int ordinal);
 /// Both ends are checked now, the copy happens on the stream.
 Status enqueue_copy(uint64_t to, uint64_t from, uint64_t length, abi::StreamObject& stream);
+/// Copies here and now. Called under the mutex.
+Status copy_now(uint64_t to, uint64_t from, uint64_t length);
+void poison(int device, Status status);
 /// The mapping that holds an address; end() if none does.
 std::map<uint64_t, Mapping>::iterator mapping_at(uint64_t address);
 std::map<uint64_t, Pinned>::iterator pinned_at(uint64_t address);

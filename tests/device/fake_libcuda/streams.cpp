@@ -94,6 +94,8 @@ bool move_bytes(const Stretch& to, const Stretch& from, uint64_t length) {
     return ::process_vm_readv(::getpid(), &there, 1, &here, 1, 0) == static_cast<ssize_t>(length);
 }
 
+}  // namespace
+
 Status copy_now(uint64_t to, uint64_t from, uint64_t length) {
     while (length > 0) {
         const Stretch source = stretch_at(from, length), target = stretch_at(to, length);
@@ -109,6 +111,8 @@ Status copy_now(uint64_t to, uint64_t from, uint64_t length) {
 void poison(int device, Status status) {
     if (is_sticky(status)) state().devices[static_cast<size_t>(device)]->poison = status;
 }
+
+namespace {
 
 /// What a range of one end is; a host range lies in one registration or in none.
 Status check_end(uint64_t address, uint64_t length, bool& device) {
