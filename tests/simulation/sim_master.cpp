@@ -75,6 +75,7 @@ void SimMaster::crash_cold() {
     dropped_.clear();
     removed_.clear();
     all_removed_ = 0;
+    newest_.clear();
 }
 
 void SimMaster::crash_warm() {
@@ -164,6 +165,8 @@ void SimMaster::check_change(const Change& change) {
     const auto removed = removed_.find(adopted->key);
     if (adopted->generation < all_removed_ || (removed != removed_.end() && adopted->generation < removed->second))
         world_.violated(format_text("{} of generation {} was removed and came back", adopted->key, adopted->generation));
+    if (const auto newest = newest_.find(adopted->key); newest != newest_.end() && adopted->generation < newest->second)
+        world_.violated(format_text("{} of generation {} was replaced and came back", adopted->key, adopted->generation));
 }
 
 /// A suspect gets a value only where nothing else has room, and never as a second replica.

@@ -57,7 +57,7 @@ private:
 };
 
 /// The master under test with the hub that its server has, and with what an outsider may hold it to: after every step its state agrees
-/// with itself, no acknowledged value vanishes without a change that says why, and none that was told to be removed comes back.
+/// with itself, no acknowledged value vanishes without a change that says why, and none that was removed or replaced comes back.
 class SimMaster final : public StateObserver {
 public:
     SimMaster(World& world, const MasterOptions& options)
@@ -115,6 +115,7 @@ public:
     void acknowledged(const std::string& key, uint64_t generation) {
         uint64_t& known = acknowledged_[key];
         known = std::max(known, generation);
+        if (state_->generations().is_own(generation)) newest_[key] = std::max(newest_[key], generation);
         if (rebuilding_) std::erase_if(expected_, [&](const Expected& one) { return one.key == key; });  // has a successor
     }
     bool holds(const std::string& key, uint64_t at_least) const {
@@ -207,6 +208,7 @@ private:
     // The same: values of a key, or of any, below that generation were removed.
     std::map<std::string, uint64_t> removed_;
     uint64_t all_removed_ = 0;
+    std::map<std::string, uint64_t> newest_;  // of this life that was acknowledged, whatever became of it
 };
 
 }  // namespace mooncake::store::simulation

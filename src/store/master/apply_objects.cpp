@@ -47,6 +47,8 @@ void MasterState::apply(const WriteCommitted& change) {
         leave_tombstone(objects_.hash(object.tenant, object.key()), write.generation);
         drop_ranges_of(object, change.now);
     } else {
+        // Nothing of this life is contradicted, so nobody need be told.
+        if (absent_.watch(change.now)) tombstones_.leave(objects_.hash(object.tenant, object.key()), write.generation);
         value_arrived(id);
     }
     object.replicas = std::move(write.replicas);
@@ -114,10 +116,11 @@ void MasterState::apply(const ObjectsRemoved& change) {
         totals_.evicted_objects += change.objects.size();
     }
     for (const ObjectId id : change.objects) {
-        // What was evicted may come back: it is the value of its key all the same. What was removed may not, nor a later value of the key
-        // that some node has yet to tell us of.
+        // What was evicted may come back: it is the value of its key all the same (an older one is not, and the write has left a tombstone for
+        // that). What was removed may not, nor a later value of the key that some node has yet to tell us of.
         if (change.cause == RemovalCause::kAsked)
             leave_tombstone(objects_.hash(objects_[id].tenant, objects_[id].key()), generations_.next());
+        else note_lost_value(objects_[id]);
         drop_value(id, change.now);
     }
 }

@@ -114,6 +114,7 @@ void MasterState::apply(const SegmentOpened& change) {
         if (one.until > change.now && !stopped(one.writer)) quarantine_free_parts(change.segment, one);
     segment.reporting = false;
     segment.dropped = {};
+    absent_.back(segment.spec.id);
     segment.allocator.drop_address_index();
     segment.closed_until = std::max(segment.closed_until, change.closed_until);
     segments_.rebuild_view(change.now);
@@ -226,6 +227,7 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
             cancel_copy(object.copy, StoreCode::kReplicaIsGone, "the source is gone", now + options_.put_release_timeout, now);
         if (!object.replicas.empty()) return;
         if (object.group != 0) broken.push_back(object.group);
+        note_lost_value(object);
         drop_value(number, now);
     } else if (owner_kind(owner) == OwnerKind::kWrite) {
         Write& write = writes_[number];
@@ -245,8 +247,17 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
     }
 }
 
+void MasterState::apply(const SegmentUnwanted& change) {
+    unwanted_.add(change.segment);
+    absent_.back(change.segment);
+}
+
 void MasterState::apply(const SegmentRemoved& change) {
     if (observer_ != nullptr) observer_->segment_removed(*this, change.segment);
+    if (const Segment& segment = segments_[change.segment]; change.may_return) {
+        if (segment.reporting && segment.adopting) absent_.still_away(segment.spec.id, change.now);
+        else absent_.left(segment.spec.id, change.now);
+    }
     const RangeAllocator& allocator = segments_[change.segment].allocator;
     for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block))
         if (!allocator.is_free(block)) note_departed(change.segment, block, change.now);
@@ -261,7 +272,10 @@ void MasterState::apply(const SegmentRemoved& change) {
     // A group that lost a member is of no use any more.
     for (const GroupId group : broken) {
         const std::vector<ObjectId> members = groups_[group].members;  // empty where the last one has gone already
-        for (const ObjectId id : members) drop_value(id, change.now);
+        for (const ObjectId id : members) {
+            note_lost_value(objects_[id]);
+            drop_value(id, change.now);
+        }
     }
 }
 

@@ -98,6 +98,7 @@ struct RangeBusy {
 /// With all replicas in it, and the rest of the groups that lost a member.
 struct SegmentRemoved {
     SegmentNumber segment = 0;
+    bool may_return = false;  // its node did not say that it takes it back
     Time now{};
 };
 /// Its node has unmounted it: it must not be mounted (again).
@@ -131,6 +132,8 @@ struct ValueAdopted {
 struct GenerationSeen {
     uint64_t generation = 0;
 };
+/// A member told of a master before us: nodes may hold values of its time.
+struct EarlierLifeSeen {};
 /// A range that a node reported as being written under an earlier master.
 struct RangeReserved {
     SegmentNumber segment = 0;
@@ -310,9 +313,9 @@ struct ClockAdvanced {
 
 using Change =
     std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
-                 SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, GenerationSeen, RangeReserved,
-                 WriteStarted, WriteCommitted, WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft,
-                 TombstoneOfAll, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped,
-                 DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+                 SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, GenerationSeen, EarlierLifeSeen,
+                 RangeReserved, WriteStarted, WriteCommitted, WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted, ObjectsRemoved,
+                 TombstoneLeft, TombstoneOfAll, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded,
+                 CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -254,6 +254,13 @@ void MasterState::value_arrived(ObjectId id) {
     if (const GroupId group = objects_[id].group; group != 0) --groups_[group].writing;
 }
 
+/// A node of an earlier life may hold an older one and report it to the next master, which does not know our tombstones.
+void MasterState::note_lost_value(const Object& object) {
+    if (own_value_lost_ || !absent_.earlier_life() || !generations_.is_own(object.generation)) return;
+    own_value_lost_ = true;
+    if (observer_ != nullptr) observer_->tombstone_left(*this);
+}
+
 void MasterState::drop_value(ObjectId id, Time now) {
     Object& object = objects_[id];
     if (!object.has_value()) return;

@@ -11,6 +11,7 @@
 
 #include "base/time.h"
 #include "store/allocation/slab.h"
+#include "store/master/absent_nodes.h"
 #include "store/master/change.h"
 #include "store/master/client_table.h"
 #include "store/master/generations.h"
@@ -69,12 +70,13 @@ public:
     void apply(const SegmentOpened& change);
     void apply(const RangeBusy& change);
     void apply(const SegmentRemoved& change);
-    void apply(const SegmentUnwanted& change) { unwanted_.add(change.segment); }
+    void apply(const SegmentUnwanted& change);
     void apply(const SegmentStatusSet& change);
     void apply(const SegmentSuspected& change);
     void apply(const ValueAdopted& change);
     void apply(const RangeReserved& change);
     void apply(const GenerationSeen& change);
+    void apply(const EarlierLifeSeen&) { absent_.hear_of_earlier_life(); }
     void apply(const WriteStarted& change);
     void apply(const WriteCommitted& change);
     void apply(const WriteDropped& change);
@@ -107,6 +109,7 @@ public:
     const ObjectTable& objects() const noexcept { return objects_; }
     const Quarantine& quarantine() const noexcept { return quarantine_; }
     const Tombstones& tombstones() const noexcept { return tombstones_; }
+    const AbsentNodes& absent() const noexcept { return absent_; }
     const UnwantedSegments& unwanted() const noexcept { return unwanted_; }
     const Write& write(WriteId id) const { return writes_[id]; }
     const Copy& copy(CopyId id) const { return copies_[id]; }
@@ -212,6 +215,8 @@ private:
     void forget_write(WriteId id);
     void leave_tombstone(uint64_t key_hash, uint64_t generation);
     void value_arrived(ObjectId id);
+    /// Its value is about to go although nobody asked for it.
+    void note_lost_value(const Object& object);
     /// The value goes, its ranges are in quarantine as long as they are leased; the object goes too unless it is being written.
     void drop_value(ObjectId id, Time now);
     void drop_write(WriteId id, Time quarantine_until, Time now, std::span<const SegmentNumber> in_doubt = {}, bool until_report = false);
@@ -240,6 +245,8 @@ private:
     std::priority_queue<Return, std::deque<Return>, std::greater<>> returns_;  // which never asks for all its memory anew
     std::vector<Departed> departed_;
     Tombstones tombstones_;
+    AbsentNodes absent_;
+    bool own_value_lost_ = false;  // and everybody knows
     UnwantedSegments unwanted_;
     Generations generations_;
     size_t values_ = 0;

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <unordered_map>
 #include <vector>
 
@@ -14,21 +17,25 @@ namespace mooncake::store {
 
 /// Which values are gone for good although a node may still report them: one that was away, or not yet heard of by a new master, when they
 /// were removed or replaced. Remembers the latest kKeysMax keys, by hash; of those before them only the latest generation: whatever is older and
-/// not known otherwise is taken for gone. That, and a hash that two keys share, may cost a miss. Its memory (8 MiB, of which only what is used is touched) is
+/// not known otherwise is taken for gone. That, and a hash that two keys share, may cost a miss. Its memory (32 MiB, of which only what is used is touched) is
 /// there from the beginning: whoever removes keys because there is none left needs no more for it. Not thread-safe.
 class Tombstones {
     struct Tombstone {
         uint64_t key_hash = 0, generation = 0;
         Links order;
     };
+    struct Free {
+        void operator()(uint32_t* memory) const noexcept { std::free(memory); }
+    };
     auto links() noexcept {
         return [this](uint32_t number) -> Links& { return tombstones_[number].order; };
     }
 
 public:
-    static constexpr size_t kKeysMax = 1 << 18;
+    static constexpr size_t kKeysMax = 1 << 20;
 
-    Tombstones() : index_(kSlots, 0) {
+    Tombstones() : index_(static_cast<uint32_t*>(std::calloc(kSlots, sizeof(uint32_t)))) {
+        if (!index_) throw std::bad_alloc();
         tombstones_.reserve(kKeysMax + 1);
         tombstones_.emplace_back();  // 0 means none
     }
@@ -60,7 +67,7 @@ public:
     size_t size() const noexcept { return latest_.size(); }
 
 private:
-    static constexpr unsigned kSlotBits = 19;
+    static constexpr unsigned kSlotBits = 21;
     static constexpr size_t kSlots = size_t{1} << kSlotBits;  // at most half of them are used
     static_assert(kSlots == 2 * kKeysMax);
 
@@ -95,9 +102,9 @@ private:
         index_[slot] = 0;
     }
 
-    std::vector<Tombstone> tombstones_;  // by number; never reallocated
-    std::vector<uint32_t> index_;        // numbers, by the hash of their keys: open addressing
-    IndexList latest_;                   // oldest first
+    std::vector<Tombstone> tombstones_;        // by number; never reallocated
+    std::unique_ptr<uint32_t[], Free> index_;  // numbers, by the hash of their keys: open addressing
+    IndexList latest_;                         // oldest first
     uint64_t forgotten_below_ = 0;
     std::unordered_map<TenantNumber, uint64_t> all_below_;
 };

@@ -35,7 +35,7 @@ TEST(Tombstones, AKeyRemovedAgainIsAmongTheLatestAgain) {
 
 TEST(Tombstones, AreFoundHoweverManyHaveBeenForgotten) {
     Tombstones tombstones;
-    std::vector<uint64_t> keys(Tombstones::kKeysMax * 3);
+    std::vector<uint64_t> keys(Tombstones::kKeysMax * 2);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = (i * 2654435761) << 32;  // all different, but for their low bits
     for (const uint64_t key : keys) tombstones.leave(key, 10);
     size_t covered = 0;
@@ -58,7 +58,7 @@ int leave_tombstones_without_memory() {
 
 TEST(Tombstones, NeedNoMemoryThatTheyDidNotHaveFromTheBeginning) {
     if (mooncake::testing::kCannotLimitMemory) GTEST_SKIP() << "not with this sanitizer";
-    EXPECT_EQ(mooncake::testing::in_a_process_with(32 << 20, leave_tombstones_without_memory), 0);
+    EXPECT_EQ(mooncake::testing::in_a_process_with(64 << 20, leave_tombstones_without_memory), 0);
 }
 
 }  // namespace

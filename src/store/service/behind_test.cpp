@@ -190,6 +190,19 @@ TEST_F(BehindTest, EveryFollowerKnowsOfALifeThatHasRemovedSomethingBeforeTheRemo
     EXPECT_TRUE(went_on(late)) << "who comes later is told at once";
 }
 
+TEST_F(BehindTest, EveryFollowerKnowsOfALifeThatHasLostAValueOfItsOwnAndComesAfterAnother) {
+    caller_.remount({.client = kReader, .segments = {}, .heard = kNow});
+    Following reader(caller_.address(), kReader);
+    ASSERT_TRUE(reader.wait_complete());
+    caller_.join(kNode, 1);
+    Following node(caller_.address(), kNode);
+    ASSERT_TRUE(node.wait_complete());
+    caller_.put(kNode, {"price"});
+    EXPECT_FALSE(went_on(reader));
+    EXPECT_EQ(caller_.goodbye(kNode), StoreCode::kOk);
+    EXPECT_TRUE(eventually([&] { return went_on(reader).has_value(); })) << "somebody may hold an older price, and tell the next master";
+}
+
 TEST_F(BehindTest, OnceItHasHeardAllFromUsLaterWitnessesChangeNothing) {
     witness({kNode, kNow});
     report(kNode, kThen);

@@ -128,7 +128,7 @@ int use_up_the_memory() {
 
 TEST(Contain, AMasterThatFindsNoMoreMemoryLives) {
     if (mooncake::testing::kCannotLimitMemory) GTEST_SKIP() << "not with this sanitizer";
-    EXPECT_EQ(mooncake::testing::in_a_process_with(48 << 20, use_up_the_memory), 0);
+    EXPECT_EQ(mooncake::testing::in_a_process_with(72 << 20, use_up_the_memory), 0);
 }
 
 std::atomic<int> growing_jobs{0}, other_jobs{0};

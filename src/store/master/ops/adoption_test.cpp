@@ -43,16 +43,16 @@ TEST_F(Adoption, DoesNotBringBackWhatThisLifeRemovedWhenTheClockWasSetBack) {
     EXPECT_FALSE(holds("k"));
 }
 
-TEST_F(Adoption, PrefersWhatThisLifeWroteToWhatItAdoptedEarlier) {
+TEST_F(Adoption, PrefersWhatThisLifeWroteToWhatOthersTellMeanwhile) {
     options_.first_generation = 1000;
     add_node(1);
     put("k");
     const uint64_t ours = object("k").generation;
     {
         auto t = transaction();
-        goodbye(t, node(1), now_);  // it is cut off, and comes back with all it holds
+        end_client(t, state().clients().find(node(1)), ClientEnd::kSilent, now_);  // it is cut off, and comes back with all it holds
     }
-    adopt(2, {held("k", 0, 9000)});
+    EXPECT_EQ(adopt(2, {held("k", 0, 9000)}).stale, 1u);
     adopt(1, {held("k", 0, ours)});
     EXPECT_EQ(get("k").generation, ours);
 }

@@ -8,7 +8,8 @@ namespace mooncake::store {
 void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Time now) {
     const MasterState& state = transaction.state();
     while (!state.clients()[client].segments.empty())
-        transaction.apply(SegmentRemoved{.segment = state.clients()[client].segments.back(), .now = now});
+        transaction.apply(
+            SegmentRemoved{.segment = state.clients()[client].segments.back(), .may_return = how != ClientEnd::kGoodbye, .now = now});
     transaction.apply(ClientGone{.client = state.clients()[client].id, .how = how, .now = now});
 }
 

@@ -21,7 +21,8 @@ enum class Verdict : uint8_t { kAdopt, kKnown, kStale, kRefuse };
 class Adoption {
 public:
     Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now, bool distrusted)
-        : transaction_(transaction), held_(held), segment_(segment), now_(now), distrusted_(distrusted) {}
+        : transaction_(transaction), held_(held), segment_(segment), now_(now), distrusted_(distrusted),
+          was_known_(transaction.state().absent().contains(held.segment.id)) {}
 
     void run(RemountReply::Segment& result) {
         for (const HeldQuarantine& quarantine : held_.quarantined)
@@ -99,6 +100,11 @@ private:
         return number != 0 && state().clients()[number].alive && state().clients()[number].attached;
     }
 
+    /// Whether every write that may have replaced this one has left a tombstone.
+    bool watched(uint64_t generation) const {
+        return was_known_ || (!state().generations().is_own(generation) && state().absent().believes_earlier_lives());
+    }
+
     Verdict judge(const HeldObject& held, const Entry& entry) const {
         const TenantNumber tenant = state().options().tenants ? state().tenants().find(held.tenant) : TenantTable::kDefault;
         const ObjectId id = tenant == 0 ? 0 : state().objects().find(tenant, held.key);
@@ -108,7 +114,7 @@ private:
         const uint64_t age = state().generations().is_own(held.generation) ? held.generation : 0;
         const bool known = id != 0 && state().objects()[id].has_value() && state().objects()[id].generation == held.generation;
         if (tenant != 0 && state().tombstones().covers(tenant, state().objects().hash(tenant, held.key), age)) return Verdict::kStale;
-        if (!known && state().tombstones().forgot(age)) return Verdict::kStale;
+        if (!known && (state().tombstones().forgot(age) || !watched(held.generation))) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];
@@ -161,7 +167,17 @@ private:
     const SegmentNumber segment_;
     const Time now_;
     const bool distrusted_;
+    const bool was_known_;  // by this life, which watched all writes since
 };
+
+/// By values of its time, or as the one that the client has followed.
+bool tells_of_earlier_life(const MasterState& state, const RemountRequest& request) {
+    if (request.heard.life != 0 && request.heard.life != state.options().first_generation) return true;
+    return std::any_of(request.segments.begin(), request.segments.end(), [&](const HeldSegment& held) {
+        return std::any_of(held.objects.begin(), held.objects.end(),
+                           [&](const HeldObject& object) { return !state.generations().is_own(object.generation); });
+    });
+}
 
 }  // namespace
 
@@ -173,6 +189,7 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
     transaction.advance(now);
     transaction.apply(ClientSeen{.client = request.client, .expires = now + state.options().client_ttl, .attached = true});
     const ClientNumber client = state.clients().find(request.client);
+    if (!state.absent().earlier_life() && tells_of_earlier_life(state, request)) transaction.apply(EarlierLifeSeen{});
     if (state.clients()[client].quarantined != 0) transaction.apply(WriterQuiet{.client = request.client, .now = now});
     for (size_t i = 0; i < request.segments.size(); ++i) {
         const HeldSegment& held = request.segments[i];

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes that come back to the same master after it has given them up, and what became of their values meanwhile.
+#include "store/master/ops/evictor.h"
+#include "store/master/testing/pool_segments.h"
+
+namespace mooncake::store {
+namespace {
+
+class Absence : public PoolSegmentsTest {
+protected:
+    Absence() { options_.first_generation = 1000; }
+
+    void end_node(uint64_t number, ClientEnd how = ClientEnd::kSilent) {
+        auto t = transaction();
+        end_client(t, state().clients().find(node(number)), how, now_);
+    }
+    void evict(std::string_view key) {
+        pass(11s);  // leases
+        auto t = transaction();
+        t.advance(now_);
+        Evictor(t, now_).evict(state().objects().find(TenantTable::kDefault, key));
+        ASSERT_FALSE(holds(key));
+    }
+    void put_on(uint64_t number, std::string_view key) {
+        ASSERT_EQ(put(key, kKiB, {.preferred_segments = {spec(number, kPool).name}}), StoreCode::kOk);
+        ASSERT_EQ(object(key).replicas[0].segment, state().segments().find(spec(number, kPool).id));
+    }
+    /// As the node would report it.
+    HeldObject held_of(std::string_view key) {
+        const Object& known = object(key);
+        HeldObject result = held(key, known.replicas[0].offset, known.generation, known.length);
+        result.checksum = known.checksum;
+        return result;
+    }
+    /// Nobody of an earlier life is waited for any more.
+    void grow_old() {
+        put_on(9, "old times");
+        pass(AbsentNodes::kReturnWindow);
+        put_on(9, "these times");
+        ASSERT_FALSE(state().absent().believes_earlier_lives());
+    }
+};
+
+TEST_F(Absence, AReplacedValueStaysAwayAlsoWhenTheNewOneWasEvicted) {
+    add_node(9);
+    grow_old();
+    add_node(1);
+    put_on(1, "price");
+    const HeldObject price = held_of("price");
+    end_node(1);
+    ASSERT_EQ(put("price"), StoreCode::kOk);
+    evict("price");
+    EXPECT_EQ(adopt(1, {price}).stale, 1u);
+    EXPECT_FALSE(holds("price"));
+}
+
+TEST_F(Absence, AReplacedValueStaysAwayAlsoWhenTheNewOneWasLostWithItsNode) {
+    add_node(1);
+    put_on(1, "price");
+    const HeldObject price = held_of("price");
+    end_node(1);
+    add_node(2);
+    ASSERT_EQ(upsert("price").code, StoreCode::kOk);
+    ASSERT_EQ(end("price"), StoreCode::kOk);
+    const HeldObject later = held_of("price");
+    end_node(2);
+    EXPECT_EQ(adopt(1, {price}).stale, 1u);
+    EXPECT_FALSE(holds("price"));
+    EXPECT_EQ(adopt(2, {later}).adopted, 1u) << "this is its value";
+}
+
+TEST_F(Absence, AnEvictedValueOfAnAbsentNodeIsStillTheValueOfItsKey) {
+    add_node(1);
+    add_node(2);
+    ASSERT_EQ(put("k", kKiB, {.replica_num = 2}), StoreCode::kOk);
+    HeldObject there = held_of("k");
+    there.offset = object("k").replicas[0].segment == state().segments().find(spec(1, kPool).id) ? object("k").replicas[0].offset
+                                                                                                 : object("k").replicas[1].offset;
+    end_node(1);
+    evict("k");
+    EXPECT_EQ(adopt(1, {there}).adopted, 1u);
+}
+
+TEST_F(Absence, AWholePoolThatIsGivenUpAndComesBackHasAllItsValues) {
+    constexpr uint64_t kNodes = 6, kEach = 20;
+    for (uint64_t number = 1; number <= kNodes; ++number) add_node(number);
+    add_node(9);
+    grow_old();
+    std::vector<std::string> names;
+    std::vector<std::vector<HeldObject>> reports(kNodes + 1);
+    names.reserve(2 * kNodes * kEach);
+    for (uint64_t i = 0; i < kNodes * kEach; ++i) {
+        names.push_back(format_text("k{}", i));
+        put_on(1 + i % kNodes, names.back());
+        reports[1 + i % kNodes].push_back(held_of(names.back()));
+    }
+    for (uint64_t number = 1; number <= kNodes; ++number) {  // some while the others are there still, some when nobody is
+        end_node(number);
+        pass(1min);
+        put_on(9, format_text("meanwhile{}", number));
+    }
+    put_on(9, "k7");  // on node 2 before
+    for (uint64_t number = kNodes; number > 0; --number) {
+        HeldSegment held{.segment = spec(number, kPool), .objects = {reports[number].data(), kEach / 2}, .exact = true, .more = true};
+        auto t = transaction();
+        EXPECT_EQ(remount(t, {.client = node(number), .segments = {&held, 1}}, now_).segments[0].stale, number == 2 ? 1u : 0u);
+        ASSERT_EQ(put(format_text("between{}", number)), StoreCode::kOk);
+        held.objects = {reports[number].data() + kEach / 2, kEach / 2};
+        held.more = false;
+        EXPECT_EQ(remount(t, {.client = node(number), .segments = {&held, 1}}, now_).segments[0].adopted, kEach / 2);
+    }
+    for (const std::string& name : names) EXPECT_TRUE(holds(name)) << name;
+    EXPECT_EQ(state().absent().size(), 0u);
+}
+
+TEST_F(Absence, OneThatWasAwayForTooLongIsBelievedOnlyWhatIsKnownAnyhow) {
+    add_node(1);
+    add_node(2);
+    add_node(9);
+    ASSERT_EQ(put("both", kKiB, {.replica_num = 2, .preferred_segments = {spec(1, kPool).name, spec(2, kPool).name}}), StoreCode::kOk);
+    ASSERT_EQ(object("both").replicas.size(), 2u);
+    HeldObject both = held_of("both");
+    for (size_t i = 0; i < 2; ++i)
+        if (object("both").replicas[i].segment == state().segments().find(spec(1, kPool).id))
+            both.offset = object("both").replicas[i].offset;
+    put_on(1, "alone");
+    const HeldObject alone = held_of("alone");
+    end_node(1);
+    pass(AbsentNodes::kReturnWindow);
+    put_on(9, "another");  // not watched
+    const auto reply = adopt(1, {both, alone});
+    EXPECT_EQ(reply.code, StoreCode::kOk) << "its memory is welcome";
+    EXPECT_EQ(reply.adopted, 1u);
+    EXPECT_EQ(reply.stale, 1u);
+    EXPECT_EQ(object("both").replicas.size(), 2u);
+    EXPECT_FALSE(holds("alone"));
+}
+
+TEST_F(Absence, HoweverLongItWasAwayItIsBelievedIfNothingWasWritten) {
+    add_node(1);
+    add_node(9);
+    put_on(1, "k");
+    const HeldObject k = held_of("k");
+    end_node(1);
+    pass(24h);
+    EXPECT_EQ(adopt(1, {k}).adopted, 1u);
+}
+
+TEST_F(Absence, OneThatWasReplacedUnderItsNameMayComeBackToo) {
+    add_node(1);
+    add_node(9);
+    put_on(1, "k");
+    const HeldObject k = held_of("k");
+    end_node(1, ClientEnd::kReplaced);
+    put_on(9, "k");
+    evict("k");
+    EXPECT_EQ(adopt(1, {k}).stale, 1u);
+}
+
+TEST_F(Absence, OneThatSaidGoodbyeIsNotWaitedFor) {
+    add_node(1);
+    add_node(9);
+    grow_old();
+    const size_t before = state().tombstones().size();
+    end_node(1, ClientEnd::kGoodbye);
+    put_on(9, "k");
+    EXPECT_EQ(state().tombstones().size(), before);
+}
+
+TEST_F(Absence, AValueOfAnEarlierLifeStaysAwayWhenItsSuccessorWasEvicted) {
+    add_node(9);
+    ASSERT_EQ(put("price"), StoreCode::kOk);
+    evict("price");
+    const auto reply = adopt(1, {held("price", 0, 5), held("other", 4096, 6)});
+    EXPECT_EQ(reply.stale, 1u);
+    EXPECT_EQ(reply.adopted, 1u);
+    EXPECT_FALSE(holds("price"));
+}
+
+TEST_F(Absence, WhoComesTooLateWithValuesOfAnEarlierLifeIsNotBelieved) {
+    adopt(1, {held("early", 0, 5)});
+    pass(11s);
+    add_node(9);
+    grow_old();
+    EXPECT_EQ(adopt(2, {held("late", 0, 5), held("early", 4096, 5)}).stale, 1u);
+    EXPECT_FALSE(holds("late"));
+    EXPECT_EQ(object("early").replicas.size(), 2u) << "somebody else had told of it in time";
+    const HeldObject early = held_of("early");
+    end_node(1);
+    end_node(2);
+    EXPECT_EQ(adopt(1, {early}).adopted, 1u) << "we know what became of it since";
+}
+
+TEST_F(Absence, OneThatHadNotToldAllWhenItWasGivenUpIsNotBelievedMoreForThat) {
+    add_node(9);
+    adopt(8, {held("earlier life", 0, 4)});
+    const std::vector<HeldObject> objects{held("a", 0, 5), held("b", 4096, 6)};
+    HeldSegment part{.segment = spec(1, kPool), .objects = {objects.data(), 1}, .exact = true, .more = true};
+    {
+        auto t = transaction();
+        EXPECT_EQ(remount(t, {.client = node(1), .segments = {&part, 1}}, now_).segments[0].adopted, 1u);
+    }
+    grow_old();
+    put_on(9, "b");
+    evict("b");
+    end_node(1);
+    EXPECT_EQ(adopt(1, objects).stale, 2u);
+}
+
+}  // namespace
+}  // namespace mooncake::store
