@@ -139,6 +139,7 @@ void Fetch::run_at(std::span<const Place> places) {
 }
 
 void Fetch::go_on() {
+    if (items_.size() == 1) return go_on_with_one();
     std::vector<uint32_t> pending;
     for (uint32_t i = 0; i < items_.size(); ++i)
         if (!items_[i].done()) pending.push_back(i);
@@ -153,6 +154,16 @@ void Fetch::go_on() {
         for (const uint32_t i : round)
             if (!items_[i].done()) pending.push_back(i);
         if (!pending.empty()) now_ = Clock::now();
+    }
+}
+
+void Fetch::go_on_with_one() {
+    constexpr std::array<uint32_t, 1> kRound{0};
+    while (!items_[0].done()) {
+        if (core_.closing()) return items_[0].finish(StoreCode::kUnavailableInCurrentStatus);
+        if (may_ask_) renew_ending(kRound);
+        step(kRound);
+        if (!items_[0].done()) now_ = Clock::now();
     }
 }
 

@@ -68,6 +68,7 @@ private:
 
     void run(std::span<Place> places, std::span<StoreCode> codes);
     void go_on();
+    void go_on_with_one();
     std::vector<uint32_t> take_round(std::vector<uint32_t>& pending) const;
     void step(std::span<const uint32_t> round);
     void renew_ending(std::span<const uint32_t> round);
