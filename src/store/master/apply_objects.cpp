@@ -45,6 +45,7 @@ void MasterState::apply(const WriteCommitted& change) {
     if (object.has_value()) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
         leave_tombstone(objects_.hash(object.tenant, object.key()), write.generation);
+        tellers_.forget(object.generation);
         drop_ranges_of(object, change.now);
     } else {
         // Nothing of this life is contradicted, so nobody need be told.
@@ -118,9 +119,12 @@ void MasterState::apply(const ObjectsRemoved& change) {
     for (const ObjectId id : change.objects) {
         // What was evicted may come back: it is the value of its key all the same (an older one is not, and the write has left a tombstone for
         // that). What was removed may not, nor a later value of the key that some node has yet to tell us of.
-        if (change.cause == RemovalCause::kAsked)
+        if (change.cause == RemovalCause::kAsked) {
             leave_tombstone(objects_.hash(objects_[id].tenant, objects_[id].key()), generations_.next());
-        else note_lost_value(objects_[id]);
+            tellers_.forget(objects_[id].generation);
+        } else {
+            note_lost_value(objects_[id]);
+        }
         drop_value(id, change.now);
     }
 }

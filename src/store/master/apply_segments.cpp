@@ -269,14 +269,32 @@ void MasterState::apply(const SegmentRemoved& change) {
     segments_.erase(change.segment);
     segments_.rebuild_view(change.now);
     tenants_.share_out(segments_.capacity());
-    // A group that lost a member is of no use any more.
+    drop_groups(broken, change.now);
+}
+
+void MasterState::drop_groups(std::span<const GroupId> broken, Time now) {
     for (const GroupId group : broken) {
         const std::vector<ObjectId> members = groups_[group].members;  // empty where the last one has gone already
         for (const ObjectId id : members) {
             note_lost_value(objects_[id]);
-            drop_value(id, change.now);
+            drop_value(id, now);
         }
     }
+}
+
+void MasterState::apply(const ReportsWithdrawn& change) {
+    std::vector<GroupId> broken;
+    const auto drop = [&](ObjectId id) {
+        if (objects_[id].group != 0) broken.push_back(objects_[id].group);
+        drop_value(id, change.now);
+    };
+    for (const auto& [generation, id] : tellers_.withdraw(change.clients))
+        if (objects_.exists(id) && objects_[id].generation == generation) drop(id);
+    for (ObjectId id = 1; tellers_.forgot() && id < objects_.limit(); ++id) {  // it may be a copy of what they told
+        const uint64_t generation = objects_.exists(id) ? objects_[id].generation : 0;
+        if (generation != 0 && !generations_.is_own(generation) && !tellers_.knows(generation)) drop(id);
+    }
+    drop_groups(broken, change.now);
 }
 
 void MasterState::apply(const ValueAdopted& change) {
@@ -311,6 +329,10 @@ void MasterState::apply(const ValueAdopted& change) {
         set_writer(object, change.writer ? clients_.find_or_insert(change.writer) : 0);
     }
     object.replicas.add(replica);
+    if (tellers_.knows(change.generation)) {
+        const bool by_itself = !absent_.contains(segments_[change.segment].spec.id);
+        tellers_.reported(change.generation, id, clients_[segments_[change.segment].client].id, by_itself);
+    }
     lease(object, change.lease_end);
     charge(tenant, change.length, 1);
     update_order(id);

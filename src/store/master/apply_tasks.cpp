@@ -101,6 +101,7 @@ void MasterState::apply(const CopyEnded& change) {
     copies_.give_back(change.copy);
     ++(copy.move ? totals_.moves : totals_.copies).ended;
     Object& object = objects_[copy.object];
+    note_tellers(copy.object);
     give_ranges(copy.targets, owner_word(OwnerKind::kObject, copy.object));
     for (size_t i = 0; i < copy.targets.size(); ++i) {
         object.replicas.add(copy.targets[i]);
@@ -112,6 +113,15 @@ void MasterState::apply(const CopyEnded& change) {
     const TaskNumber task = tasks_.find(copy.task);
     if (tasks_[task].job) moved(tasks_[task].job, object);
     finish_task(task, StoreCode::kOk, change.message, rounded(object.length), change.now);
+}
+
+/// It is about to lie also where nobody has told of it.
+void MasterState::note_tellers(ObjectId id) {
+    const Object& object = objects_[id];
+    if (generations_.is_own(object.generation) || tellers_.knows(object.generation)) return;
+    std::vector<ClientId> tellers;
+    for (size_t i = 0; i < object.replicas.size(); ++i) tellers.push_back(clients_[segments_[object.replicas[i].segment].client].id);
+    tellers_.copied(object.generation, id, std::move(tellers));
 }
 
 void MasterState::apply(const CopierStopped& change) {

@@ -128,6 +128,11 @@ struct ValueAdopted {
     Time lease_end{};
     Time now{};
 };
+/// What these told of values of earlier lives was outdated: it goes, with its copies, unless others told the same. Their segments have gone before.
+struct ReportsWithdrawn {
+    std::vector<ClientId> clients;
+    Time now{};
+};
 /// A node reported a value of that generation, which must be below Generations::kEnd.
 struct GenerationSeen {
     uint64_t generation = 0;
@@ -311,11 +316,11 @@ struct ClockAdvanced {
     Time now{};
 };
 
-using Change =
-    std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
-                 SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, GenerationSeen, EarlierLifeSeen,
-                 RangeReserved, WriteStarted, WriteCommitted, WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted, ObjectsRemoved,
-                 TombstoneLeft, TombstoneOfAll, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded,
-                 CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+using Change = std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened,
+                            RangeBusy, SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, ReportsWithdrawn,
+                            GenerationSeen, EarlierLifeSeen, RangeReserved, WriteStarted, WriteCommitted, WriteDropped, WriterStopped,
+                            LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft, TombstoneOfAll, ReplicaRemoved, QuotaSet,
+                            TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped, DrainStarted, DrainTried,
+                            DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

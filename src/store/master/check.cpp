@@ -335,9 +335,9 @@ std::string dump_state(const MasterState& state) {
                             state.segments()[quarantine.segment].allocator.offset(quarantine.block), quarantine.length,
                             quarantine.generation, quarantine.writer);
     });
-    return text + format_text("next generation {} event {} tombstones {} absent {} {} {}\n", state.next_generation(),
+    return text + format_text("next generation {} event {} tombstones {} absent {} {} {} tellers {}\n", state.next_generation(),
                               ticks(state.next_event()), state.tombstones().size(), state.absent().size(), state.absent().earlier_life(),
-                              state.absent().believes_earlier_lives());
+                              state.absent().believes_earlier_lives(), state.tellers().size());
 }
 
 }  // namespace mooncake::store

@@ -24,6 +24,7 @@
 #include "store/master/quarantine.h"
 #include "store/master/segment_table.h"
 #include "store/master/task_table.h"
+#include "store/master/tellers.h"
 #include "store/master/tenant_table.h"
 #include "store/master/tombstones.h"
 #include "store/master/unwanted_segments.h"
@@ -75,6 +76,7 @@ public:
     void apply(const SegmentSuspected& change);
     void apply(const ValueAdopted& change);
     void apply(const RangeReserved& change);
+    void apply(const ReportsWithdrawn& change);
     void apply(const GenerationSeen& change);
     void apply(const EarlierLifeSeen&) { absent_.hear_of_earlier_life(); }
     void apply(const WriteStarted& change);
@@ -110,6 +112,7 @@ public:
     const Quarantine& quarantine() const noexcept { return quarantine_; }
     const Tombstones& tombstones() const noexcept { return tombstones_; }
     const AbsentNodes& absent() const noexcept { return absent_; }
+    const Tellers& tellers() const noexcept { return tellers_; }
     const UnwantedSegments& unwanted() const noexcept { return unwanted_; }
     const Write& write(WriteId id) const { return writes_[id]; }
     const Copy& copy(CopyId id) const { return copies_[id]; }
@@ -219,6 +222,9 @@ private:
     void note_lost_value(const Object& object);
     /// The value goes, its ranges are in quarantine as long as they are leased; the object goes too unless it is being written.
     void drop_value(ObjectId id, Time now);
+    /// A group that lost a member is of no use any more.
+    void drop_groups(std::span<const GroupId> broken, Time now);
+    void note_tellers(ObjectId id);
     void drop_write(WriteId id, Time quarantine_until, Time now, std::span<const SegmentNumber> in_doubt = {}, bool until_report = false);
     void erase_if_empty(ObjectId id);
     /// Puts the object's unit into the eviction order, or takes it out, as its members now allow.
@@ -246,6 +252,7 @@ private:
     std::vector<Departed> departed_;
     Tombstones tombstones_;
     AbsentNodes absent_;
+    Tellers tellers_;
     bool own_value_lost_ = false;  // and everybody knows
     UnwantedSegments unwanted_;
     Generations generations_;

@@ -110,6 +110,7 @@ private:
         const ObjectId id = tenant == 0 ? 0 : state().objects().find(tenant, held.key);
         if (state().segments()[segment_].dropped.contains(held.generation)) return Verdict::kStale;
         if (distrusted_ && !state().generations().is_own(held.generation)) return Verdict::kStale;
+        if (was_known_ && state().tellers().withdrawn(held.generation)) return Verdict::kStale;
         // What has a tombstone of this life is older, as is all that it did not give out.
         const uint64_t age = state().generations().is_own(held.generation) ? held.generation : 0;
         const bool known = id != 0 && state().objects()[id].has_value() && state().objects()[id].generation == held.generation;
