@@ -69,6 +69,7 @@ void Completion::reset() noexcept {
     MC_CHECK(done());
     state_.store(0, std::memory_order_relaxed);
     bytes_.store(0, std::memory_order_relaxed);
+    if (!failed()) return;
     failure_.store(Failure::kNone, std::memory_order_relaxed);
     error_ = Error();
 }

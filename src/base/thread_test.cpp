@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <latch>
@@ -136,6 +137,26 @@ TEST(ThreadNumber, StaysTheSameInAThreadAndDiffersBetweenThem) {
     const uint32_t mine = thread_number();
     EXPECT_EQ(thread_number(), mine);
     std::jthread([mine] { EXPECT_NE(thread_number(), mine); });
+}
+
+TEST(ThreadNumber, NoTwoThreadsThatLiveTogetherHaveTheSame) {
+    constexpr size_t kThreads = 100, kRounds = 3;  // later ones live where earlier ones did
+    for (size_t round = 0; round < kRounds; ++round) {
+        std::vector<uint32_t> numbers(kThreads);
+        std::latch all_there(kThreads);
+        {
+            std::vector<std::jthread> threads;
+            for (uint32_t& number : numbers)
+                threads.emplace_back([&] {
+                    number = thread_number();
+                    all_there.arrive_and_wait();
+                    for (int i = 0; i < 100; ++i) EXPECT_EQ(thread_number(), number);
+                });
+        }
+        numbers.push_back(thread_number());
+        std::sort(numbers.begin(), numbers.end());
+        EXPECT_EQ(std::adjacent_find(numbers.begin(), numbers.end()), numbers.end());
+    }
 }
 
 TEST(Futex, ReturnsAtOnceWhenTheWordIsAnother) {

@@ -250,26 +250,43 @@ Deadline EngineImpl::transfer_deadline(uint64_t bytes) const noexcept {
     return Deadline::after(parts_->config.options.transfer_timeout + std::chrono::nanoseconds(bytes));
 }
 
+namespace {
+
+/// What a thread keeps from one transfer to the next.
+struct CallerThread {
+    SessionTable::Last session;
+    MemoryRegistry::Last region;
+    std::vector<Slice> slices;  // serves all its transfers; an unusually large one is given back
+};
+
+CallerThread& this_thread() {
+    static thread_local CallerThread mine;
+    return mine;
+}
+
+}  // namespace
+
 Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
                                       const Notification* notification, Incarnation life) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_RETURN_IF_ERROR(check_blocks(blocks));
     if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
     const auto section = parts_->sessions->section();
-    Session* session = parts_->sessions->find(target);
+    CallerThread& mine = this_thread();
+    Session* session = parts_->sessions->find(target, mine.session);
     std::shared_ptr<Session> made;
     if (session == nullptr) {
         MC_ASSIGN_OR_RETURN(made, parts_->sessions->get(target));
         session = made.get();
     }
-    // One buffer per thread serves all its transfers; an unusually large one is given back.
-    static thread_local std::vector<Slice> slices;
     constexpr size_t kKeep = 4096;
     Completion completion;
+    std::vector<Slice>& slices = mine.slices;
     slices.clear();
-    parts_->registry->resolve(blocks, &completion, slices);
+    if (!blocks.empty()) parts_->registry->resolve(blocks, &completion, slices, mine.region);
     auto moved = life ? transfer_to(*session, life, direction, slices, completion, deadline)
-                      : transfer_for_caller(*session, direction, slices, completion, deadline);
+                      : transfer_for_caller(*session, made ? *made->caller() : mine.session.as_caller(), direction, slices, completion,
+                                            deadline);
     if (slices.capacity() > kKeep) std::vector<Slice>().swap(slices);
     if (moved && notification != nullptr) {
         auto sent = parts_->notify(*session, *notification, deadline);
@@ -278,9 +295,8 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     return moved;
 }
 
-Result<uint64_t> EngineImpl::transfer_for_caller(Session& session, Direction direction, std::span<const Slice> slices,
+Result<uint64_t> EngineImpl::transfer_for_caller(Session& session, CallerLife& caller, Direction direction, std::span<const Slice> slices,
                                                  Completion& completion, Deadline deadline) {
-    CallerLife& caller = *session.caller();
     Incarnation life = session.life_of(caller);
     auto moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline);
     caller.dealt(life, moved ? nullptr : &moved.error());

@@ -76,8 +76,8 @@ private:
     Result<> refuse_return(Error refused);
     Result<> add_region(MemoryRegion region);
     /// To the life that the calling thread deals with.
-    Result<uint64_t> transfer_for_caller(Session& session, Direction direction, std::span<const Slice> slices, Completion& completion,
-                                         Deadline deadline);
+    Result<uint64_t> transfer_for_caller(Session& session, CallerLife& caller, Direction direction, std::span<const Slice> slices,
+                                         Completion& completion, Deadline deadline);
     Result<uint64_t> transfer_to(Session& session, Incarnation life, Direction direction, std::span<const Slice> slices,
                                  Completion& completion, Deadline deadline);
     bool forked() const noexcept { return fork_generation() != born_; }

@@ -90,7 +90,7 @@ void MemoryRegistry::insert(Entry entry) {
     if (device) devices_.emplace(address, entry.region);
     device_regions_.store(devices_.size(), std::memory_order_relaxed);
     entries_.emplace(address, std::move(entry));
-    if (device) version_.fetch_add(1, std::memory_order_release);
+    if (device) version_.store(unique_number(), std::memory_order_release);
 }
 
 void MemoryRegistry::take_out(Entries::iterator found) {
@@ -158,7 +158,7 @@ Result<MemoryRegistry::Going> MemoryRegistry::forbid(Entries::iterator found) {
         insert(std::move(entry));
     }
     listing_.fetch_add(1, std::memory_order_release);
-    version_.fetch_add(1, std::memory_order_release);
+    version_.store(unique_number(), std::memory_order_release);
     return going;
 }
 
@@ -245,7 +245,7 @@ Result<> MemoryRegistry::close(Deadline deadline) {
     devices_.clear();
     device_regions_.store(0, std::memory_order_relaxed);
     entries_.clear();
-    version_.fetch_add(1, std::memory_order_release);
+    version_.store(unique_number(), std::memory_order_release);
     listing_.fetch_add(1, std::memory_order_release);
     return {};
 }
@@ -311,6 +311,25 @@ size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* comple
                           .copier = block.copier});
     }
     return slices.size() - before;
+}
+
+size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices, Last& last) const {
+    const uint64_t version = this->version();  // before we look: what is found is at least as new
+    const Block& first = blocks.front();
+    if (blocks.size() == 1 && last.version == version && last.contains(first) && first.length != 0) [[likely]] {
+        slices.insert(slices.end(), Slice{.local = first.local,
+                                          .remote = first.remote,
+                                          .length = first.length,
+                                          .completion = completion,
+                                          .region = last.region,
+                                          .copier = first.copier});
+        return 1;
+    }
+    const size_t added = resolve(blocks, completion, slices);
+    if (added == 0) return 0;
+    if (const MemoryRegion* const region = slices.back().region)
+        last = {.version = version, .region = region, .address = region->address, .length = region->length};
+    return added;
 }
 
 void MemoryRegistry::cut_at_borders(Block& block, Completion* completion, std::vector<Slice>& slices) const {

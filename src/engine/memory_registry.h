@@ -17,6 +17,7 @@
 #include "base/time.h"
 #include "engine/engine.h"
 #include "engine/registered_range.h"
+#include "engine/unique_number.h"
 #include "transport/access.h"
 #include "transport/memory.h"
 #include "transport/transport.h"
@@ -55,9 +56,23 @@ public:
     /// Appends one slice per block (neighbours that continue each other on both sides become one), all for one completion, and
     /// returns how many. Blocks of no bytes vanish.
     size_t resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices) const;
+    /// What a thread found last: who transfers mostly does so from the same memory again.
+    struct Last {
+        uint64_t version = 0;
+        const MemoryRegion* region = nullptr;
+        const std::byte* address = nullptr;
+        uint64_t length = 0;
+
+        bool contains(const Block& block) const noexcept {
+            const auto offset = reinterpret_cast<uint64_t>(block.local) - reinterpret_cast<uint64_t>(address);
+            return offset < length && block.length <= length - offset;
+        }
+    };
+    /// The same, without a lock for one block in the region found last.
+    size_t resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices, Last& last) const;
 
     /// Moves whenever a range goes: what resolve() gave before may name memory that is no longer registered. Also when memory of a device
-    /// comes, which resolve() took for unregistered memory of the host before.
+    /// comes, which resolve() took for unregistered memory of the host before. No two registries ever have the same.
     uint64_t version() const noexcept { return version_.load(std::memory_order_acquire); }
     /// Moves whenever buffers() changes.
     uint64_t listing() const noexcept { return listing_.load(std::memory_order_acquire); }
@@ -115,7 +130,7 @@ private:
     std::map<uint64_t, const MemoryRegion*> order_;            // by number, those peers see
     std::map<const std::byte*, const MemoryRegion*> devices_;  // those that are not host memory
     std::atomic<size_t> device_regions_{0};                    // how many those are
-    std::atomic<uint64_t> version_{1};
+    std::atomic<uint64_t> version_{unique_number()};
     std::atomic<uint64_t> listing_{1};
 };
 

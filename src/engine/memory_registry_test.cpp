@@ -331,6 +331,45 @@ TEST_F(MemoryRegistryTest, ResolveMergesWhatContinuesOnBothSides) {
     EXPECT_EQ(slices[2].region, nullptr);
 }
 
+TEST_F(MemoryRegistryTest, WhatWasFoundLastServesOnlyBlocksInsideItAndWhileItIsRegistered) {
+    ASSERT_TRUE(add(100, 100));
+    ASSERT_TRUE(add(300, 100));
+    Completion completion;
+    MemoryRegistry::Last last;
+    const auto region_of = [&](const MemoryRegistry& registry, size_t offset, uint64_t length) {
+        std::vector<Slice> slices;
+        const Block block{.local = at(offset), .remote = 5000, .length = length};
+        const size_t count = registry.resolve({&block, 1}, &completion, slices, last);
+        EXPECT_EQ(count, length == 0 ? 0u : 1u);
+        if (count == 0) return static_cast<const MemoryRegion*>(nullptr);
+        EXPECT_EQ(slices[0].local, at(offset));
+        EXPECT_EQ(slices[0].remote, 5000u);
+        EXPECT_EQ(slices[0].length, length);
+        EXPECT_EQ(slices[0].completion, &completion);
+        return slices[0].region;
+    };
+    const MemoryRegion* const first = registry_.find(at(100), 100);
+    const MemoryRegion* const second = registry_.find(at(300), 100);
+    for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(region_of(registry_, 100, 100), first);
+        EXPECT_EQ(region_of(registry_, 199, 1), first);
+        EXPECT_EQ(region_of(registry_, 150, 51), nullptr);
+        EXPECT_EQ(region_of(registry_, 99, 2), nullptr);
+        EXPECT_EQ(region_of(registry_, 200, 1), nullptr);
+        EXPECT_EQ(region_of(registry_, 150, 0), nullptr);
+        EXPECT_EQ(region_of(registry_, 250, 1), nullptr);
+        EXPECT_EQ(region_of(registry_, 350, 50), second);
+    }
+    EXPECT_EQ(region_of(registry_, 150, 1), first);
+    AccessTable access;
+    const MemoryRegistry other(access, {});
+    EXPECT_EQ(region_of(other, 150, 1), nullptr) << "another registry has none there";
+    EXPECT_EQ(region_of(registry_, 150, 1), first);
+    ASSERT_TRUE(remove(100));
+    EXPECT_EQ(region_of(registry_, 150, 1), nullptr);
+    EXPECT_EQ(region_of(registry_, 350, 1), second);
+}
+
 double cpu_seconds() {  // of this thread: what others do on the machine does not count
     timespec time{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -104,6 +104,7 @@ protected:
         std::vector<Slice> slices;
         world.registry->resolve(blocks, &completion, slices);
         Incarnation life;
+        const auto section = world.sessions->section();
         return run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, deadline);
     }
     /// One task for each block.

@@ -19,6 +19,7 @@ public:
         MC_ASSIGN_OR_RETURN(const auto pass, enter_());
         Lock lock(mutex_);
         resolve();
+        const auto section = session_->section();
         Incarnation life{life_.load(std::memory_order_relaxed)};
         auto moved = run_transfer(parts_.core, *session_, life, direction, slices_, completion_, deadline());
         settle(life, moved ? nullptr : &moved.error());

@@ -45,7 +45,7 @@ Result<std::shared_ptr<Link>> Session::link_to(Incarnation& life, Deadline deadl
 }
 
 Link* Session::borrow(Incarnation& life) noexcept {
-    Link* const link = ready_.get().get();
+    Link* const link = lent_.load(std::memory_order_seq_cst);
     if (link == nullptr || !link->peer->usable() || (life && life != link->descriptor.incarnation)) return nullptr;
     if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
     life = link->descriptor.incarnation;
@@ -56,7 +56,9 @@ void Session::publish() {
     // Only what link_to() would give at once to whoever deals with the same life as everybody.
     const bool ready = link_ && !closed_ && !recheck_ && policy_.cache_descriptors && life_ == link_->descriptor.incarnation;
     if (ready_.get() == (ready ? link_ : nullptr)) return;
-    ready_.replace(std::make_unique<const std::shared_ptr<Link>>(ready ? link_ : nullptr));
+    auto next = std::make_unique<const std::shared_ptr<Link>>(ready ? link_ : nullptr);
+    lent_.store(next->get(), std::memory_order_seq_cst);  // before it is seen who may still use the one before
+    ready_.replace(std::move(next));
     ready_.clean();
 }
 
@@ -383,6 +385,13 @@ Session* SessionTable::find(std::string_view name) const {
     return found == by_name_.end() ? nullptr : found->second.get();
 }
 
+Session* SessionTable::find_anew(std::string_view name, Last& last) const {
+    const uint64_t list = list_.load(std::memory_order_seq_cst);
+    Session* const session = find(name);
+    if (session != nullptr) last = {.list = list, .name = std::string(name), .session = session};
+    return session;
+}
+
 Result<std::shared_ptr<Session>> SessionTable::get(SegmentId id) const {
     ReadLock lock(mutex_);
     if (id < 0 || static_cast<size_t>(id) >= by_id_.size()) return fail(Code::kNotFound, "no segment has the id {}", id);
@@ -428,7 +437,7 @@ void SessionTable::forget_unused(Time now) {
     std::vector<std::shared_ptr<Session>> unused;  // destroyed outside the lock
     WriteLock lock(mutex_);
     for (Forgotten& forgotten : forgotten_)
-        if (users_.over(forgotten.used_by)) unused.push_back(std::move(forgotten.session));
+        if (links_.users().over(forgotten.used_by)) unused.push_back(std::move(forgotten.session));
     std::erase_if(forgotten_, [](const Forgotten& forgotten) { return !forgotten.session; });
     for (auto entry = by_name_.begin(); entry != by_name_.end();) {
         const auto next = std::next(entry);
@@ -438,7 +447,8 @@ void SessionTable::forget_unused(Time now) {
         if (since != Time::max() && now - since >= (dealt ? kUnusedLifeTime : kUnusedTime)) {
             auto gone = session;
             by_name_.erase(entry);
-            forgotten_.push_back({.session = std::move(gone), .used_by = users_.open_now()});
+            list_.store(unique_number(), std::memory_order_seq_cst);
+            forgotten_.push_back({.session = std::move(gone), .used_by = links_.users().open_now()});
         }
         entry = next;
     }

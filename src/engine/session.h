@@ -17,6 +17,7 @@
 #include "engine/link.h"
 #include "engine/link_table.h"
 #include "engine/service.h"
+#include "engine/unique_number.h"
 
 namespace mooncake {
 
@@ -143,6 +144,7 @@ private:
     std::shared_ptr<Link> link_ MC_GUARDED_BY(mutex_);  // the first one, for whatever it carries
     std::vector<Other> others_ MC_GUARDED_BY(mutex_);   // to the same life, over another transport each
     Snapshot<std::shared_ptr<Link>> ready_{links_.users(), std::make_unique<const std::shared_ptr<Link>>()};  // link_, or null: ask
+    std::atomic<Link*> lent_{nullptr};                                                                        // the same for borrow()
     Incarnation life_ MC_GUARDED_BY(mutex_);
     std::atomic<uint64_t> opened_{0};  // life_, if somebody opened the segment in it: then that is news for nobody. Set under the lock
     const CallerKey caller_;
@@ -173,7 +175,26 @@ public:
     Result<std::shared_ptr<Session>> get(SegmentId id) const;
     /// One that is there, or null. Without a count: it is good for as long as a section() lasts that began before.
     Session* find(std::string_view name) const;
-    [[nodiscard]] Quiescence::Section section() noexcept { return users_.enter(); }
+    /// What a thread found last: who transfers mostly does so to the same peer again.
+    struct Last {
+        uint64_t list = 0;  // in which it was found
+        std::string name;
+        Session* session = nullptr;
+        CallerLife* caller = nullptr;  // what the thread is there, once it was asked for
+
+        CallerLife& as_caller() {
+            if (caller == nullptr) caller = session->caller().get();
+            return *caller;
+        }
+    };
+    /// The same without a lock where it is the one found last.
+    Session* find(std::string_view name, Last& last) const {
+        if (last.list == list_.load(std::memory_order_seq_cst) && last.name == name) [[likely]]
+            return last.session;
+        return find_anew(name, last);
+    }
+    /// Sessions that were found, and links that were borrowed of any of them, are good in here.
+    [[nodiscard]] Quiescence::Section section() noexcept { return links_.users().enter(); }
     /// Gives it an id for good. The first one asked for (our own) is 0.
     SegmentId id_of(const std::shared_ptr<Session>& session);
     void for_each(const std::function<void(const std::shared_ptr<Session>&)>& visit) const;
@@ -192,14 +213,18 @@ private:
         Quiescence::Open used_by;
     };
 
+    Session* find_anew(std::string_view name, Last& last) const;
+
     DescriptorSource& source_;
     LinkTable links_;
     const SessionPolicy policy_;
-    Quiescence users_;
     mutable SharedMutex mutex_;
     std::map<std::string, std::shared_ptr<Session>, std::less<>> by_name_ MC_GUARDED_BY(mutex_);
     std::vector<std::shared_ptr<Session>> by_id_ MC_GUARDED_BY(mutex_);
     std::vector<Forgotten> forgotten_ MC_GUARDED_BY(mutex_);
+    /// Moves whenever a name goes: until then one that was found means the same. No two tables ever have the same number. Changed under the lock,
+    /// before it is seen who may still use what went.
+    std::atomic<uint64_t> list_{unique_number()};
 };
 
 }  // namespace mooncake

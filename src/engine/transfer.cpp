@@ -99,7 +99,7 @@ Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice>
     }
     auto moved = completion.result();
     PathMetrics::PerDirection& metrics = link.metrics->of(direction);
-    if (!moved) {
+    if (!moved) [[unlikely]] {
         metrics.failures->add();
         return moved;
     }
@@ -133,22 +133,29 @@ bool mistaken(Run& run, const Error& error, const Link& link, KindPair pair, std
     return common_pair(slices, *run.core.registry, *link.memory) != pair;
 }
 
-/// Moves bytes of one pair, attempts and all. Nothing: the pair was a mistake. `first`: a link that carries it, or null; `failed`: the one
+/// A first attempt that failed.
+struct Tried {
+    Link& link;
+    Result<uint64_t> outcome;
+};
+
+/// Moves bytes of one pair, attempts and all. Nothing: the pair was a mistake. `tried`: how that went until now, or null; `failed`: the link
 /// they failed on before, if they did, and afterwards.
-Result<std::optional<uint64_t>> run_part(Run& run, KindPair pair, std::span<const Slice> slices, Completion& completion, Link* first,
-                                         std::shared_ptr<Link>& failed) {
+[[gnu::noinline]] Result<std::optional<uint64_t>> run_part(Run& run, KindPair pair, std::span<const Slice> slices, Completion& completion,
+                                                           Tried* tried, std::shared_ptr<Link>& failed) {
     Session& session = run.session;
     Error last;
     Need need{.pair = pair};
     for (int tries = 1;; ++tries) {
         Result<std::shared_ptr<Link>> held(nullptr);
-        if (first == nullptr) held = session.link_to(run.life, run.deadline, need);
+        if (tried == nullptr) held = session.link_to(run.life, run.deadline, need);
         if (!held && is_unfit(last)) return Unexpected(final_error(last, run.direction, session, *failed));  // nor is there another way
         if (!held) return Unexpected(unreachable_error(held.error(), run.direction, failed != nullptr));
-        Link& link = first != nullptr ? *std::exchange(first, nullptr) : **held;
+        Link& link = tried != nullptr ? tried->link : **held;
         if (failed && !may_go_over(*failed, link, run.direction, completion))
             return Unexpected(final_error(last, run.direction, session, *failed));
-        auto moved = attempt(link, run.direction, slices, completion, run.deadline);
+        auto moved = tried != nullptr ? std::move(std::exchange(tried, nullptr)->outcome)
+                                      : attempt(link, run.direction, slices, completion, run.deadline);
         if (moved) return *moved;
         failed = link.shared_from_this();
         last = judge_failure(session, failed, std::move(moved).error(), run.deadline);
@@ -195,14 +202,24 @@ Result<uint64_t> run_parts(Run& run, std::span<const Slice> slices, PeerMemory& 
     return total;
 }
 
-Result<uint64_t> run_over(Run& run, std::span<const Slice> slices, Completion& completion, Link& link) {
-    const auto pair = common_pair(slices, *run.core.registry, *link.memory);
-    if (!pair) return run_parts(run, slices, *link.memory, nullptr);
-    Link* const first = link.transport->capabilities().pairs.has(*pair) ? &link : nullptr;
+[[gnu::noinline]] Result<uint64_t> run_on(Run& run, KindPair pair, std::span<const Slice> slices, Completion& completion, Tried* tried) {
     std::shared_ptr<Link> failed;
-    MC_ASSIGN_OR_RETURN(const auto moved, run_part(run, *pair, slices, completion, first, failed));
+    MC_ASSIGN_OR_RETURN(const auto moved, run_part(run, pair, slices, completion, tried, failed));
     if (moved) return *moved;
     return run_parts(run, slices, *failed->memory, failed);
+}
+
+Result<uint64_t> run_over(Run& run, std::span<const Slice> slices, Completion& completion, Link& link) {
+    const auto pair = common_pair(slices, *run.core.registry, *link.memory);
+    if (!pair) [[unlikely]]
+        return run_parts(run, slices, *link.memory, nullptr);
+    if (!link.transport->capabilities().pairs.has(*pair)) [[unlikely]]
+        return run_on(run, *pair, slices, completion, nullptr);
+    auto moved = attempt(link, run.direction, slices, completion, run.deadline);
+    if (moved) [[likely]]
+        return moved;
+    Tried tried{.link = link, .outcome = std::move(moved)};
+    return run_on(run, *pair, slices, completion, &tried);
 }
 
 }  // namespace
@@ -212,7 +229,6 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& l
     if (slices.empty()) return 0;
     MC_RETURN_IF_ERROR(check_reach(slices));
     // Every link carries host memory, and knows what else its peer has.
-    const auto section = session.section();
     Link* link = session.borrow(life);
     std::shared_ptr<Link> held;
     if (link == nullptr) {

@@ -79,12 +79,16 @@ void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::s
     core.leases.remember(keys, places, ticket);
 }
 
-void find_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes) {
-    const size_t known = core.leases.find(keys, Clock::now(), places);
+size_t find_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes,
+                   Time now) {
+    const size_t known = core.leases.find(keys, now, places);
     core.metrics.lease_hits.add(known);
-    if (known == keys.size()) return;
+    if (known == keys.size()) return known;
     core.metrics.lease_misses.add(keys.size() - known);
-    if (known == 0) return ask_places(core, keys, places, codes);
+    if (known == 0) {
+        ask_places(core, keys, places, codes);
+        return 0;
+    }
     std::vector<uint32_t> where;
     std::vector<std::string_view> wanted;
     for (uint32_t i = 0; i < keys.size(); ++i) {
@@ -99,15 +103,24 @@ void find_places(ClientCore& core, std::span<const std::string_view> keys, std::
         places[where[i]] = found[i];
         codes[where[i]] = said[i];
     }
+    return known;
 }
 
 Fetch::Fetch(ClientCore& core, std::vector<std::string_view> keys)
     : core_(core), keys_(std::move(keys)), segments_(core.pool), items_(keys_.size()) {}
 
 void Fetch::run() {
+    // One value is read as often as many, and then two allocations would be felt.
+    Place place;
+    StoreCode code = StoreCode::kOk;
+    if (keys_.size() == 1) return run({&place, 1}, {&code, 1});
     std::vector<Place> places(keys_.size());
     std::vector<StoreCode> codes(keys_.size(), StoreCode::kOk);
-    find_places(core_, keys_, places, codes);
+    run(places, codes);
+}
+
+void Fetch::run(std::span<Place> places, std::span<StoreCode> codes) {
+    if (find_places(core_, keys_, places, codes, now_) < keys_.size()) now_ = Clock::now();
     for (size_t i = 0; i < keys_.size(); ++i) {
         items_[i].begin(places[i]);
         if (codes[i] == StoreCode::kOk) codes[i] = plan(i, places[i]);
@@ -126,6 +139,7 @@ void Fetch::run_at(std::span<const Place> places) {
 }
 
 void Fetch::go_on() {
+    if (items_.size() == 1) return go_on_with_one();
     std::vector<uint32_t> pending;
     for (uint32_t i = 0; i < items_.size(); ++i)
         if (!items_[i].done()) pending.push_back(i);
@@ -139,6 +153,17 @@ void Fetch::go_on() {
         step(round);
         for (const uint32_t i : round)
             if (!items_[i].done()) pending.push_back(i);
+        if (!pending.empty()) now_ = Clock::now();
+    }
+}
+
+void Fetch::go_on_with_one() {
+    constexpr std::array<uint32_t, 1> kRound{0};
+    while (!items_[0].done()) {
+        if (core_.closing()) return items_[0].finish(StoreCode::kUnavailableInCurrentStatus);
+        if (may_ask_) renew_ending(kRound);
+        step(kRound);
+        if (!items_[0].done()) now_ = Clock::now();
     }
 }
 
@@ -154,10 +179,9 @@ std::vector<uint32_t> Fetch::take_round(std::vector<uint32_t>& pending) const {
 }
 
 void Fetch::renew_ending(std::span<const uint32_t> round) {
-    const Time now = Clock::now();
     uint64_t total = 0;
     for (const uint32_t i : round) total += bytes(i);
-    const Time needed = now + std::chrono::nanoseconds(total);  // at a gigabyte a second
+    const Time needed = now_ + std::chrono::nanoseconds(total);  // at a gigabyte a second
     std::vector<uint32_t> ending;
     for (const uint32_t i : round)
         if (items_[i].place().lease_end < needed && items_[i].may_renew()) ending.push_back(i);
@@ -178,6 +202,7 @@ void Fetch::step(std::span<const uint32_t> round) {
 }
 
 void Fetch::settle_doubtful() {
+    if (doubtful_.empty()) return;
     std::vector<uint32_t> again;
     std::vector<std::pair<uint64_t, ReplicaLocation>> came_from;  // generation, where
     for (const uint32_t i : std::exchange(doubtful_, {})) {
@@ -207,6 +232,7 @@ void Fetch::ask_again(std::span<const uint32_t> items, Why why) {
     std::vector<StoreCode> codes(keys.size(), StoreCode::kOk);
     core_.leases.forget(keys);
     ask_places(core_, keys, places, codes, failed_);
+    now_ = Clock::now();
     for (size_t n = 0; n < items.size(); ++n) {
         FetchItem& item = items_[items[n]];
         if (codes[n] == StoreCode::kOk) codes[n] = plan(items[n], places[n]);
@@ -235,7 +261,7 @@ bool Fetch::choose(FetchItem& item, bool& hedged) {
     for (size_t i = 0; i < place.replica_count; ++i) {
         if (!usable(item, i)) continue;
         const SegmentLookup::Found& found = segments_.find(place.epoch, place.replicas[i].segment);
-        const bool slow = core_.slow.contains(found.segment->spec.id, Clock::now());
+        const bool slow = core_.slow.contains(found.segment->spec.id, now_);
         if (candidates++ == 0 || (best_is_slow && !slow)) {
             best = i;
             best_is_slow = slow;

@@ -16,8 +16,8 @@ namespace mooncake::store {
 /// `failed`: segments that the caller has just met as failing, for as long as it takes.
 void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes,
                 std::span<const SegmentHandle> failed = {});
-/// As ask_places(), but asks only about keys that we hold no lease on.
-void find_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes);
+/// As ask_places(), but asks only about keys that we hold no lease on. Returns about how many it did not.
+size_t find_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes, Time now);
 
 /// The way of a batch of reads from its keys to verified bytes: finds the places, moves from the nearest replicas, verifies, and goes on
 /// to the next replica of what failed, lagged or was not the value; where none is left it asks the master once more. A derived
@@ -33,6 +33,7 @@ public:
     /// As run(), with places that are known; nobody is asked. What fails stays failed, and an ended lease means kLeaseExpired.
     void run_at(std::span<const Place> places);
 
+    Time began() const noexcept { return began_; }
     StoreCode code(size_t item) const { return items_[item].code(); }
     const Place& place(size_t item) const { return items_[item].place(); }
 
@@ -65,7 +66,9 @@ private:
         std::span<const uint32_t> items;
     };
 
+    void run(std::span<Place> places, std::span<StoreCode> codes);
     void go_on();
+    void go_on_with_one();
     std::vector<uint32_t> take_round(std::vector<uint32_t>& pending) const;
     void step(std::span<const uint32_t> round);
     void renew_ending(std::span<const uint32_t> round);
@@ -90,6 +93,8 @@ private:
     void note_failed(const SegmentHandle& segment);
 
     ClientCore& core_;
+    const Time began_ = Clock::now();
+    Time now_ = began_;  // read again only after what may have taken long, as a small read takes little more than a few looks at the clock
     const std::vector<std::string_view> keys_;
     SegmentLookup segments_;
     std::vector<FetchItem> items_;

@@ -50,7 +50,7 @@ std::vector<ValueInfo> PoolClient::find(std::span<const std::string_view> keys) 
     if (keys.empty()) return infos;
     std::vector<Place> places(keys.size());
     std::vector<StoreCode> codes(keys.size(), StoreCode::kOk);
-    find_places(*core_, keys, places, codes);
+    find_places(*core_, keys, places, codes, Clock::now());
     SegmentLookup segments(pool_);
     for (size_t i = 0; i < keys.size(); ++i) {
         infos[i].code = codes[i];

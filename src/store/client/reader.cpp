@@ -87,7 +87,6 @@ private:
 }  // namespace
 
 std::vector<int64_t> read_values(ClientCore& core, std::span<const ValueToRead> values) {
-    const Time started = Clock::now();
     std::vector<std::string_view> keys;
     keys.reserve(values.size());
     for (const ValueToRead& value : values) keys.push_back(value.key);
@@ -96,7 +95,7 @@ std::vector<int64_t> read_values(ClientCore& core, std::span<const ValueToRead> 
     std::vector<int64_t> results = fetch.results();
     uint64_t bytes = 0;
     for (const int64_t result : results) bytes += result > 0 ? static_cast<uint64_t>(result) : 0;
-    core.metrics.observe_read(values.size(), bytes, started);
+    core.metrics.observe_read(values.size(), bytes, fetch.began());
     return results;
 }
 

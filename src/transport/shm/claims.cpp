@@ -11,12 +11,7 @@ uint32_t Claims::take_slot() noexcept {
     for (uint32_t i = home;; i = (i + 1) % kSlots) {
         Slot& slot = slots_[i];
         uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
-        if (sequence % 2 == 0 && slot.sequence.compare_exchange_strong(sequence, sequence + 1, std::memory_order_seq_cst)) {
-            // Who still sees the claims of the last Section waits for ours; that is all.
-            for (std::atomic<uint64_t>& word : slot.claimed)
-                if (word.load(std::memory_order_relaxed) != 0) word.store(0, std::memory_order_relaxed);
-            return i;
-        }
+        if (sequence % 2 == 0 && slot.sequence.compare_exchange_strong(sequence, sequence + 1, std::memory_order_seq_cst)) return i;
         if ((i + 1) % kSlots == home) pause();
     }
 }

@@ -33,12 +33,15 @@ public:
         /// Before the entry's state is read, with seq_cst.
         void claim(uint32_t entry) noexcept {
             std::atomic<uint64_t>& word = owner_.slots_[slot_].claimed[word_of(entry)];
+            if (first_ && !owner_.slots_[slot_].claims_only(entry)) owner_.slots_[slot_].forget_claims();
+            first_ = false;
             if ((word.load(std::memory_order_relaxed) & bit_of(entry)) == 0) word.fetch_or(bit_of(entry), std::memory_order_seq_cst);
         }
 
     private:
         Claims& owner_;
         const uint32_t slot_;
+        bool first_ = true;  // claim of this Section
     };
 
     /// Waits for the end of the Sections open now that claim the entry. False at the deadline: then some of them still run.
@@ -53,7 +56,20 @@ private:
     struct alignas(64) Slot {
         std::atomic<uint32_t> sequence{0};  // odd: a Section is open
         std::atomic<uint32_t> waiters{0};
-        std::array<std::atomic<uint64_t>, kWords> claimed{};  // one bit per entry; old ones stay until the next Section begins
+        /// One bit per entry; those of the last Section stay until the next one claims something. Who sees them waits for that one; that is all.
+        /// Mostly it claims the same, and then it need not say so again.
+        std::array<std::atomic<uint64_t>, kWords> claimed{};
+
+        bool claims_only(uint32_t entry) const noexcept {
+            uint64_t others = 0;
+            for (uint32_t i = 0; i < kWords; ++i)
+                others |= claimed[i].load(std::memory_order_relaxed) & ~(i == word_of(entry) ? bit_of(entry) : 0);
+            return others == 0;
+        }
+        void forget_claims() noexcept {
+            for (std::atomic<uint64_t>& word : claimed)
+                if (word.load(std::memory_order_relaxed) != 0) word.store(0, std::memory_order_relaxed);
+        }
     };
 
     static uint32_t word_of(uint32_t entry) noexcept { return entry % kEntries / 64; }

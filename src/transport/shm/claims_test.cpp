@@ -40,6 +40,28 @@ TEST(Claims, KeepNobodyWaitingForAnotherEntry) {
     }
 }
 
+TEST(Claims, OfTheSectionBeforeCountOnlyIfTheyAreMadeAgain) {
+    Claims claims;
+    const auto claimed = [&claims](uint32_t entry) { return !claims.wait_for(entry, Deadline::after(0s)); };
+    {
+        Claims::Section section(claims);
+        section.claim(3);
+        section.claim(70);
+    }
+    for (int round = 0; round < 3; ++round) {
+        Claims::Section section(claims);
+        section.claim(3);
+        EXPECT_TRUE(claimed(3));
+        EXPECT_FALSE(claimed(70));
+    }
+    Claims::Section section(claims);
+    section.claim(4);
+    EXPECT_FALSE(claimed(3));
+    section.claim(3);
+    EXPECT_TRUE(claimed(3));
+    EXPECT_TRUE(claimed(4));
+}
+
 TEST(Claims, WakeASleepingOwnerWhenTheSectionEnds) {
     Claims claims;
     for (int round = 0; round < 200; ++round) {

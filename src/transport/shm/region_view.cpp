@@ -46,8 +46,8 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
     regions_.resize(kept);
 }
 
-const RegionView::Region* RegionView::find(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access,
-                                           size_t& hint) const noexcept {
+const RegionView::Region* RegionView::find_anew(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access,
+                                                size_t& hint) const noexcept {
     if (range.length == 0 || range.address + range.length < range.address) return nullptr;
     const auto holds = [&](const Region& region) { return range.address >= region.address && range.address < region.end(); };
     if (hint >= regions_.size() || !holds(regions_[hint])) {
@@ -59,11 +59,8 @@ const RegionView::Region* RegionView::find(const RemoteTable& table, Claims::Sec
     const uint64_t end = range.address + range.length;
     for (size_t i = hint;; ++i) {
         if (i == regions_.size() || (i > hint && regions_[i].address != regions_[i - 1].end())) return nullptr;
-        const Region& region = regions_[i];
-        if (region.device || (access == Access::kWrite && !region.writable)) return nullptr;
-        section.claim(region.number);  // before the question: who withdraws it afterwards waits for us
-        if (!table.still(region.number, region.state)) return nullptr;
-        if (region.end() >= end) return &regions_[hint];
+        if (!allows(regions_[i], table, section, access)) return nullptr;
+        if (regions_[i].end() >= end) return &regions_[hint];
     }
 }
 

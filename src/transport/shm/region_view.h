@@ -35,6 +35,11 @@ public:
         bool device = false;
 
         uint64_t end() const noexcept { return address + length; }
+        /// All of a range, which is not empty.
+        bool covers(AddressRange range) const noexcept {
+            const uint64_t offset = range.address - address;
+            return offset < length && range.length - 1 < length - offset;
+        }
     };
 
     RegionView() = default;
@@ -44,7 +49,11 @@ public:
     /// The first region of a range that lies in live, adjacent regions only that allow the access; null if it does not. They are claimed
     /// in the section, and stay until it ends. `hint` is any number, best the place in regions() of the last one found; set to that of
     /// the result.
-    const Region* find(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access, size_t& hint) const noexcept;
+    const Region* find(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access, size_t& hint) const noexcept {
+        if (hint < regions_.size() && regions_[hint].covers(range)) [[likely]]
+            return allows(regions_[hint], table, section, access) ? &regions_[hint] : nullptr;
+        return find_anew(table, section, range, access, hint);
+    }
 
     /// Whether some region of the range has gone since: then there may be another one in its place, whatever changes() says.
     bool outdated(const RemoteTable& table, AddressRange range) const noexcept;
@@ -56,6 +65,14 @@ public:
     uint64_t changes() const noexcept { return changes_; }
 
 private:
+    const Region* find_anew(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access,
+                            size_t& hint) const noexcept;
+    static bool allows(const Region& region, const RemoteTable& table, Claims::Section& section, Access access) noexcept {
+        if (region.device || (access == Access::kWrite && !region.writable)) return false;
+        section.claim(region.number);  // before the question: who withdraws it afterwards waits for us
+        return table.still(region.number, region.state);
+    }
+
     std::vector<Region> regions_;
     std::vector<std::shared_ptr<const Mapping>> memories_;  // keeps Region::mapped valid
     uint64_t changes_ = 0;

@@ -251,8 +251,7 @@ private:
     std::vector<Bounced> bounced_;
     size_t hint_ = 0;
     size_t count_ = 0;
-    uint64_t lowest_ = UINT64_MAX, end_ = 0, bytes_ = 0;  // of what was collected, in the peer's memory
-    std::array<CrossPiece, kCrossPiecesMax> pieces_;      // only the first count_ are set
+    std::array<CrossPiece, kCrossPiecesMax> pieces_;  // only the first count_ are set
     std::array<uint32_t, kCrossPiecesMax> slice_of_;
 };
 
@@ -362,16 +361,16 @@ void ShmPeer::Pass::collect(size_t index, const CrossPiece& piece) {
     if (count_ == kCrossPiecesMax) flush_kernel();
     pieces_[count_] = piece;
     slice_of_[count_++] = static_cast<uint32_t>(index);
-    lowest_ = std::min(lowest_, piece.remote);
-    end_ = std::max(end_, piece.remote + piece.length);
-    bytes_ += piece.length;
 }
 
 CopyTurns::Turn ShmPeer::Pass::take_turn() noexcept {
-    CopyTurns::Turn turn = peer_.turns_.take(lowest_, end_ - lowest_, bytes_);
-    lowest_ = UINT64_MAX;
-    end_ = bytes_ = 0;
-    return turn;
+    uint64_t lowest = UINT64_MAX, end = 0, bytes = 0;  // in the peer's memory
+    for (const CrossPiece& piece : std::span(pieces_).first(count_)) {
+        lowest = std::min(lowest, piece.remote);
+        end = std::max(end, piece.remote + piece.length);
+        bytes += piece.length;
+    }
+    return peer_.turns_.take(lowest, end - lowest, bytes);
 }
 
 void ShmPeer::Pass::fail_from(size_t piece, const Error& error) {
