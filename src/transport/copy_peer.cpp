@@ -250,9 +250,10 @@ void CopyPeer::fail_whole(const CopyChunk& chunk, const Error& error) noexcept {
 
 void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit how) {
     if (slices.empty()) return;
+    const Slice& first = slices.front();
     if (how == Submit::kWait &&
-        (slices.front().length <= limits_of(direction, slices.front()).bytes || !divisible(direction, slices.front()))) {
-        const CopyChunk chunk = take_chunk(direction, slices);
+        (first.length <= kChunkBytes || first.length <= limits_of(direction, first).bytes || !divisible(direction, first))) {
+        const CopyChunk chunk = slices.size() == 1 ? CopyChunk{.direction = direction, .slices = slices} : take_chunk(direction, slices);
         if (chunk.slices.size() == slices.size()) {
             CopyFailures failures;
             run_chunk(chunk, failures);

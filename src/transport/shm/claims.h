@@ -33,7 +33,7 @@ public:
         /// Before the entry's state is read, with seq_cst.
         void claim(uint32_t entry) noexcept {
             std::atomic<uint64_t>& word = owner_.slots_[slot_].claimed[word_of(entry)];
-            if (first_ && !owner_.slots_[slot_].claims_only(entry)) owner_.slots_[slot_].forget_claims();
+            if (first_) owner_.slots_[slot_].forget_other_claims(entry);
             first_ = false;
             if ((word.load(std::memory_order_relaxed) & bit_of(entry)) == 0) word.fetch_or(bit_of(entry), std::memory_order_seq_cst);
         }
@@ -60,13 +60,11 @@ private:
         /// Mostly it claims the same, and then it need not say so again.
         std::array<std::atomic<uint64_t>, kWords> claimed{};
 
-        bool claims_only(uint32_t entry) const noexcept {
-            uint64_t others = 0;
-            for (uint32_t i = 0; i < kWords; ++i)
-                others |= claimed[i].load(std::memory_order_relaxed) & ~(i == word_of(entry) ? bit_of(entry) : 0);
-            return others == 0;
-        }
-        void forget_claims() noexcept {
+        /// Unless there are none. It may take several for one, which are then forgotten later.
+        void forget_other_claims(uint32_t entry) noexcept {
+            uint64_t sum = 0;
+            for (const std::atomic<uint64_t>& word : claimed) sum += word.load(std::memory_order_relaxed);
+            if (sum == bit_of(entry)) return;
             for (std::atomic<uint64_t>& word : claimed)
                 if (word.load(std::memory_order_relaxed) != 0) word.store(0, std::memory_order_relaxed);
         }

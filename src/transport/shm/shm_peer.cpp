@@ -261,6 +261,12 @@ bool ShmPeer::Pass::add(size_t index) {
     const Access access = chunk_.direction == Direction::kRead ? Access::kRead : Access::kWrite;
     const RegionView::Region* region = view_.find(peer_.link_.table, section_, {slice.remote, slice.length}, access, hint_);
     if (region == nullptr) return false;
+    // Many small slices mostly are of this kind.
+    if (region->mapped == nullptr && local_kind(slice) == MemoryKind::kHost && !chunk_.part() &&
+        slice.length <= region->end() - slice.remote) {
+        collect(index, {.local = slice.local, .remote = slice.remote, .length = slice.length});
+        return true;
+    }
     const bool direct = may_touch_local(chunk_.direction, slice), device = local_kind(slice) != MemoryKind::kHost;
     uint64_t at = slice.remote + chunk_.offset;
     const uint64_t end = chunk_.part() ? at + chunk_.length : at + slice.length;
