@@ -58,8 +58,8 @@ Result<> check_blocks(std::span<const Block> blocks);
 Result<> check_reach(std::span<const Slice> slices);
 
 /// Runs one transfer on the calling thread, attempts and all, inside a section of the sessions. `slices` name `completion`; `life` as for
-/// Session::link_to().
+/// Session::link_to(); `began`: for the metrics.
 Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& life, Direction direction, std::span<const Slice> slices,
-                              Completion& completion, Deadline deadline);
+                              Completion& completion, Deadline deadline, Time began);
 
 }  // namespace mooncake

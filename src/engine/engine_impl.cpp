@@ -246,17 +246,22 @@ bool EngineImpl::connected(const std::string& name) {
 
 // ---- transfers
 
-Deadline EngineImpl::transfer_deadline(uint64_t bytes) const noexcept {
-    return Deadline::after(parts_->config.options.transfer_timeout + std::chrono::nanoseconds(bytes));
-}
-
 namespace {
 
 /// What a thread keeps from one transfer to the next.
 struct CallerThread {
     SessionTable::Last session;
     MemoryRegistry::Last region;
-    std::vector<Slice> slices;  // serves all its transfers; an unusually large one is given back
+    std::vector<Slice> slices;              // serves all its transfers; an unusually large one is given back
+    Deadline deadline = Deadline::never();  // that it was given last for a transfer, and has not used yet
+    Time deadline_set{};
+
+    /// When the transfer with this deadline began, for the metrics: mostly the deadline was set a moment ago, and to read the clock again would take
+    /// as long as much else in a short transfer.
+    Time began(Deadline of_transfer) noexcept {
+        const bool just_set = !of_transfer.is_never() && of_transfer.at() == std::exchange(deadline, Deadline::never()).at();
+        return just_set ? deadline_set : Clock::now();
+    }
 };
 
 CallerThread& this_thread() {
@@ -265,6 +270,15 @@ CallerThread& this_thread() {
 }
 
 }  // namespace
+
+Deadline EngineImpl::transfer_deadline(uint64_t bytes) const noexcept {
+    const Duration time = parts_->config.options.transfer_timeout + std::chrono::nanoseconds(bytes);
+    const Time now = Clock::now();
+    if (time >= Time::max() - now) return Deadline::never();
+    CallerThread& mine = this_thread();
+    mine.deadline_set = now;
+    return mine.deadline = Deadline(now + time);
+}
 
 Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
                                       const Notification* notification, Incarnation life) {
@@ -284,9 +298,10 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     std::vector<Slice>& slices = mine.slices;
     slices.clear();
     if (!blocks.empty()) parts_->registry->resolve(blocks, &completion, slices, mine.region);
-    auto moved = life ? transfer_to(*session, life, direction, slices, completion, deadline)
+    const Time began = mine.began(deadline);
+    auto moved = life ? transfer_to(*session, life, direction, slices, completion, deadline, began)
                       : transfer_for_caller(*session, made ? *made->caller() : mine.session.as_caller(), direction, slices, completion,
-                                            deadline);
+                                            deadline, began);
     if (slices.capacity() > kKeep) std::vector<Slice>().swap(slices);
     if (moved && notification != nullptr) {
         auto sent = parts_->notify(*session, *notification, deadline);
@@ -296,19 +311,19 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
 }
 
 Result<uint64_t> EngineImpl::transfer_for_caller(Session& session, CallerLife& caller, Direction direction, std::span<const Slice> slices,
-                                                 Completion& completion, Deadline deadline) {
+                                                 Completion& completion, Deadline deadline, Time began) {
     Incarnation life = session.life_of(caller);
-    auto moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline);
+    auto moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline, began);
     caller.dealt(life, moved ? nullptr : &moved.error());
     return moved;
 }
 
 Result<uint64_t> EngineImpl::transfer_to(Session& session, Incarnation life, Direction direction, std::span<const Slice> slices,
-                                         Completion& completion, Deadline deadline) {
-    auto moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline);
+                                         Completion& completion, Deadline deadline, Time began) {
+    auto moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline, began);
     // Our link may be to the life before this one, whose end we have not noticed.
     if (!moved && moved.error().code() == Code::kStale && session.meet(life, deadline))
-        moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline);
+        moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline, Clock::now());
     return moved;
 }
 

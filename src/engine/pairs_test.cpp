@@ -105,7 +105,7 @@ protected:
         world.registry->resolve(blocks, &completion, slices);
         Incarnation life;
         const auto section = world.sessions->section();
-        return run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, deadline);
+        return run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, deadline, Clock::now());
     }
     /// One task for each block.
     void submit(const std::vector<Block>& blocks, Duration time = 10s) {

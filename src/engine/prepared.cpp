@@ -21,14 +21,15 @@ public:
         resolve();
         const auto section = session_->section();
         Incarnation life{life_.load(std::memory_order_relaxed)};
-        auto moved = run_transfer(parts_.core, *session_, life, direction, slices_, completion_, deadline());
+        const Time began = Clock::now();
+        auto moved = run_transfer(parts_.core, *session_, life, direction, slices_, completion_, deadline(began), began);
         settle(life, moved ? nullptr : &moved.error());
         return moved;
     }
 
     Result<BatchId> submit(Direction direction) override {
         MC_ASSIGN_OR_RETURN(const auto pass, enter_());
-        const Deadline end = deadline();
+        const Deadline end = deadline(Clock::now());
         Addresses addresses{.life = Incarnation{life_.load(std::memory_order_relaxed)}, .caller = caller_};
         if (bytes_ > 0) {
             auto link = session_->link_to(addresses.life, end);
@@ -42,7 +43,10 @@ public:
     }
 
 private:
-    Deadline deadline() const { return Deadline::after(parts_.config.options.transfer_timeout + std::chrono::nanoseconds(bytes_)); }
+    Deadline deadline(Time now) const {
+        const Duration time = parts_.config.options.transfer_timeout + std::chrono::nanoseconds(bytes_);
+        return time >= Time::max() - now ? Deadline::never() : Deadline(now + time);
+    }
 
     /// A plan made before there was any contact is for the life that it first meets, and so are the addresses of who made it. Who runs it is told
     /// when that life is over; the maker has heard nothing if that is another thread.

@@ -83,10 +83,10 @@ Result<> check_reach(std::span<const Slice> slices) {
 
 namespace {
 
-Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice> slices, Completion& completion, Deadline deadline) {
+Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice> slices, Completion& completion, Deadline deadline,
+                         Time began) {
     completion.reset();
     completion.add(static_cast<uint32_t>(slices.size()));
-    const Time started = Clock::now();
     begin_attempt(slices);
     link.peer->submit(direction, slices, Submit::kWait);
     if (!link.peer->wait(completion, deadline)) {
@@ -105,7 +105,7 @@ Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice>
     }
     metrics.bytes->add(*moved);
     metrics.transfers->add();
-    metrics.latency_ns->observe(static_cast<uint64_t>((Clock::now() - started).count()));
+    metrics.latency_ns->observe(static_cast<uint64_t>((Clock::now() - began).count()));
     return moved;
 }
 
@@ -116,6 +116,7 @@ struct Run {
     Incarnation& life;
     const Direction direction;
     const Deadline deadline;
+    const Time began;
     bool renewed = false;  // the peer was asked again what memory it has
 };
 
@@ -155,7 +156,7 @@ struct Tried {
         if (failed && !may_go_over(*failed, link, run.direction, completion))
             return Unexpected(final_error(last, run.direction, session, *failed));
         auto moved = tried != nullptr ? std::move(std::exchange(tried, nullptr)->outcome)
-                                      : attempt(link, run.direction, slices, completion, run.deadline);
+                                      : attempt(link, run.direction, slices, completion, run.deadline, Clock::now());
         if (moved) return *moved;
         failed = link.shared_from_this();
         last = judge_failure(session, failed, std::move(moved).error(), run.deadline);
@@ -215,7 +216,7 @@ Result<uint64_t> run_over(Run& run, std::span<const Slice> slices, Completion& c
         return run_parts(run, slices, *link.memory, nullptr);
     if (!link.transport->capabilities().pairs.has(*pair)) [[unlikely]]
         return run_on(run, *pair, slices, completion, nullptr);
-    auto moved = attempt(link, run.direction, slices, completion, run.deadline);
+    auto moved = attempt(link, run.direction, slices, completion, run.deadline, run.began);
     if (moved) [[likely]]
         return moved;
     Tried tried{.link = link, .outcome = std::move(moved)};
@@ -225,7 +226,7 @@ Result<uint64_t> run_over(Run& run, std::span<const Slice> slices, Completion& c
 }  // namespace
 
 Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& life, Direction direction, std::span<const Slice> slices,
-                              Completion& completion, Deadline deadline) {
+                              Completion& completion, Deadline deadline, Time began) {
     if (slices.empty()) return 0;
     MC_RETURN_IF_ERROR(check_reach(slices));
     // Every link carries host memory, and knows what else its peer has.
@@ -235,7 +236,7 @@ Result<uint64_t> run_transfer(EngineCore& core, Session& session, Incarnation& l
         MC_ASSIGN_OR_RETURN(held, session.link_to(life, deadline));
         link = held.get();
     }
-    Run run{.core = core, .session = session, .life = life, .direction = direction, .deadline = deadline};
+    Run run{.core = core, .session = session, .life = life, .direction = direction, .deadline = deadline, .began = began};
     return run_over(run, slices, completion, *link);
 }
 

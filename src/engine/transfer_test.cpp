@@ -25,7 +25,8 @@ protected:
         std::vector<Slice> slices;
         world.registry->resolve(blocks, &completion, slices);
         Incarnation life;
-        return run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, deadline);
+        const auto section = world.sessions->section();
+        return run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, deadline, Clock::now());
     }
 
     FakeWorld world;
@@ -57,7 +58,9 @@ TEST_F(TransferTest, TellsACopierOfEveryAttemptAndMergesNothingThatHasOne) {
     int failures = 1;
     world.script.on_slice = [&](const Slice&) { return failures-- > 0 ? Result<>(fail(Code::kUnavailable, "reset")) : Result<>(); };
     Incarnation life;
-    EXPECT_TRUE(run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, Deadline::after(10s)));
+    const auto section = world.sessions->section();
+    EXPECT_TRUE(
+        run_transfer(world.core, world.session("peer"), life, Direction::kWrite, slices, completion, Deadline::after(10s), Clock::now()));
     EXPECT_EQ(first.begun, 2);
     EXPECT_EQ(second.begun, 2);
 }
@@ -99,7 +102,8 @@ Result<uint64_t> transfer_over_a_way_that_breaks(testing::TwoWays& ways, Directi
     Completion completion;
     const Slice slice{.local = here, .remote = reinterpret_cast<uint64_t>(there), .length = 8, .completion = &completion};
     Incarnation life;
-    return run_transfer(ways.world.core, ways.session, life, direction, {&slice, 1}, completion, Deadline::after(10s));
+    const auto section = ways.session.section();
+    return run_transfer(ways.world.core, ways.session, life, direction, {&slice, 1}, completion, Deadline::after(10s), Clock::now());
 }
 
 TEST_F(TransferTest, GoesOverAnotherTransportOnlyWhenNothingOfItCanLandAnyMore) {
@@ -160,7 +164,9 @@ TEST_F(TransferTest, MemoryThatTheNearTransportCannotCarryGoesOverTheNextAndLeav
     const Slice slice{.local = here, .remote = reinterpret_cast<uint64_t>(there), .length = 8, .completion = &completion};
     const auto transfer = [&] {
         Incarnation life;
-        return run_transfer(ways.world.core, ways.session, life, Direction::kWrite, {&slice, 1}, completion, Deadline::after(10s));
+        const auto section = ways.session.section();
+        return run_transfer(ways.world.core, ways.session, life, Direction::kWrite, {&slice, 1}, completion, Deadline::after(10s),
+                            Clock::now());
     };
     EXPECT_EQ(transfer().value(), 8u);
     EXPECT_EQ(ways.far.submits, 1);
@@ -201,8 +207,9 @@ TEST_F(TransferTest, ALengthThatNoMemoryHasIsRefusedAtOnce) {
     Incarnation life;
     const Slice slice{
         .local = local.data(), .remote = reinterpret_cast<uint64_t>(remote.data()), .length = uint64_t{1} << 50, .completion = &completion};
+    const auto section = world.sessions->section();
     const auto moved = run_transfer(world.core, world.session("peer"), life, Direction::kWrite, {&slice, 1}, completion,
-                                    Deadline::after(10s));
+                                    Deadline::after(10s), Clock::now());
     EXPECT_EQ(moved.error().code(), Code::kNotRegistered);
     EXPECT_EQ(world.script.submits, 0);
     auto batch = std::make_shared<Batch>(world.core, 1);
@@ -215,7 +222,9 @@ TEST_F(TransferTest, NothingToMoveNeedsNoPeer) {
     world.script.on_connect = [] { return Result<>(fail(Code::kUnavailable, "nobody")); };
     Completion completion;
     Incarnation life;
-    EXPECT_EQ(run_transfer(world.core, world.session("peer"), life, Direction::kRead, {}, completion, Deadline::after(1s)).value(), 0u);
+    EXPECT_EQ(
+        run_transfer(world.core, world.session("peer"), life, Direction::kRead, {}, completion, Deadline::after(1s), Clock::now()).value(),
+        0u);
 }
 
 TEST(CheckBlocks, FindsNullAndWrappingAddresses) {

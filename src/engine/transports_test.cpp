@@ -56,7 +56,9 @@ TEST_F(TransportsTest, AnotherOneIsAFolderAndOneLine) {
     const Slice slice{.local = here, .remote = reinterpret_cast<uint64_t>(there), .length = 8, .completion = &completion};
     Incarnation life;
     const auto section = session.section();
-    EXPECT_EQ(run_transfer(world.core, session, life, Direction::kWrite, {&slice, 1}, completion, Deadline::after(10s)).value(), 8u);
+    EXPECT_EQ(
+        run_transfer(world.core, session, life, Direction::kWrite, {&slice, 1}, completion, Deadline::after(10s), Clock::now()).value(),
+        8u);
     EXPECT_EQ(there[0], std::byte{7});
     world.options.transports = {"unheard-of"};
     EXPECT_EQ(names(makers).error().code(), Code::kInvalidArgument);
