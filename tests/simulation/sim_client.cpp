@@ -383,7 +383,7 @@ void SimClient::begin_remove() {
     if (world_.chance(0.02)) {
         call<uint64_t>(
             [this, force](Transaction& t) {
-                remove_on(std::make_shared<Removal>(t, std::nullopt, nullptr, force), master_.view());
+                remove_on(std::make_shared<Removal>(t, std::nullopt, nullptr, force, world_.now()), master_.view());
                 return uint64_t{0};
             },
             [](std::optional<uint64_t>) {});

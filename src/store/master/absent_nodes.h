@@ -38,7 +38,7 @@ public:
     void hear_of_earlier_life() noexcept { earlier_life_ = true; }
     bool earlier_life() const noexcept { return earlier_life_; }
 
-    /// A key that had no value gets one: whether somebody may come back with an older one.
+    /// A key that had no value gets one, or some that nobody here knows shall be gone: whether somebody may come back with an older one.
     bool watch(Time now) {
         if (first_write_ == Time::max()) first_write_ = now;
         if (!segments_.empty() && now - segments_.back().since < kReturnWindow) return true;

@@ -141,6 +141,11 @@ void MasterState::apply(const TombstoneOfAll& change) {
     if (observer_ != nullptr) observer_->tombstone_left(*this);
 }
 
+void MasterState::apply(const TombstoneOfMatching& change) {
+    if (absent_.watch(change.now)) tombstones_.leave_for_matching(change.tenant, change.matches, generations_.next());
+    if (observer_ != nullptr) observer_->tombstone_left(*this);
+}
+
 void MasterState::apply(const ReplicaRemoved& change) {
     Object& object = objects_[change.object];
     drop_replica(object, change.segment, change.now);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -211,6 +212,12 @@ struct TombstoneLeft {
 struct TombstoneOfAll {
     TenantNumber tenant = 0;
 };
+/// The same for those that match: what is known of them is removed by changes of its own. (Not plain data: a log that is written down needs the text.)
+struct TombstoneOfMatching {
+    TenantNumber tenant = 0;
+    std::function<bool(std::string_view key)> matches;
+    Time now{};
+};
 /// Not the last one.
 struct ReplicaRemoved {
     ObjectId object = 0;
@@ -319,8 +326,8 @@ struct ClockAdvanced {
 using Change = std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened,
                             RangeBusy, SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, ReportsWithdrawn,
                             GenerationSeen, EarlierLifeSeen, RangeReserved, WriteStarted, WriteCommitted, WriteDropped, WriterStopped,
-                            LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft, TombstoneOfAll, ReplicaRemoved, QuotaSet,
-                            TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped, DrainStarted, DrainTried,
-                            DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+                            LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft, TombstoneOfAll, TombstoneOfMatching,
+                            ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped,
+                            DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -88,6 +88,7 @@ public:
     void apply(const ObjectsRemoved& change);
     void apply(const TombstoneLeft& change);
     void apply(const TombstoneOfAll& change);
+    void apply(const TombstoneOfMatching& change);
     void apply(const ReplicaRemoved& change);
     void apply(const QuotaSet& change);
     void apply(const TaskCreated& change);

@@ -5,9 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <new>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "store/allocation/index_list.h"
@@ -24,6 +28,11 @@ class Tombstones {
         uint64_t key_hash = 0, generation = 0;
         Links order;
     };
+    struct Pattern {
+        TenantNumber tenant = 0;
+        std::function<bool(std::string_view key)> matches;
+        uint64_t generation = 0;
+    };
     struct Free {
         void operator()(uint32_t* memory) const noexcept { std::free(memory); }
     };
@@ -33,6 +42,7 @@ class Tombstones {
 
 public:
     static constexpr size_t kKeysMax = 1 << 20;
+    static constexpr size_t kPatternsMax = 64;
 
     Tombstones() : index_(static_cast<uint32_t*>(std::calloc(kSlots, sizeof(uint32_t)))) {
         if (!index_) throw std::bad_alloc();
@@ -56,6 +66,20 @@ public:
     /// Of a tenant, or of all (0).
     void leave_for_all(TenantNumber tenant, uint64_t generation) { all_below_[tenant] = generation; }
 
+    /// The same for keys that match. Of more than kPatternsMax the oldest then stands for all keys.
+    void leave_for_matching(TenantNumber tenant, std::function<bool(std::string_view key)> matches, uint64_t generation) {
+        patterns_.push_back({tenant, std::move(matches), generation});
+        if (patterns_.size() <= kPatternsMax) return;
+        uint64_t& below = all_below_[patterns_.front().tenant];
+        below = std::max(below, patterns_.front().generation);
+        patterns_.pop_front();
+    }
+
+    bool covers_matching(TenantNumber tenant, std::string_view key, uint64_t generation) const {
+        return std::any_of(patterns_.begin(), patterns_.end(), [&](const Pattern& one) {
+            return generation < one.generation && (one.tenant == 0 || one.tenant == tenant) && one.matches(key);
+        });
+    }
     bool covers(TenantNumber tenant, uint64_t key_hash, uint64_t generation) const {
         if (const uint32_t number = index_[find(key_hash)]; number != 0 && generation < tombstones_[number].generation) return true;
         for (const TenantNumber one : {TenantNumber{0}, tenant})
@@ -107,6 +131,7 @@ private:
     IndexList latest_;                         // oldest first
     uint64_t forgotten_below_ = 0;
     std::unordered_map<TenantNumber, uint64_t> all_below_;
+    std::deque<Pattern> patterns_;  // oldest first
 };
 
 }  // namespace mooncake::store

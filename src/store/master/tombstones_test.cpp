@@ -22,6 +22,22 @@ TEST(Tombstones, RemembersTheLatest) {
     EXPECT_FALSE(tombstones.covers(1, 1, 10));
 }
 
+TEST(Tombstones, OfTooManyPatternsTheOldestStandForEverything) {
+    Tombstones tombstones;
+    const auto never = [](std::string_view) { return false; };
+    const auto always = [](std::string_view) { return true; };
+    tombstones.leave_for_matching(1, never, 10);
+    for (uint64_t i = 0; i < Tombstones::kPatternsMax - 1; ++i) tombstones.leave_for_matching(2, always, 20);
+    EXPECT_TRUE(tombstones.covers_matching(2, "k", 19));
+    EXPECT_FALSE(tombstones.covers_matching(2, "k", 20));
+    EXPECT_FALSE(tombstones.covers_matching(1, "k", 9));
+    EXPECT_FALSE(tombstones.covers(1, 5, 9));
+    tombstones.leave_for_matching(0, never, 30);
+    EXPECT_TRUE(tombstones.covers(1, 5, 9));
+    EXPECT_FALSE(tombstones.covers(1, 5, 10));
+    EXPECT_FALSE(tombstones.covers(2, 5, 9));
+}
+
 TEST(Tombstones, AKeyRemovedAgainIsAmongTheLatestAgain) {
     Tombstones tombstones;
     for (uint64_t key = 0; key < Tombstones::kKeysMax; ++key) tombstones.leave(key, 10);

@@ -212,7 +212,7 @@ void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer
     // A std::function must be copyable, an answer is not.
     const auto shared = std::make_shared<Answer>(std::move(answer));
     auto remove = [this, pattern, counted, shared, tenant = std::string(received.tenant), force = received.force] {
-        const auto matches = [&](std::string_view key) {
+        const auto matches = [pattern](std::string_view key) {  // which the master may keep
             return re2::RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *pattern);
         };
         const std::function<bool(std::string_view)> filter = pattern ? std::function<bool(std::string_view)>(matches) : nullptr;

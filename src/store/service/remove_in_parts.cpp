@@ -7,7 +7,7 @@ namespace mooncake::store {
 
 uint64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
                          const std::function<bool(std::string_view key)>& matches, bool force) {
-    Removal removal = master.run([&](Transaction& transaction, Time) { return Removal(transaction, tenant, matches, force); });
+    Removal removal = master.run([&](Transaction& transaction, Time now) { return Removal(transaction, tenant, matches, force, now); });
     while (!removal.done()) {
         const auto keys = removal.choose(master.look([&](const MasterState& state, Time) { return removal.look(state); }));
         if (keys.empty()) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes that come back to the same master after it has given them up, and what became of their values meanwhile.
 #include "store/master/ops/evictor.h"
+#include "store/master/ops/removal.h"
 #include "store/master/testing/pool_segments.h"
 
 namespace mooncake::store {
@@ -24,6 +25,12 @@ protected:
     void put_on(uint64_t number, std::string_view key) {
         ASSERT_EQ(put(key, kKiB, {.preferred_segments = {spec(number, kPool).name}}), StoreCode::kOk);
         ASSERT_EQ(object(key).replicas[0].segment, state().segments().find(spec(number, kPool).id));
+    }
+    void remove_matching(std::string prefix, bool force) {
+        auto t = transaction();
+        Removal removal(
+            t, std::nullopt, [prefix](std::string_view key) { return key.starts_with(prefix); }, force, now_);
+        while (!removal.done()) removal.remove(t, removal.choose(removal.look(t.state())), now_);
     }
     /// As the node would report it.
     HeldObject held_of(std::string_view key) {
@@ -189,6 +196,46 @@ TEST_F(Absence, WhoComesTooLateWithValuesOfAnEarlierLifeIsNotBelieved) {
     end_node(1);
     end_node(2);
     EXPECT_EQ(adopt(1, {early}).adopted, 1u) << "we know what became of it since";
+}
+
+TEST_F(Absence, WhatMatchesAForcedRemovalStaysAway) {
+    add_node(1);
+    add_node(9);
+    grow_old();
+    put_on(1, "a1");
+    put_on(1, "a2");
+    put_on(1, "b1");
+    const std::vector<HeldObject> report{held_of("a1"), held_of("a2"), held_of("b1")};
+    end_node(1);
+    remove_matching("a", /*force=*/true);
+    put_on(9, "a2");
+    end_node(9);
+    EXPECT_EQ(adopt(1, report).stale, 2u);
+    EXPECT_FALSE(holds("a1"));
+    EXPECT_TRUE(holds("b1"));
+    put_on(1, "a3");
+    EXPECT_TRUE(holds("a3")) << "a new value is another matter";
+}
+
+TEST_F(Absence, WhatMatchesAForcedRemovalThatNobodyWatchedStaysAwayWithAllTheRest) {
+    add_node(1);
+    add_node(9);
+    put_on(1, "a1");
+    put_on(1, "b1");
+    const std::vector<HeldObject> report{held_of("a1"), held_of("b1")};
+    end_node(1);
+    pass(AbsentNodes::kReturnWindow);
+    remove_matching("a", /*force=*/true);
+    EXPECT_EQ(adopt(1, report).stale, 2u);
+}
+
+TEST_F(Absence, WithoutForceWhatIsYetToBeReportedCountsAsLeased) {
+    add_node(1);
+    put_on(1, "a1");
+    const std::vector<HeldObject> report{held_of("a1")};
+    end_node(1);
+    remove_matching("a", /*force=*/false);
+    EXPECT_EQ(adopt(1, report).adopted, 1u);
 }
 
 TEST_F(Absence, OneThatHadNotToldAllWhenItWasGivenUpIsNotBelievedMoreForThat) {

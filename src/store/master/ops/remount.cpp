@@ -115,6 +115,7 @@ private:
         const uint64_t age = state().generations().is_own(held.generation) ? held.generation : 0;
         const bool known = id != 0 && state().objects()[id].has_value() && state().objects()[id].generation == held.generation;
         if (tenant != 0 && state().tombstones().covers(tenant, state().objects().hash(tenant, held.key), age)) return Verdict::kStale;
+        if (state().tombstones().covers_matching(tenant, held.key, age)) return Verdict::kStale;
         if (!known && (state().tombstones().forgot(age) || !watched(held.generation))) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;

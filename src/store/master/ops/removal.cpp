@@ -8,14 +8,16 @@
 
 namespace mooncake::store {
 
-Removal::Removal(Transaction& transaction, std::optional<std::string_view> tenant, Matches matches, bool force)
+Removal::Removal(Transaction& transaction, std::optional<std::string_view> tenant, Matches matches, bool force, Time now)
     : matches_(std::move(matches)), force_(force) {
     if (tenant) {
         tenant_ = transaction.state().tenant(*tenant);
         if (tenant_ == 0) next_ = 0;  // there is no such tenant
     }
     // Without force what a node is yet to report would count as leased.
-    if (!matches_ && force_ && !done()) transaction.apply(TombstoneOfAll{.tenant = tenant_});
+    if (!force_ || done()) return;
+    if (matches_) transaction.apply(TombstoneOfMatching{.tenant = tenant_, .matches = matches_, .now = now});
+    else transaction.apply(TombstoneOfAll{.tenant = tenant_});
 }
 
 std::vector<Removal::Key> Removal::look(const MasterState& state) {

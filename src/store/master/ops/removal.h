@@ -22,8 +22,8 @@ public:
         std::string text;
     };
 
-    /// Forced and of everything, it covers what a node is yet to report.
-    Removal(Transaction& transaction, std::optional<std::string_view> tenant, Matches matches, bool force);
+    /// Forced, it covers what a node is yet to report: `matches` is kept, and runs with the lock then.
+    Removal(Transaction& transaction, std::optional<std::string_view> tenant, Matches matches, bool force, Time now);
 
     bool done() const noexcept { return next_ == 0; }
     /// The next keys that there are; looks at some objects only.

@@ -11,7 +11,7 @@ protected:
     void SetUp() override { add_node(1, 1 << 20); }
     uint64_t remove_all_that(Removal::Matches matches, bool force = false, std::optional<std::string_view> tenant = "") {
         auto t = transaction();
-        Removal removal(t, tenant, std::move(matches), force);
+        Removal removal(t, tenant, std::move(matches), force, now_);
         while (!removal.done()) removal.remove(t, removal.choose(removal.look(t.state())), now_);
         return removal.removed();
     }
@@ -32,7 +32,7 @@ TEST_F(RemovalTest, TakesWhatItMay) {
 TEST_F(RemovalTest, GoesOnWhereItStoppedWhileOthersPutAndRemove) {
     for (int i = 0; i < 3000; ++i) put(std::to_string(i), 64);
     auto t = transaction();
-    Removal removal(t, "", nullptr, false);
+    Removal removal(t, "", nullptr, false, now_);
     int parts = 0;
     for (; !removal.done(); ++parts) {
         const auto keys = removal.choose(removal.look(t.state()));
