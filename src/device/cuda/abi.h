@@ -153,6 +153,7 @@ struct Functions {
     Status (*get_device_uuid)(Uuid*, DeviceHandle) = nullptr;
     Status (*get_device_bus_id)(char*, int, DeviceHandle) = nullptr;
     Status (*stream_is_capturing)(Stream, int*) = nullptr;
+    Status (*stream_query)(Stream) = nullptr;
     Status (*copy_batch)(DevicePointer* to, DevicePointer* from, size_t*, size_t count, CopyAttributes*, size_t* first_of_attribute,
                          size_t attribute_count, Stream) = nullptr;  // since 13.0
     Status (*copy_batch_old)(DevicePointer* to, DevicePointer* from, size_t*, size_t count, CopyAttributes*, size_t* first_of_attribute,

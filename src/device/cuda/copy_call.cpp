@@ -70,7 +70,49 @@ Result<CopyCall::Piece> CopyCall::classify(const CopyPart& part) {
     return piece;
 }
 
+Result<bool> CopyCall::run_alike(std::span<const CopyPart> parts) {
+    if (parts.front().length == 0) return false;
+    MC_ASSIGN_OR_RETURN(const Piece first, classify(parts.front()));
+    if (first.staged || !first.batched || (!first.inside && first.direction == Direction::kWithin)) return false;
+    MC_ASSIGN_OR_RETURN(const Pointer* found, find(first.to, 1, to_));
+    const Pointer to = *found;
+    MC_ASSIGN_OR_RETURN(found, find(first.from, 1, from_));
+    const Pointer from = *found;
+    uint64_t bytes = 0, to_end = 0, from_end = 0;
+    size_t neighbours = 0;
+    for (const CopyPart& part : parts) {
+        const uint64_t there = address_of(part.to), here = address_of(part.from);
+        if (part.length == 0 || !to.holds(there, part.length) || !from.holds(here, part.length)) return false;
+        if (there == to_end && here == from_end) ++neighbours;
+        to_end = there + part.length;
+        from_end = here + part.length;
+        bytes += part.length;
+    }
+    if (neighbours > parts.size() / 4 || !CopyLane::worth_a_kernel(parts.size(), bytes)) return false;  // joined they are fewer
+    Lanes& lanes = means_.lanes(first.device);
+    MC_ASSIGN_OR_RETURN(const Scope scope, Scope::enter(means_.driver, first.device));
+    if (!lanes.kernel().ready(scope)) return false;
+    MC_ASSIGN_OR_RETURN(const abi::Stream stream, enter_lane(lanes, scope, first));
+    CopyLane lane(means_.driver, lanes, scope, first.direction, first.inside ? CopyLane::kInside : CopyLane::kAcross, stream);
+    MC_RETURN_IF_ERROR(lane.end(lane.add_pieces(parts, first.to_offset, first.from_offset)));
+    return true;
+}
+
+Result<abi::Stream> CopyCall::enter_lane(Lanes& lanes, const Scope& scope, const Piece& first) {
+    const bool reads = first.direction != Direction::kToDevice;
+    if (means_.caller_sync && reads && std::find(synced_.begin(), synced_.end(), first.device) == synced_.end()) {
+        MC_RETURN_IF_ERROR(lanes.wait_for_default_stream(scope));
+        synced_.push_back(first.device);
+    }
+    return lanes.stream(scope, first.direction);
+}
+
 Result<> CopyCall::run(std::span<const CopyPart> parts) {
+    constexpr size_t kMany = 16;
+    if (parts.size() >= kMany) {
+        MC_ASSIGN_OR_RETURN(const bool done, run_alike(parts));
+        if (done) return {};
+    }
     std::vector<Piece> pieces;
     pieces.reserve(parts.size());
     bool one_lane = true;
@@ -97,12 +139,7 @@ Result<> CopyCall::run_lane(std::span<const Piece> pieces) {
     const Piece& first = pieces.front();
     Lanes& lanes = means_.lanes(first.device);
     MC_ASSIGN_OR_RETURN(const Scope scope, Scope::enter(means_.driver, first.device));
-    const bool reads = first.direction != Direction::kToDevice;
-    if (means_.caller_sync && reads && std::find(synced_.begin(), synced_.end(), first.device) == synced_.end()) {
-        MC_RETURN_IF_ERROR(lanes.wait_for_default_stream(scope));
-        synced_.push_back(first.device);
-    }
-    MC_ASSIGN_OR_RETURN(const abi::Stream stream, lanes.stream(scope, first.direction));
+    MC_ASSIGN_OR_RETURN(const abi::Stream stream, enter_lane(lanes, scope, first));
     CopyLane lane(means_.driver, lanes, scope, first.direction, first.inside ? CopyLane::kInside : CopyLane::kAcross, stream);
     if (first.staged) {
         StagedCopy staged(means_.driver, lane, lanes, scope, first.direction);

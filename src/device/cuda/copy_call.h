@@ -59,6 +59,9 @@ private:
     static bool reachable(const Pointer* pointer, uint64_t address, uint64_t length) noexcept;
 
     Result<> run_lane(std::span<const Piece> pieces);
+    /// Where many small parts lie in the same two memories, nobody is asked about each of them. False: they do not; nothing was copied.
+    Result<bool> run_alike(std::span<const CopyPart> parts);
+    Result<abi::Stream> enter_lane(Lanes& lanes, const Scope& scope, const Piece& first);
 
     const CopyMeans& means_;
     const MemoryKind to_, from_;

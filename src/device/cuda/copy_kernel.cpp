@@ -191,11 +191,11 @@ bool CopyKernel::ready(const Scope& scope) {
     return state_.load(std::memory_order_relaxed) == State::kReady;
 }
 
-Result<bool> CopyKernel::launch(const Scope& scope, abi::Stream stream, std::span<const Piece> list) {
+Result<bool> CopyKernel::launch(const Scope& scope, abi::Stream stream, std::span<const Piece> list, uint32_t blocks_max) {
     const Piece* pieces = list.data();
     auto count = static_cast<uint32_t>(list.size());
     void* parameters[] = {&pieces, &count};
-    const uint32_t warps = kThreads / 32, blocks = std::min(kBlocks, (count + warps - 1) / warps);
+    const uint32_t warps = kThreads / 32, blocks = std::min(blocks_max, (count + warps - 1) / warps);
     const abi::Status status = scope->launch(function_.load(std::memory_order_acquire), blocks, 1, 1, kThreads, 1, 1, 0, stream, parameters,
                                              nullptr);
     if (status == abi::kSuccess) return true;

@@ -24,8 +24,10 @@ public:
     };
     static constexpr size_t kPiecesMax = 8192;  // of one launch
     static constexpr uint64_t kListBytes = kPiecesMax * sizeof(Piece);
-    static constexpr uint64_t kPieceBytes = 16 << 10;        // what one warp copies at a time, if there are not too many
-    static constexpr uint32_t kBlocks = 16, kThreads = 512;  // leaves most of the GPU to its owner
+    static constexpr uint64_t kPieceBytes = 16 << 10;  // what one warp copies at a time, if there are not too many
+    static constexpr uint32_t kThreads = 512;
+    // So many fill a bus, and so many the most of what one GPU can do by itself; the others are left to its owner.
+    static constexpr uint32_t kBlocksAcross = 16, kBlocksInside = 32;
 
     explicit CopyKernel(Driver& driver, int device) : driver_(driver), device_(device) {}
     CopyKernel(const CopyKernel&) = delete;
@@ -34,7 +36,7 @@ public:
     /// False: it cannot be had on this GPU, and why has been logged. Compiles it when first asked.
     bool ready(const Scope& scope);
     /// Puts it on a stream. The list is pinned memory and stays as it is until the GPU is done. False: not this time, and nothing was begun.
-    Result<bool> launch(const Scope& scope, abi::Stream stream, std::span<const Piece> list);
+    Result<bool> launch(const Scope& scope, abi::Stream stream, std::span<const Piece> list, uint32_t blocks_max);
     void give_back(const Scope& scope);
 
     static const char* text() noexcept;

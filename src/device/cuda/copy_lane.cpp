@@ -16,7 +16,7 @@ struct Worth {
 };
 // By direction: to the host, to the GPU, within it. A batch of copies within a GPU costs as much as its copies.
 constexpr std::array<Worth, 3> kBatch{Worth{8, 1 << 20}, Worth{8, 1 << 20}, Worth{8, 0}};
-constexpr std::array<Worth, 3> kKernel{Worth{16, 0}, Worth{16, 28 << 10}, Worth{16, 256 << 10}};
+constexpr Worth kKernel{16, 256 << 10};  // in all directions
 
 std::byte* as_bytes(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
@@ -58,10 +58,9 @@ Result<> CopyLane::add(const Copy& copy) {
 }
 
 Result<bool> CopyLane::issue_kernel() {
-    const Worth& worth = kKernel[static_cast<size_t>(direction_)];
     const auto fits = [](const Copy& copy) { return copy.by_kernel; };
-    if (gathered_.size() < worth.copies_min || gathered_bytes_ / gathered_.size() > worth.length_max ||
-        !std::all_of(gathered_.begin(), gathered_.end(), fits) || !lanes_.kernel().ready(scope_))
+    if (!worth_a_kernel(gathered_.size(), gathered_bytes_) || !std::all_of(gathered_.begin(), gathered_.end(), fits) ||
+        !lanes_.kernel().ready(scope_))
         return false;
     // So long that no list needs more room than there is.
     const uint64_t most = std::max(CopyKernel::kPieceBytes, gathered_bytes_ / (CopyKernel::kPiecesMax / 2) / 16 * 16 + 16);
@@ -77,7 +76,52 @@ Result<bool> CopyLane::issue_kernel() {
                               .to = copy.to + static_cast<uint64_t>(copy.to_offset) + at,
                               .length = std::min(most, copy.length - at)};
     unmarked_ = true;
-    return lanes_.kernel().launch(scope_, stream_, std::span(list_, count));
+    return launch(count);
+}
+
+bool CopyLane::worth_a_kernel(size_t copies, uint64_t bytes) noexcept {
+    return copies >= kKernel.copies_min && bytes / copies <= kKernel.length_max;
+}
+
+Result<bool> CopyLane::launch(size_t count) {
+    return lanes_.kernel().launch(scope_, stream_, std::span(list_, count),
+                                  direction_ == Direction::kWithin ? CopyKernel::kBlocksInside : CopyKernel::kBlocksAcross);
+}
+
+Result<> CopyLane::add_pieces(std::span<const CopyPart> parts, int64_t to_offset, int64_t from_offset) {
+    constexpr size_t kUnitPieces = 2048;  // the CPU writes the next list meanwhile
+    static_assert(kUnitPieces <= CopyKernel::kPiecesMax);
+    size_t count = 0;
+    uint64_t bytes = 0;
+    for (const CopyPart& part : parts) {
+        const uint64_t from = reinterpret_cast<uint64_t>(part.from) + static_cast<uint64_t>(from_offset);
+        const uint64_t to = reinterpret_cast<uint64_t>(part.to) + static_cast<uint64_t>(to_offset);
+        for (uint64_t at = 0; at < part.length;) {
+            if (list_ == nullptr) {
+                MC_ASSIGN_OR_RETURN(list_, lanes_.take_list(scope_));
+            }
+            const uint64_t length = std::min(CopyKernel::kPieceBytes, part.length - at);
+            list_[count++] = {.from = from + at, .to = to + at, .length = length};
+            bytes += length;
+            at += length;
+            if (count < kUnitPieces && bytes < limits_.bytes) continue;
+            MC_RETURN_IF_ERROR(flush_list(count));
+            count = bytes = 0;
+        }
+    }
+    return count == 0 ? Result<>() : flush_list(count);
+}
+
+Result<> CopyLane::flush_list(size_t count) {
+    unmarked_ = true;
+    MC_ASSIGN_OR_RETURN(const bool launched, launch(count));
+    for (size_t i = 0; i < count && !launched; ++i)
+        MC_RETURN_IF_ERROR(
+            driver_.check(lanes_.device(), "cuMemcpyAsync", scope_->copy_async(list_[i].to, list_[i].from, list_[i].length, stream_)));
+    MC_ASSIGN_OR_RETURN(const Unit unit, mark());
+    under_way_.push_back(unit);
+    while (under_way_.size() > 1) MC_RETURN_IF_ERROR(wait_oldest());
+    return {};
 }
 
 Result<bool> CopyLane::issue_batch() {

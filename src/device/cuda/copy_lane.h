@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/lane.h"
+#include "device/device.h"
 
 namespace mooncake::cuda {
 
@@ -48,6 +50,9 @@ public:
     };
 
     Result<> add(const Copy& copy);
+    /// Copies by the kernel at once, without a look at how they might be joined. The GPU itself reaches both ends; the kernel is ready.
+    Result<> add_pieces(std::span<const CopyPart> parts, int64_t to_offset, int64_t from_offset);
+    static bool worth_a_kernel(size_t copies, uint64_t bytes) noexcept;
     /// Puts what is gathered on the stream, for the caller to wait for and release().
     Result<Unit> mark();
     /// It is over.
@@ -60,6 +65,9 @@ private:
     Result<> flush();
     Result<> issue();
     Result<bool> issue_kernel();
+    /// Of the list.
+    Result<bool> launch(size_t count);
+    Result<> flush_list(size_t count);
     Result<bool> issue_batch();
     Result<> wait_oldest();
 

@@ -99,7 +99,7 @@ TEST_F(CudaPiecesTest, ManyPiecesWithinAGpuAreCopiedByAKernelAndWithoutItOneByOn
         fake.write(other, std::vector<std::byte>(kBytes));
         const uint64_t kernels = FakeCuda::count("kernels"), copies = FakeCuda::count("calls:cuMemcpyAsync");
         ASSERT_TRUE(device->copy(kCuda, kCuda, parts));
-        EXPECT_EQ(FakeCuda::count("kernels") - kernels, kernel ? 2 : 0);
+        EXPECT_EQ(FakeCuda::count("kernels") - kernels, kernel ? 3 : 0);
         EXPECT_EQ(FakeCuda::count("calls:cuMemcpyAsync") - copies, kernel ? 0 : kCount);
         EXPECT_EQ(fake.read(other, kBytes), expected);
     }

@@ -55,6 +55,7 @@ void bind_wanted(const Lookup& lookup, abi::Functions& f) {
     bind(lookup, "cuDeviceGetUuid_v2", f.get_device_uuid);
     bind(lookup, "cuDeviceGetPCIBusId", f.get_device_bus_id);
     bind(lookup, "cuStreamIsCapturing", f.stream_is_capturing);
+    bind(lookup, "cuStreamQuery", f.stream_query);
     bind(lookup, "cuMemcpyBatchAsync_v2", f.copy_batch);
     bind(lookup, "cuMemcpyBatchAsync", f.copy_batch_old);
     bind(lookup, "cuModuleLoadData", f.module_load);

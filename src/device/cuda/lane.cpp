@@ -137,6 +137,15 @@ Result<> Lanes::settle(const Scope& scope, abi::Event event) {
 
 Result<> Lanes::wait_for_default_stream(const Scope& scope) {
     const Deadline captured = Deadline::after(kCapturePatience);
+    if (scope->stream_query != nullptr && scope->stream_is_capturing != nullptr) {
+        // Mostly it is idle, which is quickly told: streams that it waits for count, too.
+        int capturing = 0;
+        abi::Status status = scope->stream_is_capturing(abi::legacy_stream(), &capturing);
+        if (status == abi::kSuccess) status = scope->stream_query(abi::legacy_stream());
+        if (status == abi::kSuccess) return {};
+        if (status != abi::kNotReady && !is_capture(status))
+            return Unexpected(driver_.failure(device_, "cuStreamQuery of the default stream", status));
+    }
     MC_ASSIGN_OR_RETURN(const abi::Event event, take_event(scope));
     while (true) {
         // A question that does no harm to a graph that is being captured; recording an event might.

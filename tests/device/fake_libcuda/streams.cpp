@@ -288,7 +288,14 @@ FAKE_API Status cuStreamQuery(abi::Stream stream) {
     const Call call("cuStreamQuery", Needs::kContext, true);
     if (call.status != abi::kSuccess) return call.status;
     const std::lock_guard lock(state().mutex);
-    return stream_of(stream, *call.device, call.ordinal)->idle() ? abi::kSuccess : abi::kNotReady;
+    abi::StreamObject* found = nullptr;
+    if (const Status status = enter_stream(call, stream, found); status != abi::kSuccess) return status;
+    // The default stream is busy while one is that it waits for.
+    const auto busy = [&](abi::Stream other) {
+        return found->legacy && other->blocking && other->device == call.ordinal && !other->idle();
+    };
+    const bool idle = found->idle() && std::none_of(state().streams.begin(), state().streams.end(), busy);
+    return idle ? abi::kSuccess : abi::kNotReady;
 }
 
 FAKE_API Status cuStreamSynchronize(abi::Stream stream) {
