@@ -31,9 +31,10 @@ public:
         clean();
         replaced_.push_back({.value = std::move(old), .read_by = readers_.open_now()});
     }
-    /// Frees what was replaced, if nobody reads it any more.
-    void clean() {
+    /// Frees what was replaced, if nobody reads it any more. False: somebody still reads some of it.
+    bool clean() {
         std::erase_if(replaced_, [this](const Replaced& one) { return readers_.over(one.read_by); });
+        return replaced_.empty();
     }
 
 private:

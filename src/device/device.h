@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -64,6 +65,9 @@ struct CopyPart {
     uint64_t length = 0;
 };
 
+/// What another process of this host has to know to reach an allocation of a device. Travels between processes; only the device understands it.
+using MemoryTicket = std::array<std::byte, 128>;
+
 /// One kind of memory. Thread-safe; lives as long as the process or, in tests, as everything that uses it.
 class Device {
 public:
@@ -80,6 +84,15 @@ public:
     /// kinds are what was registered: memory of this kind that is not there any more is an error, and never taken for the host's. After an
     /// error some parts may have been copied.
     virtual Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) = 0;
+
+    /// Whether other processes of this host can be given its memory.
+    virtual bool shares() const noexcept { return false; }
+    /// Lets them reach the allocation that describe() found. kNotSupported: not this one. Nothing has to be given back.
+    virtual Result<MemoryTicket> share(const MemoryInfo&) { return fail(Code::kNotSupported, "this memory cannot be shared"); }
+    /// Makes reachable here what another process shares: an allocation for copy(), until close(). kNotSupported: not from here.
+    virtual Result<MemoryInfo> open(const MemoryTicket&) { return fail(Code::kNotSupported, "this memory cannot be shared"); }
+    /// Once for each open(), with its base.
+    virtual void close(uint64_t /*base*/) noexcept {}
 };
 
 /// The kinds of memory this process can have. Constant after construction; thread-safe.
@@ -98,6 +111,8 @@ public:
     Result<MemoryInfo> describe(const void* address, uint64_t length);
 
     bool has(MemoryKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)] != nullptr; }
+    /// Null: there is none.
+    Device* of(MemoryKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)]; }
     /// Who copies between two kinds of memory in this process; null: nobody can.
     Device* between(MemoryKind one, MemoryKind other) const noexcept;
     /// Copies by whoever can: kNotSupported where nobody does. What a device could not copy is kInvalidArgument, or kNoSpace.

@@ -72,7 +72,7 @@ protected:
     /// What the memory at the other end is, as far as that is worth a look: it decides how much is copied at one go.
     virtual MemoryKind remote_kind(Direction, const Slice&) const noexcept { return MemoryKind::kHost; }
     /// A Section of this is open around every copy().
-    Quiescence& copying() noexcept { return copying_; }
+    Quiescence& copying() const noexcept { return copying_; }
 
 private:
     class Batch;
@@ -91,7 +91,7 @@ private:
 
     CopyPool& pool_;
     CopyQueue queue_;
-    Quiescence copying_;               // close() waits for the copies
+    mutable Quiescence copying_;       // close() waits for the copies
     std::atomic<bool> broken_{false};  // seq_cst: asked inside a Section
     Mutex mutex_;
     Error broken_reason_ MC_GUARDED_BY(mutex_);

@@ -47,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     reinterpret_cast<TableHeader*>(forged.mapping.address())->used.store(64);
     static const auto memory = std::make_shared<const Mapping>(MemoryFile::create("fuzz", 1 << 20).value().map(true, 1).value());
     RemoteMemories memories;
-    for (uint64_t number = 0; number < 4; ++number) memories[number].mapping = memory;
+    for (uint64_t number = 0; number < 4; ++number) memories[number].reached = std::make_shared<const MappedMemory>(memory);
 
     const RegionView view(forged.table, memories);
     uint64_t end = 0;
@@ -61,8 +61,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         Claims::Section section(claims);
         size_t hint = size;
         const AddressRange range{region.address, region.length};
-        MC_CHECK(view.find(forged.table, section, range, Access::kRead, hint) == (region.device ? nullptr : &region));
-        MC_CHECK(view.find(forged.table, section, range, Access::kWrite, hint) == (region.writable && !region.device ? &region : nullptr));
+        MC_CHECK(view.find(forged.table, section, range, Access::kRead, hint) == (region.device() ? nullptr : &region));
+        MC_CHECK(view.find(forged.table, section, range, Access::kWrite, hint) ==
+                 (region.writable && !region.device() ? &region : nullptr));
     }
     return 0;
 }

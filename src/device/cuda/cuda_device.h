@@ -25,6 +25,11 @@ public:
     Result<std::optional<MemoryInfo>> describe(const void* address, uint64_t length) override;
     Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) override;
 
+    bool shares() const noexcept override { return true; }
+    Result<MemoryTicket> share(const MemoryInfo& info) override;
+    Result<MemoryInfo> open(const MemoryTicket& ticket) override;
+    void close(uint64_t base) noexcept override;
+
     Driver& driver() noexcept { return driver_; }
 
 private:
@@ -38,6 +43,8 @@ private:
     void remember(const MemoryInfo& info);
     /// Whether the memory is that which was registered there.
     Result<> admit(const Pointer& pointer);
+    /// The GPU that opens memory of the one with this identity: that one, if we use it, else another.
+    Result<int> opener(const abi::Uuid& uuid);
 
     const CudaOptions options_;
     Driver driver_;
@@ -46,6 +53,11 @@ private:
     // What was found when memory was described, by its start; apart. When there is too much of it, it is forgotten: then memory that is
     // freed and allocated again behind our back is not noticed.
     std::map<uint64_t, Described> described_ MC_GUARDED_BY(mutex_);
+    struct Opened {
+        int device = 0;
+        int times = 0;
+    };
+    std::map<uint64_t, Opened> opened_ MC_GUARDED_BY(mutex_);  // what others share, by its base
 };
 
 }  // namespace mooncake::cuda

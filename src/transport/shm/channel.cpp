@@ -13,7 +13,7 @@ namespace mooncake::shm {
 
 namespace {
 
-constexpr std::string_view kEndpointPrefix = "2 ";
+constexpr std::string_view kEndpointPrefix = "3 ";
 constexpr size_t kNameMax = 64;
 
 struct Address {
@@ -91,13 +91,14 @@ Result<Credentials> credentials_of(int fd) {
     return Credentials{.pid = found.pid, .uid = found.uid};
 }
 
-Result<> send_message(int fd, const Message& message, std::span<const int> files) {
+namespace {
+
+Result<> send_bytes(int fd, std::span<iovec> data, std::span<const int> files) {
     MC_CHECK(files.size() <= kFilesMax);
-    iovec data{.iov_base = const_cast<Message*>(&message), .iov_len = sizeof message};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(kFilesMax * sizeof(int))> control{};
     msghdr packet{};
-    packet.msg_iov = &data;
-    packet.msg_iovlen = 1;
+    packet.msg_iov = data.data();
+    packet.msg_iovlen = data.size();
     if (!files.empty()) {
         packet.msg_control = control.data();
         packet.msg_controllen = CMSG_SPACE(files.size_bytes());
@@ -114,6 +115,19 @@ Result<> send_message(int fd, const Message& message, std::span<const int> files
     const int error = errno;
     const bool full = error == EAGAIN || error == ENOBUFS || error == ETOOMANYREFS;
     return fail_errno(full ? Code::kBusy : Code::kUnavailable, error, "cannot send a message");
+}
+
+}  // namespace
+
+Result<> send_message(int fd, const Message& message, std::span<const int> files) {
+    iovec data{.iov_base = const_cast<Message*>(&message), .iov_len = sizeof message};
+    return send_bytes(fd, std::span(&data, 1), files);
+}
+
+Result<> send_ticket(int fd, const Message& message, const MemoryTicket& ticket) {
+    std::array<iovec, 2> data{iovec{.iov_base = const_cast<Message*>(&message), .iov_len = sizeof message},
+                              iovec{.iov_base = const_cast<std::byte*>(ticket.data()), .iov_len = ticket.size()}};
+    return send_bytes(fd, data, {});
 }
 
 Result<Received> receive_message(int fd) {
@@ -143,7 +157,10 @@ Result<Received> receive_message(int fd) {
     }
     if (length == 0) return fail(Code::kUnavailable, "the other end closed the connection");
     if (packet.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) return fail(Code::kCorrupt, "a message was too long");
-    MC_ASSIGN_OR_RETURN(received.message, decode_message(std::span(bytes).first(static_cast<size_t>(length))));
+    const auto whole = std::span(bytes).first(static_cast<size_t>(length));
+    MC_ASSIGN_OR_RETURN(received.message, decode_message(whole));
+    if (whole.size() >= sizeof(Message) + sizeof(MemoryTicket))
+        std::copy_n(whole.begin() + sizeof(Message), sizeof(MemoryTicket), received.ticket.emplace().begin());
     return received;
 }
 

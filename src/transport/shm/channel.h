@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "base/incarnation.h"
 #include "base/shared_memory.h"
 #include "base/time.h"
+#include "device/device.h"
 #include "net/socket.h"
 #include "transport/shm/layout.h"
 
@@ -31,9 +33,10 @@ constexpr size_t kFilesMax = 2;
 struct Received {
     Message message;
     std::array<MemoryFile, kFilesMax> files;
+    std::optional<MemoryTicket> ticket;  // what followed the message, if it was as long as one
 };
 
-/// What Transport::endpoint() publishes: "2 NAME".
+/// What Transport::endpoint() publishes: "3 NAME".
 std::string encode_endpoint(std::string_view socket_name);
 /// The socket name. kNotSupported for another version or anything that makes no sense.
 Result<std::string> decode_endpoint(std::string_view text);
@@ -48,6 +51,8 @@ Result<Credentials> credentials_of(int fd);
 
 /// Never blocks. kBusy: the other end does not read; kUnavailable: it is gone.
 Result<> send_message(int fd, const Message& message, std::span<const int> files = {});
+/// As send_message(), with a ticket behind the message.
+Result<> send_ticket(int fd, const Message& message, const MemoryTicket& ticket);
 /// Never blocks. kBusy: nothing there; kUnavailable: the other end is gone; kCorrupt.
 Result<Received> receive_message(int fd);
 

@@ -37,10 +37,10 @@ TEST(ShmEndpoint, IsReadAsItWasWritten) {
 }
 
 TEST(ShmEndpoint, IsNotSupportedWhenItMakesNoSense) {
-    for (const std::string_view text : {"", "2", "2 ", "1 mooncake-1", "mooncake-1", "2 has space", "2 Upper", "2 a/b", "2 \xff"})
+    for (const std::string_view text : {"", "3", "3 ", "2 mooncake-1", "mooncake-1", "3 has space", "3 Upper", "3 a/b", "3 \xff"})
         EXPECT_EQ(code_of(decode_endpoint(text)), Code::kNotSupported) << text;
-    EXPECT_EQ(code_of(decode_endpoint("2 " + std::string(65, 'a'))), Code::kNotSupported);
-    EXPECT_EQ(code_of(decode_endpoint(std::string("2 a\0b", 5))), Code::kNotSupported);
+    EXPECT_EQ(code_of(decode_endpoint("3 " + std::string(65, 'a'))), Code::kNotSupported);
+    EXPECT_EQ(code_of(decode_endpoint(std::string("3 a\0b", 5))), Code::kNotSupported);
 }
 
 TEST(ShmMessage, ArrivesWithItsFiles) {

@@ -10,7 +10,7 @@
 /// byte order of the host. A change of meaning or size needs a new kVersion.
 namespace mooncake::shm {
 
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 
 // ---- the region table: one file per engine, written by its owner, mapped read-only by its peers
 
@@ -23,9 +23,9 @@ struct alignas(64) TableEntry {
     std::atomic<uint64_t> state;
     std::atomic<uint64_t> address;
     std::atomic<uint64_t> length;
-    std::atomic<uint64_t> memory;  // shared memory that holds it, to be asked for; 0: none
+    std::atomic<uint64_t> memory;  // shared memory, or memory of a device, that holds it, to be asked for; 0: none
     std::atomic<uint64_t> offset;  // where it begins there
-    std::atomic<uint64_t> rights;  // 0: to be read only; 1: to be written, too; 2: a device's, out of reach
+    std::atomic<uint64_t> rights;  // bit 0: to be written, too; bits 8 to 15: the kind of memory
 };
 
 struct alignas(4096) TableHeader {
@@ -50,8 +50,9 @@ enum class MessageKind : uint16_t {
     kWelcome = 2,     // target: incarnation = its own, address and value = a word to read as a test; + table and claims page
     kRefusal = 3,     // target: incarnation = its own, value = Refusal
     kWantMemory = 4,  // initiator: value = number of a shared memory
-    kMemory = 5,      // target: value = its number; + the memory, or nothing if it is gone
-    kMemoryGone = 6,  // target: some memory it handed out is no longer in the table
+    kMemory = 5,  // target: value = its number; + the memory, or nothing if it is gone; + address = its kind and a ticket, if a device's
+    kMemoryGone = 6,    // target: some memory it handed out is no longer in the table
+    kMemoryClosed = 7,  // initiator: value = number of a device's memory that it does not reach any more; 0: none of it
 };
 
 enum class Refusal : uint64_t { kOtherVersion = 1, kOtherIncarnation = 2, kFull = 3, kStopped = 4 };

@@ -46,7 +46,7 @@ Result<uint32_t> RegionTable::publish(const Region& region) {
     found.length.store(region.length, std::memory_order_relaxed);
     found.memory.store(region.memory, std::memory_order_relaxed);
     found.offset.store(region.offset, std::memory_order_relaxed);
-    found.rights.store(region.device ? 2 : region.writable ? 1 : 0, std::memory_order_relaxed);
+    found.rights.store(uint64_t{region.writable} | static_cast<uint64_t>(region.kind) << 8, std::memory_order_relaxed);
     found.state.store((generation + 1) << 1 | 1, std::memory_order_seq_cst);  // publishes the fields: RemoteTable::read()
     header().changes.fetch_add(1, std::memory_order_seq_cst);
     return number;
@@ -93,11 +93,11 @@ std::vector<RemoteTable::Found> RemoteTable::read() const {
                                          .length = from.length.load(std::memory_order_acquire),
                                          .memory = from.memory.load(std::memory_order_acquire),
                                          .offset = from.offset.load(std::memory_order_acquire),
-                                         .writable = rights == 1,
-                                         .device = rights == 2};
+                                         .writable = (rights & 1) != 0,
+                                         .kind = static_cast<MemoryKind>(rights >> 8)};
         // Acquire above: the fields are read before this. If it did not change they belong together.
         if (from.state.load(std::memory_order_relaxed) != state) continue;
-        if (region.length == 0 || region.address + region.length < region.address) continue;
+        if (region.length == 0 || region.address + region.length < region.address || rights >> 8 >= kMemoryKinds) continue;
         all.push_back({.number = number, .state = state, .region = region});
     }
     return all;

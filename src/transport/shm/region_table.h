@@ -10,6 +10,7 @@
 #include "base/incarnation.h"
 #include "base/shared_memory.h"
 #include "base/thread_annotations.h"
+#include "device/device.h"
 #include "transport/shm/layout.h"
 
 namespace mooncake::shm {
@@ -24,7 +25,7 @@ public:
         uint64_t memory = 0;  // as in TableEntry
         uint64_t offset = 0;
         bool writable = true;
-        bool device = false;  // memory of one: known, but nobody reaches it this way
+        MemoryKind kind = MemoryKind::kHost;
     };
 
     static Result<std::unique_ptr<RegionTable>> create(Incarnation incarnation);

@@ -166,9 +166,10 @@ TEST_F(RegionTableTest, PointsIntoMappedMemoryOnlyWhereTheRegionFits) {
     ASSERT_TRUE(table->publish({.address = 2 << 20, .length = 4097, .memory = 5, .offset = 4096}));
     ASSERT_TRUE(table->publish({.address = 3 << 20, .length = 1, .memory = 5, .offset = ~uint64_t{0}}));
     ASSERT_TRUE(table->publish({.address = 4 << 20, .length = 4096, .memory = 6, .offset = 0}));
-    memories[5].mapping = std::make_shared<const Mapping>(duplicate(backing.fd()).map(true, 8192).value());
+    memories[5].reached = std::make_shared<const MappedMemory>(
+        std::make_shared<const Mapping>(duplicate(backing.fd()).map(true, 8192).value()));
     memories[9].asked = true;
-    std::byte* const base = memories[5].mapping->address();
+    std::byte* const base = memories[5].reached->address;
 
     const RegionView seen = view();
 
@@ -184,7 +185,8 @@ TEST_F(RegionTableTest, PointsIntoMappedMemoryOnlyWhereTheRegionFits) {
 TEST_F(RegionTableTest, AViewKeepsTheMemoryItPointsIntoMapped) {
     const SharedMemory backing = allocate_shared_memory(4096).value();
     const uint32_t entry = table->publish({.address = 1 << 20, .length = 4096, .memory = 5}).value();
-    memories[5].mapping = std::make_shared<const Mapping>(duplicate(backing.fd()).map(true, 4096).value());
+    memories[5].reached = std::make_shared<const MappedMemory>(
+        std::make_shared<const Mapping>(duplicate(backing.fd()).map(true, 4096).value()));
     const RegionView old = view();
     table->withdraw(entry);
     (void)view();

@@ -11,11 +11,11 @@ namespace {
 std::byte* mapped_address(const RegionTable::Region& region, const RemoteMemories& memories) {
     if (region.memory == 0) return nullptr;
     const auto found = memories.find(region.memory);
-    if (found == memories.end() || found->second.mapping == nullptr) return nullptr;
-    const Mapping& memory = *found->second.mapping;
+    if (found == memories.end() || found->second.reached == nullptr || found->second.reached->kind != region.kind) return nullptr;
+    const ReachedMemory& memory = *found->second.reached;
     // The table may say anything; outside of what we mapped the kernel copies, and reports.
-    if (region.offset > memory.length() || region.length > memory.length() - region.offset) return nullptr;
-    return memory.address() + region.offset;
+    if (region.offset > memory.length || region.length > memory.length - region.offset) return nullptr;
+    return memory.address + region.offset;
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
     std::set<uint64_t> named;
     for (const RemoteTable::Found& one : found) {
         if (one.region.memory == 0 || !named.insert(one.region.memory).second) continue;
-        if (const RemoteMemory& memory = memories[one.region.memory]; memory.mapping) memories_.push_back(memory.mapping);
+        if (const RemoteMemory& memory = memories[one.region.memory]; memory.reached) memories_.push_back(memory.reached);
     }
     std::erase_if(memories, [&named](const auto& memory) { return !named.contains(memory.first); });
 
@@ -37,7 +37,9 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
                             .mapped = mapped_address(one.region, memories),
                             .number = one.number,
                             .writable = one.region.writable,
-                            .device = one.region.device});
+                            .kind = one.region.kind,
+                            .memory = one.region.memory});
+    has_devices_ = std::any_of(regions_.begin(), regions_.end(), [](const Region& region) { return region.device(); });
     std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.address < b.address; });
     // An entry that changed hands while we read may appear to overlap another. Only one of them is live, and find() asks.
     size_t kept = 0;
@@ -73,10 +75,10 @@ bool RegionView::outdated(const RemoteTable& table, AddressRange range) const no
     return false;
 }
 
-bool RegionView::is_device(uint64_t address) const noexcept {
+const RegionView::Region* RegionView::at(uint64_t address) const noexcept {
     const auto after = std::upper_bound(regions_.begin(), regions_.end(), address,
                                         [](uint64_t wanted, const Region& region) { return wanted < region.address; });
-    return after != regions_.begin() && std::prev(after)->device && address < std::prev(after)->end();
+    return after != regions_.begin() && address < std::prev(after)->end() ? &*std::prev(after) : nullptr;
 }
 
 }  // namespace mooncake::shm

@@ -5,19 +5,44 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/shared_memory.h"
+#include "device/device.h"
 #include "transport/access.h"
 #include "transport/shm/claims.h"
 #include "transport/shm/region_table.h"
 
 namespace mooncake::shm {
 
+/// Memory of a peer that is reachable here: mapped, or opened by a device.
+class ReachedMemory {
+public:
+    ReachedMemory(MemoryKind of_kind, std::byte* start, uint64_t bytes) noexcept : kind(of_kind), address(start), length(bytes) {}
+    virtual ~ReachedMemory() = default;
+    ReachedMemory(const ReachedMemory&) = delete;
+    ReachedMemory& operator=(const ReachedMemory&) = delete;
+
+    const MemoryKind kind;
+    std::byte* const address;
+    const uint64_t length;
+};
+
+class MappedMemory final : public ReachedMemory {
+public:
+    explicit MappedMemory(std::shared_ptr<const Mapping> mapping) noexcept
+        : ReachedMemory(MemoryKind::kHost, mapping->address(), mapping->length()), mapping_(std::move(mapping)) {}
+
+private:
+    const std::shared_ptr<const Mapping> mapping_;
+};
+
 /// Shared memory of a peer.
 struct RemoteMemory {
-    std::shared_ptr<const Mapping> mapping;  // null: not there yet, or not to be had
+    std::shared_ptr<const ReachedMemory> reached;  // null: not there yet, or not to be had
     bool asked = false;
+    bool answered = false;
 };
 using RemoteMemories = std::map<uint64_t, RemoteMemory>;  // by its number
 
@@ -32,8 +57,10 @@ public:
         std::byte* mapped = nullptr;  // where we mapped it; null: only reachable through the kernel
         uint32_t number = 0;
         bool writable = true;
-        bool device = false;
+        MemoryKind kind = MemoryKind::kHost;
+        uint64_t memory = 0;  // as in TableEntry
 
+        bool device() const noexcept { return kind != MemoryKind::kHost; }
         uint64_t end() const noexcept { return address + length; }
         /// All of a range, which is not empty.
         bool covers(AddressRange range) const noexcept {
@@ -57,8 +84,10 @@ public:
 
     /// Whether some region of the range has gone since: then there may be another one in its place, whatever changes() says.
     bool outdated(const RemoteTable& table, AddressRange range) const noexcept;
-    /// Whether memory of a device is registered there.
-    bool is_device(uint64_t address) const noexcept;
+    /// What is registered there; null: nothing.
+    const Region* at(uint64_t address) const noexcept;
+    /// Whether some of it is memory of a device.
+    bool has_devices() const noexcept { return has_devices_; }
 
     const std::vector<Region>& regions() const noexcept { return regions_; }
     /// RemoteTable::changes() from before it was read.
@@ -68,13 +97,14 @@ private:
     const Region* find_anew(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access,
                             size_t& hint) const noexcept;
     static bool allows(const Region& region, const RemoteTable& table, Claims::Section& section, Access access) noexcept {
-        if (region.device || (access == Access::kWrite && !region.writable)) return false;
+        if ((region.device() && region.mapped == nullptr) || (access == Access::kWrite && !region.writable)) return false;
         section.claim(region.number);  // before the question: who withdraws it afterwards waits for us
         return table.still(region.number, region.state);
     }
 
     std::vector<Region> regions_;
-    std::vector<std::shared_ptr<const Mapping>> memories_;  // keeps Region::mapped valid
+    std::vector<std::shared_ptr<const ReachedMemory>> memories_;  // keeps Region::mapped valid
+    bool has_devices_ = false;
     uint64_t changes_ = 0;
 };
 

@@ -13,12 +13,15 @@ namespace {
 
 constexpr std::string_view kName = "shm";
 
-/// Local memory of any kind that somebody copies from and to the host's; the peer's devices are out of reach.
+/// Local memory of any kind that somebody copies from and to the host's, and the peer's where its kind can be shared.
 KindPairs pairs_of(const Devices& devices) {
     KindPairs pairs;
-    for (size_t kind = 0; kind < kMemoryKinds; ++kind)
-        if (const auto local = static_cast<MemoryKind>(kind); devices.between(local, MemoryKind::kHost) != nullptr)
-            pairs.add({local, MemoryKind::kHost});
+    for (size_t local = 0; local < kMemoryKinds; ++local)
+        for (size_t remote = 0; remote < kMemoryKinds; ++remote) {
+            const KindPair pair{static_cast<MemoryKind>(local), static_cast<MemoryKind>(remote)};
+            const bool reached = pair.remote == MemoryKind::kHost || (devices.has(pair.remote) && devices.of(pair.remote)->shares());
+            if (reached && devices.between(pair.local, pair.remote) != nullptr) pairs.add(pair);
+        }
     return pairs;
 }
 
@@ -66,7 +69,7 @@ private:
 
 Result<std::unique_ptr<Transport>> make_shm_transport(const TransportContext& context) {
     MC_ASSIGN_OR_RETURN(std::unique_ptr<shm::Loop> loop, shm::Loop::create());
-    MC_ASSIGN_OR_RETURN(std::unique_ptr<shm::Target> target, shm::Target::create(context.incarnation, *loop));
+    MC_ASSIGN_OR_RETURN(std::unique_ptr<shm::Target> target, shm::Target::create(context.incarnation, *loop, *context.devices));
     return std::make_unique<ShmTransport>(context, std::move(loop), std::move(target));
 }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/error_copy.h"
+#include "base/log.h"
 #include "transport/copy_device.h"
 
 namespace mooncake::shm {
@@ -92,6 +93,14 @@ ShmPeer::ShmPeer(Link link, const Means& means) : CopyPeer(means.pool), link_(st
 ShmPeer::~ShmPeer() {
     stop();
     unwatch();
+    {
+        Lock lock(refresh_mutex_);
+        memories_.clear();
+        view_.replace(std::make_unique<const RegionView>());
+        view_.clean();
+    }
+    // Also of what we were lent and never heard of.
+    (void)send_message(link_.socket.fd(), {.kind = MessageKind::kMemoryClosed, .value = 0});
 }
 
 void ShmPeer::unwatch() {
@@ -101,10 +110,10 @@ void ShmPeer::unwatch() {
 
 // ---- the peer's life
 
-bool ShmPeer::alive() const noexcept {
+bool ShmPeer::alive(int look_ms) const noexcept {
     // The kernel closes the other end when the process ends or becomes another program, before its number can be used again.
     pollfd end{.fd = link_.socket.fd(), .events = POLLRDHUP, .revents = 0};
-    return ::poll(&end, 1, 0) <= 0;
+    return ::poll(&end, 1, look_ms) <= 0;
 }
 
 bool ShmPeer::process_ended() const noexcept {
@@ -156,11 +165,15 @@ void ShmPeer::rebuild() {
 }
 
 void ShmPeer::drop_old_views() {
-    // A copy is short. One that was held up keeps its view, until the next change or the end of the peer.
+    // A copy is short. One that was held up keeps its view, until the next change or the end of the peer. The owner of a device's memory waits for
+    // us to close it, so then we are patient.
     constexpr Duration kPatience = 100ms;
-    copying().quiesce(Deadline::after(kPatience));
-    Lock lock(refresh_mutex_);
-    view_.clean();
+    constexpr int kLooks = 20;
+    for (int look = 0; look < kLooks; ++look) {
+        copying().quiesce(Deadline::after(kPatience));
+        Lock lock(refresh_mutex_);
+        if (view_.clean() || !opened_some_) return;
+    }
 }
 
 const RegionView& ShmPeer::refresh(const RegionView& old, const CopyChunk& chunk, std::span<const size_t> slices) {
@@ -188,17 +201,81 @@ void ShmPeer::ask_for_memories() {
     }
 }
 
-void ShmPeer::take_memory(const Received& received) {
+/// Memory of a device of the peer's. Its end tells the owner, who waits for that before the memory is freed.
+class ShmPeer::OpenedMemory final : public ReachedMemory {
+public:
+    OpenedMemory(Device& device, const MemoryInfo& info, int fd, uint64_t number)
+        : ReachedMemory(info.kind, reinterpret_cast<std::byte*>(info.base), info.length), device_(device), fd_(fd), number_(number) {}
+    ~OpenedMemory() override {
+        device_.close(reinterpret_cast<uint64_t>(address));
+        tell_closed(fd_, number_);
+    }
+    static void tell_closed(int fd, uint64_t number) {
+        (void)send_message(fd, {.kind = MessageKind::kMemoryClosed, .value = number});  // if it is gone, it knows
+    }
+
+private:
+    Device& device_;
+    const int fd_;
+    const uint64_t number_;
+};
+
+std::shared_ptr<const ReachedMemory> ShmPeer::reach(const Received& received) {
+    const Message& message = received.message;
+    if (received.ticket && message.address < kMemoryKinds) {
+        Device* const device = means_.devices.of(static_cast<MemoryKind>(message.address));
+        auto info = device == nullptr ? Result<MemoryInfo>(fail(Code::kNotSupported, "no such device here"))
+                                      : device->open(*received.ticket);
+        if (info) return std::make_shared<const OpenedMemory>(*device, *info, link_.socket.fd(), message.value);
+        MC_LOG_WARNING_EVERY(60s, "memory of a device of process {} is not reached directly: {}", link_.pid, info.error().message());
+        OpenedMemory::tell_closed(link_.socket.fd(), message.value);
+        return nullptr;
+    }
     auto mapping = received.files[0] ? received.files[0].map(true, 1) : Result<Mapping>(Mapping());
-    if (mapping && *mapping) ::madvise(mapping->address(), mapping->length(), MADV_DONTFORK);
+    if (!mapping || !*mapping) return nullptr;
+    ::madvise(mapping->address(), mapping->length(), MADV_DONTFORK);
+    const auto shared = std::make_shared<const Mapping>(std::move(*mapping));
+    pages_.add(shared);
+    return std::make_shared<const MappedMemory>(shared);
+}
+
+void ShmPeer::take_memory(const Received& received) {
+    auto reached = reach(received);
     Lock lock(refresh_mutex_);
     if (answers_due_ > 0) --answers_due_;
     const auto found = memories_.find(received.message.value);
-    if (found != memories_.end() && mapping && *mapping) {
-        found->second.mapping = std::make_shared<const Mapping>(std::move(*mapping));
-        pages_.add(found->second.mapping);
+    if (found != memories_.end()) {
+        opened_some_ = opened_some_ || (reached != nullptr && reached->kind != MemoryKind::kHost);
+        found->second.reached = std::move(reached);
+        found->second.answered = true;
     }
     rebuild();
+    answered_.notify_all();
+}
+
+bool ShmPeer::await_devices(const CopyChunk& chunk, std::span<const size_t> slices) {
+    constexpr Duration kLook = 20ms;  // at whether the connection is still there
+    const Deadline end = Deadline::after(kOpenTime);
+    bool waited = false;
+    Lock lock(refresh_mutex_);
+    const auto pending = [&](size_t i) MC_REQUIRES(refresh_mutex_) {
+        const RegionView::Region* const region = view_.get().at(chunk.slices[i].remote);
+        if (region == nullptr || !region->device() || region->mapped != nullptr || region->memory == 0) return false;
+        const auto memory = memories_.find(region->memory);
+        return memory != memories_.end() && !memory->second.answered && (memory->second.asked || answers_due_ > 0);
+    };
+    while (usable() && !end.passed() && std::any_of(slices.begin(), slices.end(), pending)) {
+        answered_.wait_for(refresh_mutex_, kLook);
+        waited = true;
+    }
+    return waited;
+}
+
+MemoryKind ShmPeer::remote_kind(Direction, const Slice& slice) const noexcept {
+    const auto section = copying().enter();
+    const RegionView& view = view_.get();
+    const RegionView::Region* const region = view.has_devices() ? view.at(slice.remote) : nullptr;
+    return region == nullptr ? MemoryKind::kHost : region->kind;
 }
 
 void ShmPeer::drop_memories() {
@@ -233,7 +310,10 @@ private:
     };
 
     void add_of_device(size_t index, const CrossPiece& piece, std::byte* mapped);
-    void copy_by_device(size_t index, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length);
+    /// The peer's memory is a device's.
+    void add_to_device(size_t index, const CrossPiece& piece, MemoryKind kind, std::byte* mapped);
+    void add_unregistered(size_t index, const CrossPiece& piece, MemoryKind kind, std::byte* mapped);
+    void copy_by_device(size_t index, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length, bool to_device);
     void collect(size_t index, const CrossPiece& piece);
     void flush_kernel();
     void flush_bounced();
@@ -275,7 +355,9 @@ bool ShmPeer::Pass::add(size_t index) {
         const uint64_t length = std::min(end, region->end()) - at;
         std::byte* const local = slice.local + (at - slice.remote);
         std::byte* const mapped = region->mapped == nullptr ? nullptr : region->mapped + (at - region->address);
-        if (device) {
+        if (region->device()) {
+            add_to_device(index, {.local = local, .remote = at, .length = length}, region->kind, mapped);
+        } else if (device) {
             add_of_device(index, {.local = local, .remote = at, .length = length}, mapped);
         } else if (!direct || mapped == nullptr) {
             collect(index, {.local = local, .remote = at, .length = length});
@@ -295,7 +377,7 @@ void ShmPeer::Pass::add_of_device(size_t index, const CrossPiece& piece, std::by
         failures_.emplace_back(
             index, error(Code::kNotRegistered, "local memory at {} is registered for reading only", static_cast<void*>(piece.local)));
     } else if (mapped != nullptr) {
-        copy_by_device(index, region.kind, piece.local, mapped, piece.length);
+        copy_by_device(index, region.kind, piece.local, mapped, piece.length, chunk_.direction == Direction::kRead);
     } else {
         for (uint64_t at = 0; at < piece.length; at += BounceBuffers::kBytes)
             bounced_.push_back({.slice = index,
@@ -306,9 +388,46 @@ void ShmPeer::Pass::add_of_device(size_t index, const CrossPiece& piece, std::by
     }
 }
 
-void ShmPeer::Pass::copy_by_device(size_t index, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length) {
-    if (chunk_.direction == Direction::kRead)
-        by_device_.add(index, kind, MemoryKind::kHost, {.to = device, .from = host, .length = length});
+void ShmPeer::Pass::add_to_device(size_t index, const CrossPiece& piece, MemoryKind kind, std::byte* mapped) {
+    const Slice& slice = chunk_.slices[index];
+    if (slice.region == nullptr) return add_unregistered(index, piece, kind, mapped);
+    const MemoryKind local = slice.region->kind;
+    const bool read = chunk_.direction == Direction::kRead;
+    if (read && !slice.region->writable)
+        failures_.emplace_back(
+            index, error(Code::kNotRegistered, "local memory at {} is registered for reading only", static_cast<void*>(piece.local)));
+    else if (peer_.means_.devices.between(local, kind) == nullptr)
+        failures_.emplace_back(
+            index, error(Code::kNotSupported, "nothing here copies between {} and {} memory", to_string(local), to_string(kind)));
+    else if (read) by_device_.add(index, local, kind, {.to = piece.local, .from = mapped, .length = piece.length});
+    else by_device_.add(index, kind, local, {.to = mapped, .from = piece.local, .length = piece.length});
+}
+
+/// Local memory that may not be there: only the kernel may touch it.
+void ShmPeer::Pass::add_unregistered(size_t index, const CrossPiece& piece, MemoryKind kind, std::byte* mapped) {
+    const BounceBuffers::Buffer buffer = peer_.means_.bounces.take();
+    const bool read = chunk_.direction == Direction::kRead;
+    for (uint64_t at = 0; at < piece.length && !failed(index); at += BounceBuffers::kBytes) {
+        const uint64_t length = std::min(piece.length - at, BounceBuffers::kBytes);
+        const auto by_device = [&] {
+            copy_by_device(index, kind, mapped + at, buffer.data(), length, !read);
+            by_device_.flush();
+        };
+        if (read) by_device();
+        if (failed(index)) return;
+        const CrossPiece one{.local = buffer.data(), .remote = reinterpret_cast<uint64_t>(piece.local + at), .length = length};
+        const CrossResult result = cross_copy(::getpid(), read ? Direction::kWrite : Direction::kRead, std::span(&one, 1));
+        if (result.fault != CrossResult::Fault::kNone) {
+            failures_.emplace_back(index,
+                                   error(Code::kNotRegistered, "local memory at {} is not mapped", static_cast<void*>(piece.local + at)));
+            return;
+        }
+        if (!read) by_device();
+    }
+}
+
+void ShmPeer::Pass::copy_by_device(size_t index, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length, bool to_device) {
+    if (to_device) by_device_.add(index, kind, MemoryKind::kHost, {.to = device, .from = host, .length = length});
     else by_device_.add(index, MemoryKind::kHost, kind, {.to = host, .from = device, .length = length});
 }
 
@@ -325,7 +444,9 @@ void ShmPeer::Pass::bounce(std::span<const Bounced> pieces, std::byte* buffer) {
         }
     };
     const auto by_device = [&] {
-        for_each([this](const Bounced& one, std::byte* at) { copy_by_device(one.slice, one.kind, one.piece.local, at, one.piece.length); });
+        for_each([this](const Bounced& one, std::byte* at) {
+            copy_by_device(one.slice, one.kind, one.piece.local, at, one.piece.length, chunk_.direction == Direction::kRead);
+        });
         by_device_.flush();
     };
     const auto by_kernel = [&] {
@@ -411,8 +532,13 @@ void ShmPeer::Pass::flush_kernel() {
 }
 
 Error ShmPeer::refused(const RegionView& view, const Slice& slice) {
-    if (view.is_device(slice.remote))
+    const RegionView::Region* const region = view.at(slice.remote);
+    if (region != nullptr && region->device() && region->mapped == nullptr) {
+        // What is shared by a process that is just ending cannot be opened, either.
+        constexpr int kLookMs = 20;
+        if (region->memory != 0 && !alive(kLookMs)) return lost(0);
         return error(Code::kNotSupported, "remote memory at {:#x} is a device's, which this transport does not reach", slice.remote);
+    }
     return error(Code::kNotRegistered, "remote range {:#x}+{} is not registered for this at the peer", slice.remote, slice.length);
 }
 
@@ -428,8 +554,10 @@ void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
     // The table may have changed since we looked, and may change again: of two regions that overlap for a moment a view has one, and that may be
     // the one which goes.
     if (refused_ones.empty()) return;
-    for (const Deadline end = Deadline::after(kLookTime); !refused_ones.empty();) {
-        const RegionView* const fresh = end.passed() ? view : &refresh(*view, chunk, refused_ones);
+    for (Deadline end = Deadline::after(kLookTime); !refused_ones.empty();) {
+        if (await_devices(chunk, refused_ones)) end = Deadline::after(kLookTime);
+        const RegionView* const current = &view_.get();
+        const RegionView* const fresh = end.passed() ? view : current != view ? current : &refresh(*view, chunk, refused_ones);
         if (fresh == view) {
             for (const size_t i : refused_ones) failures.emplace_back(i, refused(*view, chunk.slices[i]));
             return;

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -50,9 +51,11 @@ public:
     static constexpr size_t kMemoriesMax = 4096;  // mapped at once
     static constexpr size_t kWantedMax = 32;      // asked for at once
     static constexpr Duration kLookTime = 500ms;  // for a table that changes all the time, before a range counts as not registered
+    static constexpr Duration kOpenTime = 10s;    // for memory of a device, which nobody copies until it has been opened here
 
 private:
     class Pass;
+    class OpenedMemory;
     /// What the handshake yields.
     struct Link {
         net::Socket socket;
@@ -66,11 +69,12 @@ private:
     static Result<Link> shake_hands(net::Socket socket, Incarnation own, Incarnation expected, const net::Patience& patience);
 
     void copy(const CopyChunk& chunk, CopyFailures& failures) override;
+    MemoryKind remote_kind(Direction direction, const Slice& slice) const noexcept override;
     void on_ready() override;
     void on_exception() noexcept override;
 
     /// Whether the process we know is still there: its number may belong to another once this is false.
-    bool alive() const noexcept;
+    bool alive(int look_ms = 0) const noexcept;
     bool process_ended() const noexcept;
     void unwatch();
     Error lost(int system_errno);
@@ -78,11 +82,14 @@ private:
 
     /// A view newer than `old`, or `old` itself if what it says of these slices is still true. Inside a copy.
     const RegionView& refresh(const RegionView& old, const CopyChunk& chunk, std::span<const size_t> slices);
-    static Error refused(const RegionView& view, const Slice& slice);
+    Error refused(const RegionView& view, const Slice& slice);
     void rebuild() MC_REQUIRES(refresh_mutex_);
     /// On the loop's thread: unmaps what is not used any more.
     void drop_old_views() MC_EXCLUDES(refresh_mutex_);
     void ask_for_memories() MC_REQUIRES(refresh_mutex_);
+    /// Waits until the answers are there that may make the slices' memory reachable. True: it waited. Inside a copy.
+    bool await_devices(const CopyChunk& chunk, std::span<const size_t> slices);
+    std::shared_ptr<const ReachedMemory> reach(const Received& received);
     void take_memory(const Received& received);
     void drop_memories();
 
@@ -90,8 +97,10 @@ private:
     const Means means_;
     Snapshot<RegionView> view_{copying(), std::make_unique<const RegionView>()};  // replaced under refresh_mutex_
     Mutex refresh_mutex_;
+    std::condition_variable_any answered_;
     RemoteMemories memories_ MC_GUARDED_BY(refresh_mutex_);
     size_t answers_due_ MC_GUARDED_BY(refresh_mutex_) = 0;
+    bool opened_some_ MC_GUARDED_BY(refresh_mutex_) = false;  // memory of a device
     PageMapper pages_;
     CopyTurns turns_;
 };

@@ -2,9 +2,11 @@
 #include "transport/shm/target.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +33,10 @@ public:
 
     std::shared_ptr<const ClaimsPage> claims;  // null: has not said hello. Guarded by the target's mutex
     std::set<uint64_t> handed_out;             // memories it may have mapped. Guarded by the target's mutex
+    std::set<uint64_t> lent;                   // those of devices, until it has closed them. Guarded by the target's mutex
+    net::Socket process;                       // a pidfd, once it was lent some. Guarded by the target's mutex
+
+    pid_t pid() const noexcept { return pid_; }
 
 private:
     void on_ready() override;
@@ -47,33 +53,42 @@ private:
 /// A region in the table.
 class Target::Entry final : public Registration {
 public:
-    Entry(Target& target, uint32_t number, uint64_t memory) : target_(target), number_(number), memory_(memory) {}
+    Entry(Target& target, uint32_t number, uint64_t memory, bool device)
+        : target_(target), number_(number), memory_(memory), device_(device && memory != 0) {}
     ~Entry() override {
         withdraw();
-        if (memory_ != 0) target_.drop_memory(memory_);
+        drop();
         target_.table_->release(number_);
     }
 
     Result<> revoke(Deadline deadline) override {
         withdraw();
-        return target_.fence(number_, deadline);
+        MC_RETURN_IF_ERROR(target_.fence(number_, deadline));
+        if (!device_) return {};
+        // Who frees memory of a device while others have it open has no memory and nobody knows what they have.
+        drop();
+        return target_.wait_closed(memory_, deadline);
     }
 
 private:
     void withdraw() {
         if (!withdrawn_.exchange(true)) target_.table_->withdraw(number_);
     }
+    void drop() {
+        if (memory_ != 0 && !dropped_.exchange(true)) target_.drop_memory(memory_);
+    }
 
     Target& target_;
     const uint32_t number_;
     const uint64_t memory_;
-    std::atomic<bool> withdrawn_{false};
+    const bool device_;
+    std::atomic<bool> withdrawn_{false}, dropped_{false};
 };
 
-Target::Target(Incarnation incarnation, Loop& loop) : incarnation_(incarnation), loop_(loop) {}
+Target::Target(Incarnation incarnation, Loop& loop, Devices& devices) : incarnation_(incarnation), loop_(loop), devices_(devices) {}
 
-Result<std::unique_ptr<Target>> Target::create(Incarnation incarnation, Loop& loop) {
-    std::unique_ptr<Target> target(new Target(incarnation, loop));
+Result<std::unique_ptr<Target>> Target::create(Incarnation incarnation, Loop& loop, Devices& devices) {
+    std::unique_ptr<Target> target(new Target(incarnation, loop, devices));
     MC_ASSIGN_OR_RETURN(target->table_, RegionTable::create(incarnation));
     MC_ASSIGN_OR_RETURN(target->listener_, listen_local(target->socket_name_));
     target->spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -107,9 +122,12 @@ Result<> Target::stop(Deadline deadline) {
     table_->close();
     auto quiet = fence(std::nullopt, deadline);
     // They forget what they have mapped. Who still copies is waited for, if asked again, until it has closed its end, too.
-    Lock lock(mutex_);
-    for (const auto& [fd, connection] : connections_) ::shutdown(fd, SHUT_WR);
-    return quiet;
+    {
+        Lock lock(mutex_);
+        for (const auto& [fd, connection] : connections_) ::shutdown(fd, SHUT_WR);
+    }
+    MC_RETURN_IF_ERROR(quiet);
+    return wait_closed(std::nullopt, deadline);
 }
 
 void Target::let_go() {
@@ -186,6 +204,8 @@ void Target::forget(Connection& connection) {
         gone = std::move(found->second);
         connections_.erase(found);
         std::erase(strangers_, gone->fd());
+        if (!gone->lent.empty()) dying_.push_back({.process = std::move(gone->process), .memories = std::move(gone->lent)});
+        closed_.notify_all();
     }
     // The other end is closed, so no thread of the peer is inside a Section any more, whatever the page says.
     if (gone->claims) gone->claims->claims().abandon();
@@ -217,6 +237,10 @@ bool Target::Connection::shun() noexcept {
 bool Target::Connection::handle(const Received& received) {
     const Message& message = received.message;
     if (claims == nullptr) return message.kind == MessageKind::kHello && target_.welcome(fd(), pid_, message) != nullptr;
+    if (message.kind == MessageKind::kMemoryClosed) {
+        target_.note_closed(*this, message.value);
+        return true;
+    }
     if (message.kind != MessageKind::kWantMemory) return false;
     target_.hand_out(*this, message.value);
     return true;
@@ -257,12 +281,18 @@ std::shared_ptr<const Target::ClaimsPage> Target::welcome(int fd, pid_t pid, con
 }
 
 void Target::hand_out(Connection& connection, uint64_t memory) {
-    const Message answer{.kind = MessageKind::kMemory, .incarnation = incarnation_.value, .value = memory};
+    Message answer{.kind = MessageKind::kMemory, .incarnation = incarnation_.value, .value = memory};
     Lock lock(mutex_);
     const auto found = memories_.find(memory);
     Result<> sent;
     if (found == memories_.end()) {
         sent = send_message(connection.fd(), answer);
+    } else if (const Memory& held = found->second; held.kind != MemoryKind::kHost) {
+        connection.handed_out.insert(memory);
+        connection.lent.insert(memory);
+        if (!connection.process) connection.process = net::Socket(static_cast<int>(::syscall(SYS_pidfd_open, connection.pid(), 0)));
+        answer.address = static_cast<uint64_t>(held.kind);
+        sent = send_ticket(connection.fd(), answer, held.ticket);
     } else {
         connection.handed_out.insert(memory);
         const int files[] = {found->second.file.fd()};
@@ -291,12 +321,43 @@ uint64_t Target::hold_memory(const MemoryRegion& region) {
     return number;
 }
 
+std::pair<uint64_t, uint64_t> Target::hold_allocation(const MemoryRegion& region) {
+    Device* const device = devices_.of(region.kind);
+    if (device == nullptr || !device->shares()) return {};
+    const auto info = device->describe(region.address, region.length);
+    if (!info || !*info) return {};
+    const uint64_t offset = address_of(region.address) - (*info)->base;
+    const AllocationId id((*info)->base, (*info)->allocation);
+    {
+        Lock lock(mutex_);
+        if (const auto found = memory_of_allocation_.find(id); found != memory_of_allocation_.end()) {
+            ++memories_[found->second].regions;
+            return {found->second, offset};
+        }
+    }
+    const auto ticket = device->share(**info);
+    if (!ticket) {
+        MC_LOG_WARNING_EVERY(60s, "other processes of this host do not reach {} memory at {}: {}", to_string(region.kind),
+                             static_cast<const void*>(region.address), ticket.error().message());
+        return {};
+    }
+    Lock lock(mutex_);
+    const uint64_t number = next_memory_++;
+    // Another thread may have been faster: then there are two, each for its own regions.
+    memory_of_allocation_[id] = number;
+    memories_[number] = {.regions = 1, .kind = region.kind, .ticket = *ticket, .allocation = id};
+    return {number, offset};
+}
+
 void Target::drop_memory(uint64_t number) {
     const Message notice{.kind = MessageKind::kMemoryGone, .incarnation = incarnation_.value, .value = number};
     Lock lock(mutex_);
     const auto found = memories_.find(number);
     if (--found->second.regions > 0) return;
-    memory_of_file_.erase(found->second.id);
+    if (found->second.kind == MemoryKind::kHost) memory_of_file_.erase(found->second.id);
+    else if (const auto of = memory_of_allocation_.find(found->second.allocation);
+             of != memory_of_allocation_.end() && of->second == number)
+        memory_of_allocation_.erase(of);
     memories_.erase(found);
     // So that the peers unmap it and the system gets it back. Who does not even read this is not worth keeping.
     for (const auto& [fd, connection] : connections_)
@@ -306,18 +367,46 @@ void Target::drop_memory(uint64_t number) {
 Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
     if (!region.remote_accessible) return nullptr;
     const bool device = region.kind != MemoryKind::kHost;
-    const uint64_t memory = device ? 0 : hold_memory(region);
+    const auto [memory, offset] = device ? hold_allocation(region) : std::pair(hold_memory(region), region.shared_offset);
     auto number = table_->publish({.address = address_of(region.address),
                                    .length = region.length,
                                    .memory = memory,
-                                   .offset = region.shared_offset,
+                                   .offset = offset,
                                    .writable = region.writable,
-                                   .device = device});
+                                   .kind = region.kind});
     if (!number) {
         if (memory != 0) drop_memory(memory);
         return Unexpected(std::move(number).error());
     }
-    return std::make_unique<Entry>(*this, *number, memory);
+    return std::make_unique<Entry>(*this, *number, memory, device);
+}
+
+bool Target::is_open(std::optional<uint64_t> memory) {
+    const auto holds = [memory](const std::set<uint64_t>& some) { return memory ? some.contains(*memory) : !some.empty(); };
+    std::erase_if(dying_, [](const Dying& one) {
+        pollfd process{.fd = one.process.fd(), .events = POLLIN, .revents = 0};
+        return !one.process || ::poll(&process, 1, 0) > 0;
+    });
+    if (memory && memories_.contains(*memory)) return false;  // others of our regions are in it: nobody closes it yet
+    return std::any_of(connections_.begin(), connections_.end(), [&](const auto& one) { return holds(one.second->lent); }) ||
+           std::any_of(dying_.begin(), dying_.end(), [&](const Dying& one) { return holds(one.memories); });
+}
+
+Result<> Target::wait_closed(std::optional<uint64_t> memory, Deadline deadline) {
+    constexpr Duration kLook = 10ms;  // at processes that are ending
+    Lock lock(mutex_);
+    while (is_open(memory)) {
+        if (deadline.passed()) return fail(Code::kBusy, "a process of this host still has memory of a device of ours open");
+        closed_.wait_for(mutex_, std::min<Duration>(deadline.left(), kLook));
+    }
+    return {};
+}
+
+void Target::note_closed(Connection& connection, uint64_t memory) {
+    Lock lock(mutex_);
+    if (memory == 0) connection.lent.clear();  // it leaves, and lives on
+    else connection.lent.erase(memory);
+    closed_.notify_all();
 }
 
 Result<> Target::fence(std::optional<uint32_t> entry, Deadline deadline) {

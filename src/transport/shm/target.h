@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "base/error.h"
 #include "base/incarnation.h"
 #include "base/thread_annotations.h"
+#include "device/device.h"
 #include "net/socket.h"
 #include "transport/memory.h"
 #include "transport/shm/channel.h"
@@ -29,7 +31,7 @@ namespace mooncake::shm {
 /// are served on the loop's thread. Registrations must be destroyed first.
 class Target final : private Loop::Handler {
 public:
-    static Result<std::unique_ptr<Target>> create(Incarnation incarnation, Loop& loop);
+    static Result<std::unique_ptr<Target>> create(Incarnation incarnation, Loop& loop, Devices& devices);
     ~Target();
 
     const std::string& socket_name() const noexcept { return socket_name_; }
@@ -55,15 +57,24 @@ private:
         pid_t pid = 0;
         Claims& claims() const noexcept { return *reinterpret_cast<Claims*>(page.address()); }
     };
-    using FileId = std::pair<uint64_t, uint64_t>;  // device and inode
-    /// A file that holds some of our regions.
+    using FileId = std::pair<uint64_t, uint64_t>;        // device and inode
+    using AllocationId = std::pair<uint64_t, uint64_t>;  // base and number
+    /// A file, or an allocation of a device, that holds some of our regions.
     struct Memory {
         MemoryFile file;  // a descriptor of our own: the owner of the regions may close any of his
         FileId id;
         size_t regions = 0;
+        MemoryKind kind = MemoryKind::kHost;
+        MemoryTicket ticket{};
+        AllocationId allocation;
+    };
+    /// Peers that are gone without having closed what a device lent them. It may still work for them until their process is gone.
+    struct Dying {
+        net::Socket process;  // a pidfd
+        std::set<uint64_t> memories;
     };
 
-    Target(Incarnation incarnation, Loop& loop);
+    Target(Incarnation incarnation, Loop& loop, Devices& devices);
 
     void on_ready() override;
     void on_exception() noexcept override {}  // who was about to be let in is not
@@ -78,12 +89,19 @@ private:
     void hand_out(Connection& connection, uint64_t memory);
 
     uint64_t hold_memory(const MemoryRegion& region);
+    /// Of a device; and where the region begins in it. 0: it cannot be shared.
+    std::pair<uint64_t, uint64_t> hold_allocation(const MemoryRegion& region);
     void drop_memory(uint64_t number);
+    /// Waits until no peer has a device's memory open that none of our regions is in any more; no number: any.
+    Result<> wait_closed(std::optional<uint64_t> memory, Deadline deadline);
+    bool is_open(std::optional<uint64_t> memory) MC_REQUIRES(mutex_);
+    void note_closed(Connection& connection, uint64_t memory);
     /// Waits for the copies that may have seen what is no longer in the table: an entry, or (no number) everything.
     Result<> fence(std::optional<uint32_t> entry, Deadline deadline);
 
     const Incarnation incarnation_;
     Loop& loop_;
+    Devices& devices_;
     const std::string socket_name_ = "mooncake-" + incarnation_.to_string();
     const uint64_t probe_word_ = random_u64();  // peers read it, to see whether they may read our memory
     std::unique_ptr<RegionTable> table_;
@@ -97,6 +115,9 @@ private:
     std::vector<int> strangers_ MC_GUARDED_BY(mutex_);  // oldest first
     std::map<uint64_t, Memory> memories_ MC_GUARDED_BY(mutex_);
     std::map<FileId, uint64_t> memory_of_file_ MC_GUARDED_BY(mutex_);
+    std::map<AllocationId, uint64_t> memory_of_allocation_ MC_GUARDED_BY(mutex_);
+    std::vector<Dying> dying_ MC_GUARDED_BY(mutex_);
+    std::condition_variable_any closed_;  // some memory of a device, by some peer
     uint64_t next_memory_ MC_GUARDED_BY(mutex_) = 1;
 };
 
