@@ -213,6 +213,7 @@ TEST_F(Absence, WhatMatchesAForcedRemovalStaysAway) {
     EXPECT_EQ(adopt(1, report).stale, 2u);
     EXPECT_FALSE(holds("a1"));
     EXPECT_TRUE(holds("b1"));
+    pass(options_.lease_ttl);  // the report was not exact: its free space may be leased
     put_on(1, "a3");
     EXPECT_TRUE(holds("a3")) << "a new value is another matter";
 }
