@@ -141,6 +141,24 @@ TEST(CudaMemory, ScatteredBlocksMoveBetweenTwoProcesses) {
             << i;
 }
 
+TEST(CudaMemory, TwoEnginesOfAProcessMoveItBetweenThem) {
+    WithGpu gpu;
+    std::byte* const there = gpu.cuda.allocate(kBytes);
+    {
+        auto ours = Engine::create(config_for(gpu.devices.get(), {})).value(),
+             theirs = Engine::create(config_for(gpu.devices.get(), {})).value();
+        ASSERT_TRUE(ours->register_memory(gpu.card, kBytes));
+        ASSERT_TRUE(theirs->register_memory(there, kBytes));
+        const auto bytes = noise(kBytes, 8);
+        gpu.cuda.write(gpu.card, bytes);
+        const Block all{.local = gpu.card, .remote = address_of(there), .length = kBytes};
+        ASSERT_EQ(ours->transfer(theirs->segment_name(), mooncake::Direction::kWrite, {&all, 1}, soon()).value_or(0), kBytes);
+        EXPECT_EQ(gpu.cuda.read(there, kBytes), bytes);
+        EXPECT_TRUE(theirs->unregister_memory(there));
+    }
+    gpu.cuda.free(there);
+}
+
 TEST(CudaMemory, MovesWithinAProcess) {
     WithGpu gpu;
     std::byte* const there = gpu.cuda.allocate(kBytes);

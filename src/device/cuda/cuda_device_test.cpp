@@ -244,6 +244,18 @@ TEST_F(CudaDeviceTest, HostMemoryThatIsPinnedInPartIsCopied) {
     fake.free(card);
 }
 
+TEST_F(CudaDeviceTest, PinnedMemoryIsCopiedDirectlyByAThreadThatNeverChoseAGpu) {
+    std::byte* const card = fake.allocate(4096);
+    auto* const host = static_cast<std::byte*>(fake.allocate_pinned(4096));
+    std::jthread([&] {
+        EXPECT_TRUE(copy(kCuda, card, kHost, host, 4096));
+        EXPECT_TRUE(copy(kHost, host, kCuda, card, 4096));
+    }).join();
+    EXPECT_EQ(FakeCuda::count("calls:cuMemHostAlloc"), 0u) << "it went by way of buffers of ours";
+    fake.free(card);
+    fake.free_pinned(host);
+}
+
 TEST_F(CudaDeviceTest, CopiesAcrossTheChunksOfAReservation) {
     constexpr uint64_t kBytes = 3 * FakeCuda::kChunkBytes;
     std::byte* const card = fake.reserve(4, {0, 1, 2});

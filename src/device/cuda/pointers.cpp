@@ -65,7 +65,11 @@ Result<Pointer> ask(Driver& driver, uint64_t address) {
         pointer.device = std::max(device, 0);
         pointer.place = Place::kDevice;
     } else if (type == abi::kMemoryTypeHost) {
-        // Pinned, but where a GPU finds it nobody knows: as good as pageable.
+        // A thread without a context is not told where a GPU finds it.
+        if (answers.device_pointer == 0)
+            if (const auto scope = Scope::enter(driver, std::max(device, 0)))
+                if (ask_attributes(**scope, address, answers) != abi::kSuccess) answers.device_pointer = 0;
+        // Where nobody knows that, it is as good as pageable.
         pointer.place = answers.device_pointer != 0 ? Place::kPinned : Place::kPageable;
         pointer.device_offset = static_cast<int64_t>(answers.device_pointer - address);
     } else if (type == abi::kMemoryTypeDevice) {

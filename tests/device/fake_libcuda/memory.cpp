@@ -76,7 +76,7 @@ bool answer_device(int attribute, void* to, uint64_t address, const Mapping& map
 bool answer_pinned(int attribute, void* to, uint64_t address, uint64_t start, const Pinned& pinned) {
     switch (attribute) {
         case abi::kAttributeMemoryType: answer(to, static_cast<uint32_t>(abi::kMemoryTypeHost)); return true;
-        case abi::kAttributeDevicePointer:
+        case abi::kAttributeDevicePointer: answer(to, context_stack.empty() ? uint64_t{0} : address); return true;  // as an H200 does
         case abi::kAttributeHostPointer: answer(to, address); return true;
         case abi::kAttributeBufferId: answer(to, pinned.buffer_id); return true;
         case abi::kAttributeRangeStart: answer(to, start); return true;
