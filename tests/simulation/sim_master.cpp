@@ -44,6 +44,37 @@ void SimMaster::note_lost(Transaction& transaction) {
         transaction.apply(ClientFollows{.client = client, .follows = false, .now = world_.now()});
 }
 
+void SimMaster::end_copy(const TaskEnd& end) {
+    EventHub::Caused caused;
+    run([&](Transaction& t) {
+        const EventHub::Position before = hub_->position();
+        tell_of_copies(*hub_, t.state(), end, caused);
+        caused.add(before, hub_->position());
+        return true;
+    });
+    const auto finish = [this, end, life = endpoint.life] {
+        if (!endpoint.up || life != endpoint.life) return;
+        run([&](Transaction& t) {
+            note_lost(t);
+            return end_task(t, end, world_.now());
+        });
+    };
+    if (hub_->told(caused)) return finish();
+    expire_by(hub_->call_when_told(
+        caused, [this, finish] { world_.after(1ms, finish); }, world_.now()));
+}
+
+/// Called before it happens. Its node was given up, perhaps, and then it comes back.
+void SimMaster::segment_removed(const MasterState& state, SegmentNumber segment) {
+    hub_->segment_removed(state, segment);
+    for (const auto& [key, generation] : acknowledged_) {
+        const ObjectId id = state.objects().find(TenantTable::kDefault, key);
+        if (id == 0 || state.objects()[id].generation != generation) continue;
+        const ReplicaList& replicas = state.objects()[id].replicas;
+        if (replicas.size() == 1 && replicas[0].segment == segment) away_.push_back({key, generation, state.segments()[segment].spec.id});
+    }
+}
+
 void SimMaster::expire_by(Time at) {
     if (at == Time::max()) return;
     world_.after(std::max<Duration>(at - world_.now(), 1ms), [this, life = endpoint.life] {
@@ -119,6 +150,7 @@ void SimMaster::expect_return() {
 }
 
 void SimMaster::end_life() {
+    away_.clear();
     for (auto& [client, stream] : streams_) stream->kill();
     streams_.clear();
     start_hub();  // answers that wait are never given
@@ -151,14 +183,22 @@ void SimMaster::after_step(size_t before) {
 
 /// What no change may do.
 void SimMaster::check_change(const Change& change) {
-    if (const auto* write = std::get_if<WriteStarted>(&change)) check_placement(*write);
+    if (const auto* write = std::get_if<WriteStarted>(&change)) {
+        check_placement(*write);
+        const std::string key(write->object != 0 && state_->objects().exists(write->object) ? state_->objects()[write->object].key()
+                                                                                            : write->key.get());
+        std::erase_if(away_, [&](const Expected& one) { return one.key == key; });  // may have a successor
+    }
+    if (const auto* opened = std::get_if<SegmentOpened>(&change)) check_returned(opened->segment);
     if (const auto* left = std::get_if<TombstoneLeft>(&change)) {
         removed_[left->key] = state_->next_generation();
         std::erase_if(expected_, [&](const Expected& one) { return one.key == left->key; });
+        std::erase_if(away_, [&](const Expected& one) { return one.key == left->key; });
     }
     if (std::holds_alternative<TombstoneOfAll>(change)) {
         all_removed_ = state_->next_generation();
         expected_.clear();
+        away_.clear();
     }
     const auto* adopted = std::get_if<ValueAdopted>(&change);
     if (adopted == nullptr) return;
@@ -167,6 +207,16 @@ void SimMaster::check_change(const Change& change) {
         world_.violated(format_text("{} of generation {} was removed and came back", adopted->key, adopted->generation));
     if (const auto newest = newest_.find(adopted->key); newest != newest_.end() && adopted->generation < newest->second)
         world_.violated(format_text("{} of generation {} was replaced and came back", adopted->key, adopted->generation));
+}
+
+/// A node that was given up is back: so is what it held, unless it went otherwise.
+void SimMaster::check_returned(SegmentNumber segment) {
+    if (!state_->segments().exists(segment)) return;
+    const SegmentId id = state_->segments()[segment].spec.id;
+    for (const Expected& one : away_)
+        if (one.segment == id && !holds(one.key, one.generation) && !dropped_.contains(one.generation))
+            world_.violated(format_text("{} of generation {} did not come back with its node", one.key, one.generation));
+    std::erase_if(away_, [&](const Expected& one) { return one.segment == id; });
 }
 
 /// A suspect gets a value only where nothing else has room, and never as a second replica.

@@ -13,6 +13,7 @@
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/master/ops/task_ops.h"
+#include "store/service/copy_end.h"
 #include "store/service/event_hub.h"
 #include "tests/simulation/sim_event_stream.h"
 
@@ -102,6 +103,13 @@ public:
     /// A client follows: it is told everything there is, in small parts, with whatever happens in between.
     void follow(const ClientId& client, const std::shared_ptr<SimEventStream>& stream);
     void acknowledge(const ClientId& client, uint64_t sequence);
+    /// A client makes itself known, and is told what it has missed.
+    UnheardEvents::Missed introduced(const ClientId& client, uint64_t heard) {
+        run_membership([&](Transaction& t) { return remount(t, {.client = client, .segments = {}}, world_.now()); });
+        return hub_->missed(client, heard);
+    }
+
+    void end_copy(const TaskEnd& end);
 
     /// Some client is too slow for it: its event stream ends.
     void cut_off_somebody();
@@ -133,6 +141,7 @@ public:
     void removed(const std::string& key) {
         removed_[key] = state_->next_generation();
         std::erase_if(expected_, [&](const Expected& one) { return one.key == key; });  // also what its node has yet to tell
+        std::erase_if(away_, [&](const Expected& one) { return one.key == key; });
     }
     bool rebuilding() const { return rebuilding_; }
     const MasterState& state() const { return *state_; }
@@ -165,7 +174,7 @@ private:
     void value_outdated(const MasterState& state, ObjectId object) override { hub_->value_outdated(state, object); }
     void tombstone_left(const MasterState& state) override { hub_->tombstone_left(state); }
     void copy_ordered(const MasterState& state, CopyId copy) override { hub_->copy_ordered(state, copy); }
-    void segment_removed(const MasterState& state, SegmentNumber segment) override { hub_->segment_removed(state, segment); }
+    void segment_removed(const MasterState& state, SegmentNumber segment) override;
 
     void start_hub();
     void report(const ClientId& client);
@@ -178,6 +187,7 @@ private:
     void note_change(const Change& change) const;
     void check_change(const Change& change);
     void check_placement(const WriteStarted& write);
+    void check_returned(SegmentNumber segment);
     void tick() {
         world_.after(100ms, [this] {
             if (endpoint.up) {
@@ -202,6 +212,7 @@ private:
     std::map<std::string, uint64_t> acknowledged_;  // key -> generation, while it must be there
     bool rebuilding_ = false;                       // after a cold start, until all nodes have come back
     std::vector<Expected> expected_;                // then
+    std::vector<Expected> away_;                    // the last replica went with its node; if that comes back in this life, so does it
     std::set<uint64_t> doubtful_;
     std::set<ClientId> missed_words_;
     std::set<uint64_t> dropped_;  // generations, since the cold start

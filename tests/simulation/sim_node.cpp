@@ -19,7 +19,7 @@ void SimNode::start() {
     memory_.assign(size_ / kUnit, 0);
     catalogue_ = std::make_unique<Catalogue>();
     catalogue_->add_segment(spec_);
-    view_ = 0;
+    view_ = whole_view_ = whole_update_ = last_update_ = 0;
     ever_known_ = false;
     renewing_ = false;
     answered_ = world_.now();
@@ -71,7 +71,9 @@ void SimNode::heartbeat_answered(const HeartbeatReply& reply, uint64_t view) {
         if (drained()) join(view);
     } else if (renewing_) {
         if (world_.now() - mounting_ > World::kLatest) unmount();  // both go over one connection: it does not overtake the mount
-    } else if (!stream_) {
+    } else if (stream_) {
+        if (last_update_ != 0) acknowledge(last_update_);
+    } else {
         catalogue_->stream_ended(/*orderly=*/false);  // it lives, so it went on without telling us
         follow();
     }
@@ -96,8 +98,42 @@ void SimNode::join(uint64_t view) {
         stream_->close();
         stream_ended(stream_, false);
     }
-    auto report = std::make_shared<Report>();
-    report->view = view;
+    report_ = std::make_shared<Report>();
+    report_->view = view;
+    introduce(report_);
+}
+
+/// Hears what it has missed of the same master.
+void SimNode::introduce(const std::shared_ptr<Report>& report) {
+    if (report_ != report || report->introduced) return;
+    if (++report->tries > 5 || report->view != master_.view()) {
+        report_.reset();
+        return;
+    }
+    const uint64_t heard = whole_view_ == report->view ? whole_update_ : 0;
+    world_.send(endpoint, master_.endpoint, [this, report, heard, id = id_] {
+        if (report->view != master_.view()) return;
+        const UnheardEvents::Missed missed = master_.introduced(id, heard);
+        world_.send(master_.endpoint, endpoint, [this, report, missed] {
+            if (report_ != report || std::exchange(report->introduced, true)) return;
+            if (missed.lost) world_.violated("more was missed than could be kept");
+            for (const rpc::Bytes& body : missed.updates) {
+                const auto update = decode_event_update(body);
+                MC_CHECK(update);
+                catalogue_->apply(*update, world_.now());
+                whole_view_ = report->view;
+                whole_update_ = update->sequence;
+            }
+            report->tries = 0;
+            begin_report(report);
+        });
+    });
+    world_.after(500ms, [this, report, life = endpoint.life] {
+        if (life == endpoint.life) introduce(report);
+    });
+}
+
+void SimNode::begin_report(const std::shared_ptr<Report>& report) {
     const size_t entries_max = 1 + world_.random.below(60);
     catalogue_->report(entries_max, world_.now(), [&](const HeldSegment& held) {
         Part part{.writes = {held.writes.begin(), held.writes.end()},
@@ -113,7 +149,6 @@ void SimNode::join(uint64_t view) {
                 report->parts[0].exact ? "" : "not ");
     // The new master may plan and drop from the last part on, before a stream of it has said so.
     if (ever_known_) catalogue_->stream_ended(/*orderly=*/false);
-    report_ = report;
     send_part(report);
 }
 
@@ -177,9 +212,12 @@ void SimNode::joined(uint64_t view) {
 void SimNode::follow() {
     struct Weak {
         std::weak_ptr<SimEventStream> stream;
-        bool begun = false;
+        bool begun = false, whole = false;
+        uint64_t view = 0;
     };
     auto self = std::make_shared<Weak>();
+    self->view = view_;
+    last_update_ = 0;
     stream_ = std::make_shared<SimEventStream>(
         world_, endpoint,
         SimEventStream::Receiver{.on_update =
@@ -187,6 +225,12 @@ void SimNode::follow() {
                                          self->begun = true;
                                          heard_ = world_.now();
                                          catalogue_->apply(update, world_.now());
+                                         self->whole |= update.complete;
+                                         if (self->whole) {
+                                             whole_view_ = self->view;
+                                             whole_update_ = update.sequence;
+                                         }
+                                         last_update_ = update.sequence;
                                          for (const CopyOrder& order : update.orders) take_order(order);
                                          if (update.acknowledge) acknowledge(update.sequence);
                                      },
@@ -303,10 +347,7 @@ void SimNode::report_end(const std::shared_ptr<Work>& work, StoreCode code) {
                 const TaskNumber task = master_.state().tasks().find(work->order.task);
                 if (code == StoreCode::kOk && work->corrupt && task != 0 && master_.state().tasks()[task].copy != 0)
                     world_.violated(format_text("a copy of generation {} had other bytes as its source", work->order.generation));
-                master_.run([&](Transaction& t) {
-                    return end_task(t, {.client = id, .task = work->order.task, .code = code, .message = {}, .in_doubt = in_doubt},
-                                    world_.now());
-                });
+                master_.end_copy({.client = id, .task = work->order.task, .code = code, .message = {}, .in_doubt = in_doubt});
             });
         });
 }

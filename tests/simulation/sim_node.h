@@ -64,6 +64,7 @@ private:
         std::vector<Part> parts;
         size_t next = 0;
         int tries = 0;
+        bool introduced = false;
     };
 
     /// A copy that was ordered.
@@ -86,6 +87,8 @@ private:
     void heartbeat_answered(const HeartbeatReply& reply, uint64_t view);
     bool drained();
     void join(uint64_t view);
+    void introduce(const std::shared_ptr<Report>& report);
+    void begin_report(const std::shared_ptr<Report>& report);
     void send_part(const std::shared_ptr<Report>& report);
     bool remount_with(Transaction& t, const ClientId& id, const SegmentSpec& spec, const Part& part);
     void joined(uint64_t view);
@@ -109,7 +112,9 @@ private:
     SegmentSpec spec_;
     std::vector<uint64_t> memory_;  // the generation last written, per 64 bytes
     std::unique_ptr<Catalogue> catalogue_;
-    uint64_t view_ = 0;  // the master that knows what we hold; 0: none
+    uint64_t view_ = 0;                           // the master that knows what we hold; 0: none
+    uint64_t last_update_ = 0;                    // heard of the event stream
+    uint64_t whole_update_ = 0, whole_view_ = 0;  // the last one before which none was missed, and whose it was
     bool ever_known_ = false;
     std::shared_ptr<Report> report_;            // under way
     std::shared_ptr<SimEventStream> stream_;    // null: not following

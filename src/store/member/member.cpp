@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "rpc/rpc.h"
+#include "store/protocol/messages_events.h"
 
 namespace mooncake::store {
 
@@ -110,7 +111,9 @@ Time Member::on_answer(const HeartbeatReply& reply, Time asked, bool unheard) {
             setup_.listener.master_found(joined_epoch_);
         }
     }
-    if (!stream_.open()) {
+    if (stream_.open()) {
+        acknowledge_again();
+    } else {
         if (const Time next = followed_at_ + setup_.options.retry_interval; setup_.clock() < next) return next;
         // It lives, so it went on without telling us: only a complete new stream makes the catalogue exact again.
         setup_.holdings.stream_ended(/*orderly=*/false);
@@ -147,7 +150,7 @@ Result<> Member::join(uint64_t epoch) {
     follow();
     MC_RETURN_IF_ERROR(await_stream(epoch));
     // Only now: before the event stream tells of new writes there must be none, or a master that dies right away takes them along.
-    for (const HeldSegment& segment : segments) MC_RETURN_IF_ERROR(send_part(epoch, {&segment, 1}));
+    for (const HeldSegment& segment : segments) MC_RETURN_IF_ERROR(send_part(epoch, segment));
     joined_epoch_ = epoch;
     told_lost_ = false;
     epoch_.store(epoch, std::memory_order_release);
@@ -174,7 +177,7 @@ Result<> Member::await_stream(uint64_t epoch) {
         if (!stream_.open()) return fail(Code::kUnavailable, "the master's stream broke at its start");
         if (limit_.passed()) return fail(Code::kTimedOut, "the master's stream did not come to its start in time");
         MC_RETURN_IF_ERROR(check_master(epoch));
-        // It goes on as we acknowledge it. Where that was lost with another connection, neither of us would ever say anything more.
+        acknowledge_again();
         if (const uint64_t now_updates = stream_.updates(); std::exchange(updates, now_updates) != now_updates) heard = setup_.clock();
         else if (setup_.clock() - heard >= kReportTimeout) return fail(Code::kTimedOut, "the master's stream stopped at its start");
     }
@@ -187,26 +190,24 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
         reporting_ = true;
         ++reports_;
     }
-    std::vector<Behind> behind;
-    {
-        Lock lock(mutex_);
-        behind.assign(behind_.all().begin(), behind_.all().end());
-    }
-    Result<> outcome = send_part(epoch, {}, behind);  // also where we lend nothing the master must know us
+    const Result<bool> known = introduce(epoch);  // also where we lend nothing
+    Result<> outcome;
+    if (!known) outcome = Unexpected(known.error());
     size_t objects = 0;
     std::vector<HeldSegment> segments;
     // What the former master answered to writers after it had cut us off, nobody knows now: a value that is lost is a miss, one that comes
-    // back is a lie. The same master knows.
+    // back is a lie. The same master tells us, if it is not too much.
     const uint64_t missed = missed_epoch_.load(std::memory_order_acquire);
-    const bool doubtful = missed != 0 && missed != epoch;
-    if (doubtful) MC_LOG_WARNING("a master that is gone now went on without this process: what its memory holds is given up");
+    const bool doubtful = (missed != 0 && missed != epoch) || (known && !*known);
+    if (doubtful && setup_.holdings.lends())
+        MC_LOG_WARNING("a master went on without this process, and nobody knows how: what its memory holds is given up");
     if (outcome) {
         setup_.holdings.report(setup_.options.report_entries_max, setup_.clock(), [&](HeldSegment part) {
             if (doubtful && part.more) return true;
             if (doubtful) part = {.segment = part.segment};
             if (!part.more) segments.push_back({.segment = part.segment, .exact = part.exact});
             part.more = true;
-            outcome = send_part(epoch, {&part, 1});
+            outcome = send_part(epoch, part);
             objects += part.objects.size();
             return outcome.has_value();
         });
@@ -218,22 +219,45 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
     return segments;
 }
 
-Result<> Member::send_part(uint64_t epoch, std::span<const HeldSegment> part, std::span<const Behind> behind) {
-    RemountRequest request{.client = setup_.client, .epoch = epoch, .segments = part, .behind = behind};
+Result<bool> Member::introduce(uint64_t epoch) {
+    const bool followed = whole_epoch_.load(std::memory_order_acquire) == epoch;
+    RemountRequest request{.client = setup_.client, .epoch = epoch, .segments = {}};
+    request.heard_update = followed ? whole_update_.load(std::memory_order_acquire) : 0;
+    std::vector<Behind> behind;
+    {
+        Lock lock(mutex_);
+        if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
+        behind.assign(behind_.all().begin(), behind_.all().end());
+        request.heard = heard_;
+    }
+    request.behind = behind;
+    MC_ASSIGN_OR_RETURN(const RemountReply reply, setup_.master.remount(request, within(kReportTimeout)));
+    if (!reply.segments.empty()) return fail(Code::kCorrupt, "{} answers for no segments", reply.segments.size());
+    if (reply.missed_lost) return false;
+    for (const std::vector<std::byte>& body : reply.missed) {
+        MC_ASSIGN_OR_RETURN(const EventView update, decode_event_view(body));
+        setup_.holdings.apply(update, setup_.clock());
+        whole_update_.store(update.sequence, std::memory_order_release);
+        whole_epoch_.store(epoch, std::memory_order_release);
+    }
+    return true;
+}
+
+Result<> Member::send_part(uint64_t epoch, const HeldSegment& part) {
+    RemountRequest request{.client = setup_.client, .epoch = epoch, .segments = {&part, 1}};
     {
         Lock lock(mutex_);
         if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
         request.heard = heard_;
     }
     MC_ASSIGN_OR_RETURN(const RemountReply reply, setup_.master.remount(request, within(kReportTimeout)));
-    if (reply.segments.size() != part.size()) return fail(Code::kCorrupt, "{} answers for {} segments", reply.segments.size(), part.size());
-    if (part.empty()) return {};
+    if (reply.segments.size() != 1) return fail(Code::kCorrupt, "{} answers for one segment", reply.segments.size());
     const RemountReply::Segment& answer = reply.segments[0];
     if (answer.code == StoreCode::kInvalidVersion) return fail(Code::kStale, "the master of life {} is gone", epoch);
     if (answer.code != StoreCode::kOk)
-        MC_LOG_WARNING("segment {} was not mounted again: {}", part[0].segment.name, store_code_name(answer.code));
+        MC_LOG_WARNING("segment {} was not mounted again: {}", part.segment.name, store_code_name(answer.code));
     if (answer.stale + answer.refused != 0)
-        MC_LOG_WARNING("segment {}: of {} values, {} are outdated and {} were refused", part[0].segment.name, part[0].objects.size(),
+        MC_LOG_WARNING("segment {}: of {} values, {} are outdated and {} were refused", part.segment.name, part.objects.size(),
                        answer.stale, answer.refused);
     return {};
 }
@@ -256,11 +280,14 @@ void Member::settle_unmounts() {
 
 void Member::follow() {
     followed_at_ = setup_.clock();
+    whole_.store(false, std::memory_order_relaxed);
+    last_update_.store(0, std::memory_order_relaxed);
     stream_.follow();
 }
 
 void Member::on_update(const EventView& update) {
     setup_.holdings.apply(update, setup_.clock());
+    note_heard(update);
     if (update.reset || update.complete || !update.behind.empty() || !update.caught_up.empty()) note_history(update);
     if (update.reset || update.all_changed) setup_.listener.all_keys_changed();
     else if (!update.changed.empty()) setup_.listener.keys_changed(update.changed);
@@ -268,6 +295,18 @@ void Member::on_update(const EventView& update) {
     if (obeys_.load(std::memory_order_acquire) && heard_of())
         for (const CopyOrder& order : update.orders) setup_.listener.copy_ordered(order);
     if (update.acknowledge) setup_.master.acknowledge(setup_.client, update.sequence);
+}
+
+void Member::acknowledge_again() {
+    if (const uint64_t update = last_update_.load(std::memory_order_acquire); update != 0) setup_.master.acknowledge(setup_.client, update);
+}
+
+void Member::note_heard(const EventView& update) {
+    last_update_.store(update.sequence, std::memory_order_release);
+    if (update.complete) whole_.store(true, std::memory_order_relaxed);
+    if (!whole_.load(std::memory_order_relaxed)) return;
+    whole_update_.store(update.sequence, std::memory_order_release);
+    whole_epoch_.store(followed_epoch_.load(std::memory_order_acquire), std::memory_order_release);
 }
 
 void Member::note_history(const EventView& update) {

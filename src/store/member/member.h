@@ -70,7 +70,9 @@ private:
     Result<std::vector<HeldSegment>> report_all(uint64_t epoch);
     Result<> check_master(uint64_t epoch);
     Result<> await_stream(uint64_t epoch);
-    Result<> send_part(uint64_t epoch, std::span<const HeldSegment> part, std::span<const Behind> behind = {});
+    /// Makes us known to the master, and hears what of its events we have missed; false: nobody knows that any more.
+    Result<bool> introduce(uint64_t epoch);
+    Result<> send_part(uint64_t epoch, const HeldSegment& part);
     void lose_master();
     void settle_unmounts();
     Result<> await_standing(Deadline deadline);
@@ -79,6 +81,9 @@ private:
 
     void follow();
     void on_update(const EventView& update);
+    void note_heard(const EventView& update);
+    /// What we acknowledged before may be lost with a connection, and then neither of us would ever say anything more.
+    void acknowledge_again();
     void note_history(const EventView& update);
     /// The master we follow, or did, goes on without us.
     void note_missed();
@@ -96,6 +101,10 @@ private:
     std::atomic<BootTime> woke_until_{};       // what an event stream says before that may be the end of it while we slept
     std::atomic<uint64_t> followed_epoch_{0};  // whose event stream we followed last; written by beat()
     std::atomic<uint64_t> missed_epoch_{0};    // the first that went on without us, if no complete event stream has come since
+    std::atomic<uint64_t> last_update_{0};     // of the event stream we follow, heard; 0: none yet
+    // The last one before which we have missed none, and whose it was; written while an event stream is handled, or by beat() while there is none.
+    std::atomic<uint64_t> whole_update_{0}, whole_epoch_{0};
+    std::atomic<bool> whole_{false};  // the event stream we follow has been complete
 
     /// From then on the master may have given us up for being silent.
     BootTime lost_at() const { return answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed); }

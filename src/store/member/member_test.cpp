@@ -27,7 +27,7 @@ using Part = FakeMaster::Part;
 TEST_F(MemberTest, MakesItselfKnownAndFollows) {
     beat();
     EXPECT_TRUE(member_.standing());
-    EXPECT_THAT(master_.take_log(), ElementsAre("ping", "remount", "ping", "follow"));
+    EXPECT_THAT(master_.take_log(), ElementsAre("ping", "remount", "ping", "follow", "acknowledge 1"));
     EXPECT_THAT(listener_.take(), ElementsAre("all changed", "found 100"));
     EXPECT_EQ(member_.epoch(), 100U);
     EXPECT_EQ(next_ - now(), 1s);
@@ -507,9 +507,9 @@ TEST_F(MemberTest, AMountWhoseAnswerWasLostIsTakenBack) {
     master_.set_mood(Mood::kAnswers);
     master_.take_log();
     beat();
-    EXPECT_THAT(master_.take_log(), ElementsAre("ping", "unmount"));
+    EXPECT_THAT(master_.take_log(), ElementsAre("ping", "acknowledge 1", "unmount"));
     beat();
-    EXPECT_THAT(master_.take_log(), ElementsAre("ping"));
+    EXPECT_THAT(master_.take_log(), ElementsAre("ping", "acknowledge 1"));
 }
 
 TEST_F(MemberTest, AMasterThatForgotUsMountsAfterWeJoinedAgain) {

@@ -31,6 +31,8 @@ public:
     void caught_up(const ClientId& client) { caught_up_.push_back(client); }
 
     bool empty() const noexcept;
+    /// Whether it tells anything of ranges.
+    bool has_ranges() const noexcept { return !planned_.empty() || !filled_.empty() || !dropped_.empty(); }
     /// Items of all kinds.
     size_t items() const noexcept;
     size_t changed_keys() const noexcept { return changed_.size(); }

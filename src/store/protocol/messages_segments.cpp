@@ -130,7 +130,7 @@ std::vector<std::byte> encode_remount_request(const RemountRequest& request) {
     flatbuffers::Offset<flatbuffers::Vector<const wire::Behind*>> behind;
     if (!request.behind.empty()) behind = structs_to_wire<wire::Behind>(*builder, request.behind, behind_to_wire);
     const wire::HistoryPoint heard = point_to_wire(request.heard);
-    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list, behind, &heard));
+    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list, behind, &heard, request.heard_update));
 }
 
 Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) {
@@ -158,7 +158,8 @@ Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) 
                         .epoch = message->epoch(),
                         .segments = received.segments,
                         .behind = received.behind,
-                        .heard = point_from_wire(message->heard())};
+                        .heard = point_from_wire(message->heard()),
+                        .heard_update = message->heard_update()};
     received.copy = message.take_copy();
     return received;
 }
@@ -168,7 +169,14 @@ std::vector<std::byte> encode_remount_reply(const RemountReply& reply) {
     const auto segments = structs_to_wire<wire::RemountedSegment>(*builder, reply.segments, [](const RemountReply::Segment& segment) {
         return wire::RemountedSegment(segment.adopted, segment.stale, segment.refused, static_cast<int32_t>(segment.code));
     });
-    return builder.finish(wire::CreateRemountReply(*builder, segments));
+    std::vector<flatbuffers::Offset<wire::MissedUpdate>> missed;
+    for (const std::vector<std::byte>& update : reply.missed) {
+        const auto bytes = builder->CreateVector(reinterpret_cast<const uint8_t*>(update.data()), update.size());
+        missed.push_back(wire::CreateMissedUpdate(*builder, bytes));
+    }
+    flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<wire::MissedUpdate>>> list;
+    if (!missed.empty()) list = builder->CreateVector(missed);
+    return builder.finish(wire::CreateRemountReply(*builder, segments, list, reply.missed_lost));
 }
 
 Result<RemountReply> decode_remount_reply(std::span<const std::byte> body) {
@@ -182,6 +190,11 @@ Result<RemountReply> decode_remount_reply(std::span<const std::byte> body) {
                                   .stale = segment.stale(),
                                   .refused = segment.refused()});
     }
+    for (size_t i = 0; i < count_of(message->missed()); ++i) {
+        const auto bytes = std::as_bytes(numbers_of(message->missed()->Get(static_cast<flatbuffers::uoffset_t>(i))->update()));
+        reply.missed.emplace_back(bytes.begin(), bytes.end());
+    }
+    reply.missed_lost = message->missed_lost();
     return reply;
 }
 

@@ -79,6 +79,8 @@ struct RemountRequest {
     std::span<const Behind> behind{};
     /// Until when the client itself has heard everything; none: it has never followed a master, and holds nothing.
     HistoryPoint heard{};
+    /// Of this life of the master: everything up to this update; 0: none.
+    uint64_t heard_update = 0;
 };
 struct RemountReply {
     struct Segment {
@@ -88,6 +90,10 @@ struct RemountReply {
         uint64_t refused = 0;  // overlapping, out of bounds, contradictory
     };
     std::vector<Segment> segments;
+    /// To a request without segments: updates (encoded) of this life that the sender has not heard, in order. What it holds is what it knew,
+    /// and these.
+    std::vector<std::vector<std::byte>> missed{};
+    bool missed_lost = false;  // nobody knows any more what it was: it cannot say what it holds
 };
 
 struct UnmountRequest {

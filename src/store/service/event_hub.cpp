@@ -44,14 +44,21 @@ void EventHub::plan(Follower& follower, const RangePlanned& event) {
 
 void EventHub::range_planned(const MasterState& state, SegmentNumber segment, WriteId write) {
     Lock lock(mutex_);
-    if (Follower* follower = owner(state, segment)) plan(*follower, event_of_write(state, segment, write));
+    if (Follower* follower = owner(state, segment)) return plan(*follower, event_of_write(state, segment, write));
+    if (UnheardEvents* unheard = unheard_of(state, segment))
+        unheard->unsent().planned(RangePlannedView::of(event_of_write(state, segment, write)));
 }
 
 void EventHub::range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) {
     Lock lock(mutex_);
     if (planned_from_ == 0) planned_from_ = observed_.load(std::memory_order_relaxed) + 1;
     Follower* follower = owner(state, segment);
-    if (follower == nullptr) return;
+    if (follower == nullptr) {
+        UnheardEvents* const unheard = unheard_of(state, segment);
+        if (unheard == nullptr) return;
+        unheard->seal();
+        return unheard->unsent().planned(RangePlannedView::of(event_of_copy(state, segment, copy, options_.clock())));
+    }
     // A copy has the generation of its value, which may just have been dropped here; within one update that would read the other way round.
     if (!follower->items.empty()) follower->items.back().sealed = true;
     plan(*follower, event_of_copy(state, segment, copy, options_.clock()));
@@ -59,18 +66,24 @@ void EventHub::range_planned_for_copy(const MasterState& state, SegmentNumber se
 
 void EventHub::range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) {
     Lock lock(mutex_);
-    Follower* follower = owner(state, segment);
-    if (follower == nullptr) return;
-    open_item(*follower).filled({.segment = state.segments()[segment].spec.id, .generation = generation, .checksum = checksum});
-    noted_range(*follower);
+    const RangeFilled event{.segment = state.segments()[segment].spec.id, .generation = generation, .checksum = checksum};
+    if (Follower* follower = owner(state, segment)) {
+        open_item(*follower).filled(event);
+        noted_range(*follower);
+    } else if (UnheardEvents* unheard = unheard_of(state, segment)) {
+        unheard->unsent().filled(event);
+    }
 }
 
 void EventHub::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) {
     Lock lock(mutex_);
-    Follower* follower = owner(state, segment);
-    if (follower == nullptr) return note_behind(state.clients()[state.segments()[segment].client].id);
-    open_item(*follower).dropped({.segment = state.segments()[segment].spec.id, .generation = generation, .quarantine = quarantine});
-    noted_range(*follower);
+    const RangeDropped event{.segment = state.segments()[segment].spec.id, .generation = generation, .quarantine = quarantine};
+    if (Follower* follower = owner(state, segment)) {
+        open_item(*follower).dropped(event);
+        return noted_range(*follower);
+    }
+    if (UnheardEvents* unheard = unheard_of(state, segment)) unheard->unsent().dropped(event);
+    note_behind(state.clients()[state.segments()[segment].client].id);
 }
 
 void EventHub::value_outdated(const MasterState& state, ObjectId id) {
@@ -116,16 +129,15 @@ void EventHub::follow(const MasterState& state, ClientNumber client, std::unique
     for (const Behind& behind : behind_.all()) first.writer.behind(behind);
     first.now = {.life = life_, .event = observed_.load(std::memory_order_relaxed)};
     follower->acknowledged = changes_.load(std::memory_order_relaxed);
+    lost_.erase(follower->client);
     FollowerPtr& slot = followers_[follower->client];
+    if (slot) end(std::exchange(slot, nullptr), Error(Code::kStale, "the client follows anew"));
     // Numbers go on where the earlier event stream ended, so that a late acknowledgement of it means nothing here.
-    if (const auto lost = lost_.find(follower->client); lost != lost_.end()) {
-        follower->sequence = lost->second.sequence;
-        lost_.erase(lost);
-    }
-    if (slot) {
-        follower->sequence = slot->sequence;
-        end(std::exchange(slot, nullptr), Error(Code::kStale, "the client follows anew"));
-    }
+    UnheardPtr& unheard = unheard_[follower->client];
+    if (!unheard) unheard = std::make_shared<UnheardEvents>(options_.unheard_bytes_max);
+    unheard->seal();
+    unheard->gone_since = Time::max();
+    follower->unheard = unheard;
     slot = std::move(follower);
     await(*slot);
     by_segment_.clear();
@@ -135,7 +147,7 @@ void EventHub::follow(const MasterState& state, ClientNumber client, std::unique
 void EventHub::end(FollowerPtr follower, Error why) {
     by_segment_.clear();
     do_not_await(*follower);
-    follower->items.clear();
+    keep_unsent(*follower);
     forget_unsent(*follower);
     ended_.push_back({std::move(follower), std::move(why)});
     noted();
@@ -155,8 +167,9 @@ std::vector<ClientId> EventHub::take_lost(const MasterState& state) {
         end(std::move(follower), Error(Code::kUnavailable, "nobody listens"));
     }
     std::erase_if(lost_, [&](const auto& one) { return !state.clients().alive(state.clients().find(one.first)); });
-    for (auto& [client, lost] : lost_)
-        if (!std::exchange(lost.told, true)) clients.push_back(client);
+    for (auto& [client, told] : lost_)
+        if (!std::exchange(told, true)) clients.push_back(client);
+    forget_gone(state);
     if (asked_.size() > 2 * followers_.size() + 16) {  // many are of processes that are gone
         std::erase_if(asked_, [now = options_.clock()](const auto& one) { return one.second <= now; });
     }
@@ -255,10 +268,14 @@ bool EventHub::push() {
         if (!send(one)) slow.push_back(one.follower);
         else if (one.last_range != 0 && one.follower->responder->unsent_bytes() != 0) backlog = true;
     }
-    if (backlog || unsent_followers_.load(std::memory_order_relaxed) != 0) {
-        const Time now = options_.clock();
+    backlog |= unsent_followers_.load(std::memory_order_relaxed) != 0;
+    if (backlog || std::any_of(outgoing.begin(), outgoing.end(), [](const Outgoing& one) { return one.last_range != 0; })) {
+        const Time now = backlog ? options_.clock() : Time{};
         Lock lock(mutex_);
-        for (const Outgoing& one : outgoing) note_unsent(one, now);
+        for (Outgoing& one : outgoing) {
+            if (backlog) note_unsent(one, now);
+            keep(one);
+        }
     }
     // Before anybody is answered.
     cut_off(slow, Error(Code::kNoSpace, "the stream was not read fast enough"));
@@ -280,6 +297,7 @@ void EventHub::cut_off(std::span<const FollowerPtr> slow, const Error& why) {
         const auto found = followers_.find(follower->client);
         if (found == followers_.end() || found->second != follower) continue;
         lose(*follower);
+        keep_unsent(*follower);
         forget_unsent(*follower);
         followers_.erase(found);
         by_segment_.clear();
@@ -297,19 +315,20 @@ std::vector<EventHub::Outgoing> EventHub::take_outgoing() {
         if (follower->items.empty()) continue;
         Outgoing one{.follower = follower,
                      .items = std::exchange(follower->items, {}),
-                     .first_sequence = follower->sequence + 1,
+                     .first_sequence = follower->unheard->sequence() + 1,
                      .changed = changed,
                      .first_range = std::exchange(follower->first_range, 0),
                      .last_range = std::exchange(follower->last_range, 0),
                      .first_word = std::exchange(follower->first_word, 0)};
-        for (const Item& item : one.items) {
-            ++follower->sequence;
-            if (item.report) follower->awaited.push_back({.sequence = follower->sequence, .change = 0, .sent = now});
+        for (Item& item : one.items) {
+            const uint64_t sequence = follower->unheard->next();
+            if (item.report) follower->awaited.push_back({.sequence = sequence, .change = 0, .sent = now});
+            if (item.writer.has_ranges()) item.ask |= follower->unheard->asks_after(item.writer.bytes(), options_.ask_bytes);
         }
         if (changed) {
             const size_t bytes = kUpdateBytes + (changes ? changes->writer.bytes() : 0);
             follower->unacknowledged_bytes += bytes;
-            follower->awaited.push_back({.sequence = follower->sequence, .change = change, .sent = now, .bytes = bytes});
+            follower->awaited.push_back({.sequence = follower->unheard->sequence(), .change = change, .sent = now, .bytes = bytes});
         }
         outgoing.push_back(std::move(one));
     }
@@ -376,7 +395,7 @@ bool EventHub::send(Outgoing& outgoing) {
     uint64_t sequence = outgoing.first_sequence;
     for (size_t i = 0; i < outgoing.items.size(); ++i, ++sequence) {
         Item& item = outgoing.items[i];
-        const bool acknowledge = item.report.has_value() || (outgoing.changed && i + 1 == outgoing.items.size());
+        const bool acknowledge = item.report.has_value() || item.ask || (outgoing.changed && i + 1 == outgoing.items.size());
         rpc::Bytes body;
         if (item.report) {
             EventUpdate& update = *item.report;
@@ -406,12 +425,13 @@ bool EventHub::send(Outgoing& outgoing) {
 
 void EventHub::acknowledge(const ClientId& client, uint64_t sequence) {
     std::vector<Waiter> settled;
+    std::deque<EventWriter> heard;
     {
         Lock lock(mutex_);
         const auto found = followers_.find(client);
         if (found == followers_.end()) return;
         Follower& follower = *found->second;
-        if (sequence > follower.sequence) return;  // nothing of ours
+        if (sequence > follower.unheard->sequence()) return;  // nothing of ours
         const uint64_t before = all_acknowledged();
         do_not_await(follower);
         while (!follower.awaited.empty() && follower.awaited.front().sequence <= sequence) {
@@ -423,11 +443,14 @@ void EventHub::acknowledge(const ClientId& client, uint64_t sequence) {
         }
         if (follower.awaited.empty() || options_.clock() - follower.awaited.front().sent < options_.acknowledge_timeout)
             follower.lagging = false;
-        if (!follower.reporting && follower.report_outstanding == 0) note_caught_up(client);
+        if (!follower.reporting && follower.report_outstanding == 0) {
+            heard = follower.unheard->heard(sequence);
+            note_caught_up(client);
+        }
         if (follower.missed && follower.awaited.empty()) noted();  // now it is told that all has changed
         if (!follower.lagging) await(follower);
         // Of very many followers, only the last one lets anybody go.
-        if (all_acknowledged() != before) settled = settle();
+        if (all_acknowledged() != before || !heard.empty()) settled = settle();
     }
     answer(std::move(settled));
 }
@@ -441,117 +464,6 @@ void EventHub::do_not_await(Follower& follower) {
     if (!std::exchange(follower.counted, false)) return;
     const auto found = acknowledged_.find(follower.acknowledged);
     if (--found->second == 0) acknowledged_.erase(found);
-}
-
-std::vector<EventHub::Waiter> EventHub::settle() {
-    std::vector<Waiter> settled;
-    if (waiters_.empty()) return settled;
-    look_after_unsent();
-    const uint64_t acknowledged = all_acknowledged();
-    const auto waiting = std::stable_partition(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) MC_NO_THREAD_ANALYSIS {
-        return waiter.caused.change > acknowledged || is_unsent(waiter.caused);
-    });
-    settled.assign(std::make_move_iterator(waiting), std::make_move_iterator(waiters_.end()));
-    waiters_.erase(waiting, waiters_.end());
-    return settled;
-}
-
-void EventHub::answer(std::vector<Waiter> waiters) {
-    for (Waiter& waiter : waiters) {
-        if (waiter.then) waiter.then();
-        else waiter.responder->reply(std::move(waiter.body));
-    }
-}
-
-bool EventHub::told(const Caused& caused) {
-    if (caused.change == 0 && unsent_followers_.load(std::memory_order_acquire) == 0) return true;
-    Lock lock(mutex_);
-    look_after_unsent();
-    return caused.change <= all_acknowledged() && !is_unsent(caused);
-}
-
-Time EventHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now) {
-    if (caused.change == 0 && unsent_followers_.load(std::memory_order_acquire) == 0) {
-        responder->reply(std::move(body));
-        return Time::max();
-    }
-    return wait({.caused = caused, .responder = std::move(responder), .body = std::move(body)}, now);
-}
-
-Time EventHub::call_when_told(const Caused& caused, std::function<void()> then, Time now) {
-    if (caused.change == 0 && unsent_followers_.load(std::memory_order_acquire) == 0) {
-        then();
-        return Time::max();
-    }
-    return wait({.caused = caused, .then = std::move(then)}, now);
-}
-
-Time EventHub::wait(Waiter waiter, Time now) {
-    waiter.deadline = now + options_.acknowledge_timeout;
-    std::vector<Waiter> settled;
-    Time next = Time::max();
-    {
-        Lock lock(mutex_);
-        waiters_.push_back(std::move(waiter));
-        settled = settle();
-        next = next_look(now);
-    }
-    answer(std::move(settled));
-    return next;
-}
-
-Time EventHub::next_look(Time now) const {
-    // Nobody tells us when a socket takes more.
-    if (unsent_followers_.load(std::memory_order_relaxed) != 0 || !held_orders_.empty()) return now + options_.unsent_interval;
-    return waiters_.empty() ? Time::max() : std::max(waiters_.front().deadline, now);
-}
-
-Time EventHub::expire(Time now) {
-    bool behind = unsent_followers_.load(std::memory_order_acquire) != 0;
-    if (!behind) {
-        Lock lock(mutex_);
-        behind = !held_orders_.empty();
-    }
-    if (behind) {
-        Lock pushing(push_mutex_);
-        std::vector<FollowerPtr> slow;
-        {
-            Lock lock(mutex_);
-            look_after_unsent();
-            for (const auto& [client, follower] : followers_)
-                if (!follower->unsent.empty() && now - follower->unsent.front().since >= options_.unsent_timeout) slow.push_back(follower);
-        }
-        cut_off(slow, Error(Code::kTimedOut, "the stream was not read in time"));
-        if (release_orders() || !slow.empty()) push_all();
-    }
-    std::vector<Waiter> settled;
-    Time next = Time::max();
-    {
-        Lock lock(mutex_);
-        uint64_t overdue = 0;
-        for (const Waiter& waiter : waiters_)
-            if (waiter.deadline <= now) overdue = std::max(overdue, waiter.caused.change);
-        if (overdue != 0)
-            for (const auto& [client, follower] : followers_)
-                if (follower->acknowledged < overdue) {
-                    follower->lagging = true;
-                    do_not_await(*follower);
-                }
-        settled = settle();
-        next = next_look(now);
-    }
-    answer(std::move(settled));
-    return next;
-}
-
-void EventHub::answer_all() {
-    std::vector<Waiter> all;
-    {
-        Lock lock(mutex_);
-        all.swap(waiters_);
-    }
-    std::erase_if(all, [](const Waiter& waiter) { return waiter.then != nullptr; });
-    answer(std::move(all));
 }
 
 }  // namespace mooncake::store

@@ -23,6 +23,7 @@
 #include "store/protocol/behind_clients.h"
 #include "store/protocol/messages_events.h"
 #include "store/service/locked_master.h"
+#include "store/service/unheard_events.h"
 
 namespace mooncake::store {
 
@@ -37,6 +38,10 @@ struct EventHubOptions {
     size_t lagging_bytes_max = 64 << 10;        // the same for those who have not made it within acknowledge_timeout
     Duration unsent_timeout = 2s;               // events about its memory that a follower does not take for so long: it is cut off
     Duration unsent_interval = 5ms;             // how often such events are looked after
+    size_t ask_bytes = 4 << 20;                 // of such events that a follower is not asked about, whether it has heard them
+    size_t unheard_bytes_max = 16 << 20;        // of them, told again to one who was away
+    size_t gone_bytes_max = 64 << 20;           // for all who were given up; and for so long:
+    Duration gone_time_max = 10min;
     std::function<Time()> clock = Clock::now;
 };
 
@@ -53,6 +58,9 @@ struct EventHubOptions {
 /// so that the node knows that it has not heard everything. It may find out too late, or not at all where the network is to blame; so everybody else is told that
 /// it is behind, and tells the next master, which then does not take its word for values of an earlier life. For the same reason an order to copy
 /// waits until the nodes it writes to have heard of their ranges.
+///
+/// What the kernel has may still be lost with the connection, and its node may be given up before it is back. So events about ranges are kept until
+/// the node has heard them, and told again when it reports to this master. Who gives up a copy for another waits until its node has heard of that.
 class EventHub final : public StateObserver, public EventSink {
 public:
     explicit EventHub(EventHubOptions options = {}) : options_(std::move(options)), life_(options_.life) {}
@@ -83,6 +91,8 @@ public:
     bool distrusts(const ClientId& member) const;
     /// Tells the client the next part of what its segments hold, if wants_report().
     void report(const MasterState& state, const ClientId& client, Time now);
+    /// What a member that reports has missed of this life, if it has heard everything up to that update (0: none).
+    UnheardEvents::Missed missed(const ClientId& client, uint64_t heard);
     /// What operations have caused so far.
     struct Position {
         uint64_t events = 0;   // about anything
@@ -101,12 +111,13 @@ public:
         uint64_t first = 0, last = 0;  // event; 0: none
         uint64_t change = 0;           // the last one; 0: none
         uint64_t word = 0;             // everybody must have heard who was behind by this event; 0: does not matter
-        /// What others caused and an answer relies on, by whom it must be heard: every event up to this one.
+        /// Of one follower: every event up to this one.
         struct Relied {
             ClientId client;
             uint64_t last = 0;
         };
-        std::vector<Relied> relied{};
+        std::vector<Relied> relied{};   // what others caused and an answer relies on: the kernel must have it
+        std::vector<Relied> doubted{};  // that does not do: the follower itself must have heard it
 
         void add(const Position& before, const Position& after) {
             if (after.changes != before.changes) change = after.changes;
@@ -115,11 +126,13 @@ public:
             if (first == 0) first = before.events + 1;
             last = after.events;
         }
-        bool nothing() const noexcept { return first == 0 && change == 0 && word == 0 && relied.empty(); }
+        bool nothing() const noexcept { return first == 0 && change == 0 && word == 0 && relied.empty() && doubted.empty(); }
     };
     /// Adds that an answer speaks of this object, or of a write to it, which others may have brought about: what the owners of its ranges
     /// were told so far must be with the kernel first. After flush(); nothing to add unless may_rely().
     void rely_on(const MasterState& state, std::string_view tenant, std::string_view key, Caused& caused);
+    /// Asks the owner of a segment whether it has heard what was noted so far, and adds that it must have.
+    void doubt(const MasterState& state, SegmentNumber segment, Caused& caused);
 
     // ---- without
 
@@ -159,6 +172,7 @@ private:
         std::optional<EventUpdate> report;  // instead
         std::shared_ptr<Changes> changes;   // instead
         bool reset = false, complete = false, sealed = false;
+        bool ask = false;    // whether it was heard
         HistoryPoint now{};  // with reset
     };
     struct Awaited {
@@ -174,12 +188,13 @@ private:
         uint64_t end = 0;              // where they end in all that was ever sent, counted in bytes
         Time since{};
     };
+    using UnheardPtr = std::shared_ptr<UnheardEvents>;  // itself under mutex_
     struct Follower {
         ClientId client;
         std::unique_ptr<rpc::Responder> responder;  // used only under push_mutex_, but for abandoned() and unsent_bytes()
         // the rest under mutex_
         std::deque<Item> items;
-        uint64_t sequence = 0;  // of the last update sent
+        UnheardPtr unheard;
         std::deque<Awaited> awaited;
         uint64_t acknowledged = 0;  // change
         size_t unacknowledged_bytes = 0;
@@ -198,11 +213,6 @@ private:
         bool lends = false;  // may hold values
     };
     using FollowerPtr = std::shared_ptr<Follower>;
-    /// A member that does not follow now.
-    struct Lost {
-        uint64_t sequence = 0;  // of the last update sent to it
-        bool told = false;
-    };
     struct Ended {
         FollowerPtr follower;
         Error why;
@@ -216,7 +226,7 @@ private:
     };
     struct Waiter {
         Caused caused;
-        Time deadline{};  // for acknowledgements
+        Time deadline{};  // for acknowledgements of changes
         std::unique_ptr<rpc::Responder> responder{};
         rpc::Bytes body{};
         std::function<void()> then{};  // instead
@@ -263,11 +273,25 @@ private:
     void plan(Follower& follower, const RangePlanned& event) MC_REQUIRES(mutex_);
     static bool send(Outgoing& outgoing);
     void note_unsent(const Outgoing& outgoing, Time now) MC_REQUIRES(mutex_);
+    /// What was sent is kept until it was heard.
+    static void keep(Outgoing& outgoing);
+    /// The same of what will never be sent.
+    static void keep_unsent(Follower& follower);
+    /// For events about memory whose owner does not follow; null: it never did.
+    UnheardEvents* unheard_of(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
+    void forget_gone(const MasterState& state) MC_REQUIRES(mutex_);
+    bool is_unheard(const Caused::Relied& doubted) const MC_REQUIRES(mutex_);
+    bool is_open(const Caused& caused) const MC_REQUIRES(mutex_);
+    bool may_be_open(const Caused& caused) const noexcept {
+        return caused.change != 0 || !caused.doubted.empty() || unsent_followers_.load(std::memory_order_acquire) != 0;
+    }
     /// Forgets what the kernel has taken meanwhile.
     void look_after_unsent() MC_REQUIRES(mutex_);
     void forget_unsent(Follower& follower) MC_REQUIRES(mutex_);
     bool is_unsent(const Caused& caused) const MC_REQUIRES(mutex_);
     void cut_off(std::span<const FollowerPtr> slow, const Error& why) MC_REQUIRES(push_mutex_);
+    /// Who keeps others waiting for too long.
+    std::vector<FollowerPtr> too_slow(Time now) MC_REQUIRES(mutex_);
     Time next_look(Time now) const MC_REQUIRES(mutex_);
     /// Those who need not wait any more.
     std::vector<Waiter> settle() MC_REQUIRES(mutex_);
@@ -279,7 +303,8 @@ private:
     mutable Mutex mutex_;
     std::unordered_map<ClientId, FollowerPtr> followers_ MC_GUARDED_BY(mutex_);
     std::unordered_map<SegmentNumber, Follower*> by_segment_ MC_GUARDED_BY(mutex_);  // remembered; null: nobody
-    std::unordered_map<ClientId, Lost> lost_ MC_GUARDED_BY(mutex_);
+    std::unordered_map<ClientId, bool> lost_ MC_GUARDED_BY(mutex_);  // members who do not follow now, and whether that was told
+    std::unordered_map<ClientId, UnheardPtr> unheard_ MC_GUARDED_BY(mutex_);
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
     uint64_t life_ MC_GUARDED_BY(mutex_);
     BehindClients behind_ MC_GUARDED_BY(mutex_);         // in this life

@@ -9,7 +9,7 @@ namespace mooncake::store {
 
 void EventHub::lose(Follower& follower) {
     do_not_await(follower);
-    lost_[follower.client] = {.sequence = follower.sequence};
+    lost_[follower.client] = false;
     if (follower.lends) note_behind(follower.client);
 }
 

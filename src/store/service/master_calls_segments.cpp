@@ -84,7 +84,8 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
                                          .epoch = received.request.epoch,
                                          .segments = segments,
                                          .behind = received.request.behind,
-                                         .heard = received.request.heard};
+                                         .heard = received.request.heard,
+                                         .heard_update = received.request.heard_update};
             note_lost(transaction, now);
             return remount_member(parts_.hub, transaction, request, now);
         });
@@ -93,6 +94,9 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
         for (auto& segment : reply.segments) segment.code = StoreCode::kInvalidVersion;
     } else if (received.segments.empty()) {
         run_part({});  // makes the client known
+        UnheardEvents::Missed missed = parts_.hub.missed(received.request.client, received.request.heard_update);
+        reply.missed = std::move(missed.updates);
+        reply.missed_lost = missed.lost;
     }
     for (size_t i = 0; i < received.segments.size() && reply.segments[i].code == StoreCode::kOk; ++i) {
         HeldSegment part = received.segments[i];

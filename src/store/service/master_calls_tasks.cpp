@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "store/master/ops/task_ops.h"
+#include "store/service/copy_end.h"
 #include "store/service/master_calls.h"
 
 namespace mooncake::store {
@@ -12,13 +13,6 @@ namespace {
 uint64_t wall_ms(Time at, Time now) {
     const auto wall = std::chrono::system_clock::now() - std::chrono::duration_cast<std::chrono::system_clock::duration>(now - at);
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(wall.time_since_epoch()).count());
-}
-
-/// The copy whose end this is; null: there is none any more.
-const Copy* copy_of(const MasterState& state, const TaskEnd& end) {
-    const TaskNumber number = state.tasks().find(end.task);
-    if (number == 0 || state.tasks()[number].client != end.client || state.tasks()[number].copy == 0) return nullptr;
-    return &state.copy(state.tasks()[number].copy);
 }
 
 }  // namespace
@@ -52,16 +46,9 @@ void MasterCalls::query_task(const TaskId& task, Answer answer) {
 }
 
 void MasterCalls::end_task(const TaskEnd& end, Answer answer) {
-    // The new replicas count only when their nodes have heard that they are there: for a move the source goes, and a master that is killed then
-    // must not take along all that is known of the value. Till then these nodes know more than we do, which harms nobody.
     EventHub::Caused caused;
     run_noting(caused, [&](Transaction& transaction, Time) {
-        const MasterState& state = transaction.state();
-        const Copy* const copy = end.code == StoreCode::kOk ? copy_of(state, end) : nullptr;
-        for (size_t i = 0; copy != nullptr && i < copy->targets.size(); ++i) {
-            const Object& object = state.objects()[copy->object];
-            parts_.hub.range_filled(state, copy->targets[i].segment, object.generation, object.checksum);
-        }
+        tell_of_copies(parts_.hub, transaction.state(), end, caused);
         return true;
     });
     if (parts_.hub.told(caused)) return finish_task(end, std::move(answer));

@@ -200,26 +200,15 @@ TEST_F(MasterEvents, AMoveGivesUpItsSourceOnlyWhenTheTargetHasHeardOfItsEnd) {
     caller.join(kReader, 2);
     Following source(caller.address(), kNode);
     ASSERT_TRUE(source.wait_complete());
-    Stuck target(caller.address(), kReader);  // what little it is told at first the kernel takes
-    ASSERT_TRUE(eventually([&] { return server->followers() == 2; }));
+    Following target(caller.address(), kReader, /*acknowledges=*/false);
+    ASSERT_TRUE(target.wait_complete());
+    target.acknowledge(target.updates().back().sequence);
     const TaskRequest move{.type = TaskType::kMove, .key = "k", .source = "host:1", .targets = {"host:2"}};
     const TaskReply task = decode_task_reply(caller.call(rpc::Method::kStoreCreateTask, encode_task_request(move)).value()).value();
     ASSERT_TRUE(eventually([&] {
         const auto updates = source.updates();
         return std::any_of(updates.begin(), updates.end(), [](const EventUpdate& update) { return !update.orders.empty(); });
     }));
-    // More than any kernel keeps for one connection, and less than it may leave unread.
-    const std::string filler(60'000, 'x');
-    constexpr int kPuts = 400;
-    const auto writer = rpc::Client::create({});
-    for (int i = 0; i < kPuts; ++i) {
-        const std::string key = format_text("{} {}", i, filler);
-        const PutItem item{.key = key, .length = 100, .group = {}};
-        const WriteConfig config{.preferred_segments = {"host:2"}};
-        writer->call_async(caller.address(), rpc::Method::kStorePutStart,
-                           encode_put_start_request({.client = kNode, .tenant = {}, .config = config, .items = {&item, 1}}, false), soon(),
-                           [](auto) {});
-    }
     const auto holders = [&] {
         return server->master().look([](const MasterState& state, Time) {
             const Object& object = state.objects()[state.objects().find(state.tenant({}), "k")];
@@ -228,13 +217,17 @@ TEST_F(MasterEvents, AMoveGivesUpItsSourceOnlyWhenTheTargetHasHeardOfItsEnd) {
             return names;
         });
     };
-    ASSERT_TRUE(eventually(
-        [&] { return server->master().look([](const MasterState& state, Time) { return state.objects().size(); }) == kPuts + 1; }));
+    const auto writer = rpc::Client::create({});
     writer->call_async(caller.address(), rpc::Method::kStoreEndTask, encode_task_end({.client = kNode, .task = task.task}), soon(),
                        [](auto) {});
-    ASSERT_TRUE(writer->call(caller.address(), rpc::Method::kStorePing, encode_client_request(kNode), soon()));  // it has come by now
-    EXPECT_THAT(holders(), ElementsAre("host:1")) << "a master that is killed now would take the value along";
-    target.wake();
+    const auto told_end = [&] {
+        const auto updates = target.updates();
+        return !updates.back().filled.empty() && updates.back().acknowledge;
+    };
+    ASSERT_TRUE(eventually(told_end)) << "the target is asked whether it has heard";
+    ASSERT_TRUE(writer->call(caller.address(), rpc::Method::kStorePing, encode_client_request(kNode), soon()));
+    EXPECT_THAT(holders(), ElementsAre("host:1")) << "a connection that breaks now would take along all that is known of the value";
+    target.acknowledge(target.updates().back().sequence);
     EXPECT_TRUE(eventually([&] { return holders() == std::vector<std::string>{"host:2"}; }));
     writer->stop();
 }

@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "base/thread_annotations.h"
 #include "store/member/master_link.h"
+#include "store/protocol/messages_events.h"
 
 namespace mooncake::store::testing {
 
@@ -101,8 +102,10 @@ public:
     std::function<Result<StoreCode>(const MountRequest&)> mount_code;
     SegmentsReply list;
     std::function<void()> in_segments;
-    bool streams_complete = true;  // at once
-    bool streams_break = false;    // when they have begun
+    bool streams_complete = true;     // at once
+    bool streams_break = false;       // when they have begun
+    std::vector<EventUpdate> missed;  // whoever joins is told that it missed this
+    bool missed_lost = false;
 
     // ---- what happened
     std::vector<std::string> take_log() {
@@ -123,12 +126,16 @@ public:
         std::unique_lock lock(mutex_);
         return std::exchange(parts_, {});
     }
-    /// Of whom members have said that an earlier master went on without them.
     /// Until when the last who joined had heard everything.
     HistoryPoint heard() {
         std::unique_lock lock(mutex_);
         return heard_;
     }
+    uint64_t heard_update() {
+        std::unique_lock lock(mutex_);
+        return heard_update_;
+    }
+    /// Of whom members have said that an earlier master went on without them.
     std::vector<Behind> take_witnessed() {
         std::unique_lock lock(mutex_);
         return std::exchange(witnessed_, {});
@@ -182,7 +189,12 @@ public:
         if (!meant) return reply;
         known_.insert(request.client);
         witnessed_.insert(witnessed_.end(), request.behind.begin(), request.behind.end());
-        if (request.segments.empty()) heard_ = request.heard;
+        if (request.segments.empty()) {
+            heard_ = request.heard;
+            heard_update_ = request.heard_update;
+            for (const EventUpdate& update : missed) reply.missed.push_back(encode_event_update(update));
+            reply.missed_lost = missed_lost;
+        }
         for (const HeldSegment& held : request.segments) {
             Part& part = parts_.emplace_back();
             part = {.epoch = epoch_,
@@ -322,6 +334,7 @@ private:
     std::vector<Part> parts_;
     std::vector<Behind> witnessed_;
     HistoryPoint heard_;
+    uint64_t heard_update_ = 0;
     std::vector<std::string> log_;
     std::map<uint64_t, EventStream> streams_;
     uint64_t stream_number_ = 0;

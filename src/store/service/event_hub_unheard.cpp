@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events that were sent, as far as a sender can tell, but may not have been heard.
+#include <algorithm>
+#include <utility>
+
+#include "store/service/event_hub.h"
+
+namespace mooncake::store {
+
+UnheardEvents* EventHub::unheard_of(const MasterState& state, SegmentNumber segment) {
+    const auto found = unheard_.find(state.clients()[state.segments()[segment].client].id);
+    return found == unheard_.end() ? nullptr : found->second.get();
+}
+
+void EventHub::keep(Outgoing& outgoing) {
+    uint64_t sequence = outgoing.first_sequence;
+    for (Item& item : outgoing.items) {
+        if (item.writer.has_ranges()) outgoing.follower->unheard->keep(sequence, outgoing.first_range, std::move(item.writer));
+        ++sequence;
+    }
+}
+
+void EventHub::keep_unsent(Follower& follower) {
+    for (Item& item : std::exchange(follower.items, {}))
+        if (item.writer.has_ranges()) follower.unheard->keep(follower.unheard->next(), follower.first_range, std::move(item.writer));
+}
+
+UnheardEvents::Missed EventHub::missed(const ClientId& client, uint64_t heard) {
+    Lock lock(mutex_);
+    const auto found = unheard_.find(client);
+    // Who has followed us, and of whom we know nothing any more, was away for too long.
+    if (found == unheard_.end()) return {.updates = {}, .lost = heard != 0};
+    return found->second->after(heard);
+}
+
+void EventHub::doubt(const MasterState& state, SegmentNumber segment, Caused& caused) {
+    Lock lock(mutex_);
+    Follower* const follower = owner(state, segment);
+    if (follower == nullptr) return;
+    if (!follower->items.empty()) follower->items.back().ask = true;
+    caused.doubted.push_back({.client = follower->client, .last = observed_.load(std::memory_order_relaxed)});
+}
+
+bool EventHub::is_unheard(const Caused::Relied& doubted) const {
+    const auto found = followers_.find(doubted.client);
+    return found != followers_.end() && found->second->unheard->concerns(doubted.last);
+}
+
+bool EventHub::is_open(const Caused& caused) const {
+    return is_unsent(caused) || std::any_of(caused.doubted.begin(), caused.doubted.end(),
+                                            [&](const Caused::Relied& doubted) MC_NO_THREAD_ANALYSIS { return is_unheard(doubted); });
+}
+
+void EventHub::forget_gone(const MasterState& state) {
+    const Time now = options_.clock();
+    size_t bytes = 0;
+    for (const auto& [client, unheard] : unheard_) {
+        if (state.clients().alive(state.clients().find(client))) {
+            unheard->gone_since = Time::max();
+            continue;
+        }
+        if (unheard->gone_since == Time::max()) unheard->gone_since = now;
+        bytes += unheard->bytes();
+    }
+    std::erase_if(unheard_, [&](const auto& one) {
+        return one.second->gone_since != Time::max() && now - one.second->gone_since > options_.gone_time_max;
+    });
+    while (bytes > options_.gone_bytes_max) {
+        const auto oldest = std::min_element(unheard_.begin(), unheard_.end(),
+                                             [](const auto& a, const auto& b) { return a.second->gone_since < b.second->gone_since; });
+        bytes -= std::min(bytes, oldest->second->bytes());
+        unheard_.erase(oldest);
+    }
+}
+
+}  // namespace mooncake::store

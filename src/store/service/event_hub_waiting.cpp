@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers that wait until enough was told, and who keeps them waiting.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "store/service/event_hub.h"
+
+namespace mooncake::store {
+
+std::vector<EventHub::Waiter> EventHub::settle() {
+    std::vector<Waiter> settled;
+    if (waiters_.empty()) return settled;
+    look_after_unsent();
+    const uint64_t acknowledged = all_acknowledged();
+    const auto waiting = std::stable_partition(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) MC_NO_THREAD_ANALYSIS {
+        return waiter.caused.change > acknowledged || is_open(waiter.caused);
+    });
+    settled.assign(std::make_move_iterator(waiting), std::make_move_iterator(waiters_.end()));
+    waiters_.erase(waiting, waiters_.end());
+    return settled;
+}
+
+void EventHub::answer(std::vector<Waiter> waiters) {
+    for (Waiter& waiter : waiters) {
+        if (waiter.then) waiter.then();
+        else waiter.responder->reply(std::move(waiter.body));
+    }
+}
+
+bool EventHub::told(const Caused& caused) {
+    if (!may_be_open(caused)) return true;
+    Lock lock(mutex_);
+    look_after_unsent();
+    return caused.change <= all_acknowledged() && !is_open(caused);
+}
+
+Time EventHub::answer_when_told(const Caused& caused, std::unique_ptr<rpc::Responder> responder, rpc::Bytes body, Time now) {
+    if (!may_be_open(caused)) {
+        responder->reply(std::move(body));
+        return Time::max();
+    }
+    return wait({.caused = caused, .responder = std::move(responder), .body = std::move(body)}, now);
+}
+
+Time EventHub::call_when_told(const Caused& caused, std::function<void()> then, Time now) {
+    if (!may_be_open(caused)) {
+        then();
+        return Time::max();
+    }
+    return wait({.caused = caused, .then = std::move(then)}, now);
+}
+
+Time EventHub::wait(Waiter waiter, Time now) {
+    waiter.deadline = now + (waiter.caused.doubted.empty() ? options_.acknowledge_timeout : options_.unsent_timeout);
+    std::vector<Waiter> settled;
+    Time next = Time::max();
+    {
+        Lock lock(mutex_);
+        waiters_.push_back(std::move(waiter));
+        settled = settle();
+        next = next_look(now);
+    }
+    answer(std::move(settled));
+    return next;
+}
+
+Time EventHub::next_look(Time now) const {
+    // Nobody tells us when a socket takes more.
+    if (unsent_followers_.load(std::memory_order_relaxed) != 0 || !held_orders_.empty()) return now + options_.unsent_interval;
+    Time next = Time::max();
+    for (const Waiter& waiter : waiters_) next = std::min(next, waiter.deadline);
+    return std::max(next, now);
+}
+
+std::vector<EventHub::FollowerPtr> EventHub::too_slow(Time now) {
+    std::vector<FollowerPtr> slow;
+    look_after_unsent();
+    for (const auto& [client, follower] : followers_)
+        if (!follower->unsent.empty() && now - follower->unsent.front().since >= options_.unsent_timeout) slow.push_back(follower);
+    for (const Waiter& waiter : waiters_) {
+        if (waiter.deadline > now) continue;
+        for (const Caused::Relied& doubted : waiter.caused.doubted) {
+            if (!is_unheard(doubted)) continue;
+            const FollowerPtr& follower = followers_.at(doubted.client);
+            if (std::find(slow.begin(), slow.end(), follower) == slow.end()) slow.push_back(follower);
+        }
+    }
+    return slow;
+}
+
+Time EventHub::expire(Time now) {
+    bool behind = unsent_followers_.load(std::memory_order_acquire) != 0;
+    if (!behind) {
+        Lock lock(mutex_);
+        behind = !held_orders_.empty() || std::any_of(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) {
+            return waiter.deadline <= now && !waiter.caused.doubted.empty();
+        });
+    }
+    if (behind) {
+        Lock pushing(push_mutex_);
+        std::vector<FollowerPtr> slow;
+        {
+            Lock lock(mutex_);
+            slow = too_slow(now);
+        }
+        cut_off(slow, Error(Code::kTimedOut, "the stream was not read in time"));
+        if (release_orders() || !slow.empty()) push_all();
+    }
+    std::vector<Waiter> settled;
+    Time next = Time::max();
+    {
+        Lock lock(mutex_);
+        uint64_t overdue = 0;
+        for (const Waiter& waiter : waiters_)
+            if (waiter.deadline <= now) overdue = std::max(overdue, waiter.caused.change);
+        if (overdue != 0)
+            for (const auto& [client, follower] : followers_)
+                if (follower->acknowledged < overdue) {
+                    follower->lagging = true;
+                    do_not_await(*follower);
+                }
+        settled = settle();
+        next = next_look(now);
+    }
+    answer(std::move(settled));
+    return next;
+}
+
+void EventHub::answer_all() {
+    std::vector<Waiter> all;
+    {
+        Lock lock(mutex_);
+        all.swap(waiters_);
+    }
+    std::erase_if(all, [](const Waiter& waiter) { return waiter.then != nullptr; });
+    answer(std::move(all));
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/service/unheard_events.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace mooncake::store {
+
+void UnheardEvents::keep(uint64_t sequence, uint64_t first, EventWriter writer) {
+    if (sequence <= heard_) return;  // by the time it was sent
+    bytes_ += writer.bytes();
+    // Mostly the last one. Whoever sends does so without a lock, and another event stream may have begun meanwhile.
+    const auto before = std::find_if(kept_.rbegin(), kept_.rend(), [&](const Kept& kept) { return kept.sequence < sequence; });
+    kept_.insert(before.base(), {.sequence = sequence, .first = first, .writer = std::move(writer)});
+    bound();
+}
+
+void UnheardEvents::seal() {
+    if (unsent_.empty()) return;
+    keep(next(), 0, std::exchange(unsent_, {}));
+}
+
+void UnheardEvents::bound() {
+    if (bytes() <= bytes_max_) return;
+    kept_.clear();
+    unsent_.clear();
+    bytes_ = 0;
+    lost_up_to_ = next();
+}
+
+std::deque<EventWriter> UnheardEvents::heard(uint64_t sequence) {
+    std::deque<EventWriter> done;
+    heard_ = std::max(heard_, sequence);
+    while (!kept_.empty() && kept_.front().sequence <= sequence) {
+        bytes_ -= kept_.front().writer.bytes();
+        done.push_back(std::move(kept_.front().writer));
+        kept_.pop_front();
+    }
+    if (lost_up_to_ <= sequence) lost_up_to_ = 0;
+    return done;
+}
+
+UnheardEvents::Missed UnheardEvents::after(uint64_t sequence) {
+    seal();
+    Missed missed{.updates = {}, .lost = lost_up_to_ > sequence};
+    if (missed.lost) return missed;
+    for (const Kept& kept : kept_)
+        if (kept.sequence > sequence) missed.updates.push_back(kept.writer.encode({.sequence = kept.sequence}));
+    return missed;
+}
+
+}  // namespace mooncake::store

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/service/unheard_events.h"
+
+#include <gtest/gtest.h>
+
+#include "store/service/testing/followed_master.h"
+#include "store/service/testing/served_master.h"
+
+namespace mooncake::store {
+namespace {
+
+using namespace store::testing;
+
+EventWriter drop_of(uint64_t generation) {
+    EventWriter writer;
+    writer.dropped({.segment = {9, 1}, .generation = generation});
+    return writer;
+}
+std::vector<uint64_t> generations(const UnheardEvents::Missed& missed) {
+    std::vector<uint64_t> all;
+    for (const auto& body : missed.updates)
+        for (const RangeDropped& one : decode_event_update(body).value().dropped) all.push_back(one.generation);
+    return all;
+}
+using Generations = std::vector<uint64_t>;
+
+TEST(UnheardEvents, KeepsWhatWasNotHeardInTheOrderOfItsNumbers) {
+    UnheardEvents events(1 << 20);
+    for (int i = 0; i < 3; ++i) events.next();
+    events.keep(1, 1, drop_of(1));
+    events.keep(3, 3, drop_of(3));
+    events.keep(2, 2, drop_of(2));  // of an event stream that had ended when it was sent
+    EXPECT_EQ(generations(events.after(0)), (Generations{1, 2, 3}));
+    EXPECT_EQ(generations(events.after(2)), (Generations{3}));
+    EXPECT_EQ(events.heard(2).size(), 2u);
+    EXPECT_EQ(generations(events.after(0)), (Generations{3}));
+    EXPECT_FALSE(events.after(0).lost);
+}
+
+TEST(UnheardEvents, WhatWasHeardBeforeItCouldBeKeptIsNot) {
+    UnheardEvents events(1 << 20);
+    EXPECT_TRUE(events.heard(events.next()).empty());
+    events.keep(1, 1, drop_of(1));
+    EXPECT_TRUE(events.after(0).updates.empty());
+    EXPECT_FALSE(events.concerns(1));
+}
+
+TEST(UnheardEvents, WhatHappenedWhileNobodyFollowedComesBeforeWhatIsSentLater) {
+    UnheardEvents events(1 << 20);
+    events.keep(events.next(), 1, drop_of(1));
+    events.unsent().dropped({.segment = {9, 1}, .generation = 2});
+    events.seal();
+    events.keep(events.next(), 5, drop_of(3));
+    EXPECT_EQ(generations(events.after(1)), (Generations{2, 3}));
+}
+
+TEST(UnheardEvents, MoreThanCanBeKeptIsLostUntilAllWasHeardAgain) {
+    UnheardEvents events(3 * drop_of(1).bytes());
+    for (uint64_t i = 1; i <= 4; ++i) events.keep(events.next(), i, drop_of(i));
+    EXPECT_TRUE(events.after(3).lost);
+    EXPECT_LE(events.bytes(), drop_of(1).bytes());
+    const uint64_t later = events.next();
+    events.keep(later, 9, drop_of(9));
+    EXPECT_TRUE(events.after(3).lost) << "a part of it is of no use";
+    events.heard(later);
+    EXPECT_FALSE(events.after(later).lost);
+}
+
+TEST(UnheardEvents, TooMuchWhileNobodyFollowsIsLostAsWell) {
+    UnheardEvents events(3 * drop_of(1).bytes());
+    for (uint64_t i = 1; i <= 5; ++i) events.unsent().dropped({.segment = {9, 1}, .generation = i});
+    EXPECT_TRUE(events.after(0).lost);
+}
+
+// ---- in the hub
+
+class UnheardTest : public EventHubTest {
+protected:
+    std::vector<EventUpdate> missed(const ClientId& client, uint64_t heard) {
+        std::vector<EventUpdate> updates;
+        const UnheardEvents::Missed missed = hub_.missed(client, heard);
+        EXPECT_FALSE(missed.lost);
+        for (const auto& body : missed.updates) updates.push_back(decode_event_update(body).value());
+        return updates;
+    }
+    /// The node follows and has heard everything so far. Returns the number of the last update.
+    uint64_t hear_all(Told& told) {
+        const uint64_t last = told.updates().back().sequence;
+        hub_.acknowledge(kNode, last);
+        return last;
+    }
+    void look_for_lost() {
+        master_.look([&](const MasterState& state, Time) { return hub_.take_lost(state); });
+    }
+};
+
+TEST_F(UnheardTest, WhatWasSentIsMissedUntilItWasAcknowledged) {
+    join(kNode, 1);
+    Told told;
+    follow(kNode, told);
+    const uint64_t before = hear_all(told);
+    put("k");
+    const auto updates = missed(kNode, before);
+    ASSERT_EQ(updates.size(), 2u);
+    ASSERT_EQ(updates[0].planned.size(), 1u);
+    EXPECT_EQ(updates[0].planned[0].key, "k");
+    EXPECT_EQ(updates[0].sequence, before + 1);
+    ASSERT_EQ(updates[1].filled.size(), 1u);
+    EXPECT_EQ(missed(kNode, before + 1).size(), 1u) << "it has heard the first";
+    const uint64_t after = hear_all(told);
+    EXPECT_TRUE(missed(kNode, after).empty());
+    EXPECT_TRUE(missed(kNode, before).empty()) << "it has said so";
+}
+
+TEST_F(UnheardTest, WhatHappensWhileNobodyFollowsIsMissedAndAnotherStreamTellsItOnlyWhenItIsComplete) {
+    join(kNode, 1);
+    Told first;
+    follow(kNode, first);
+    const uint64_t before = hear_all(first);
+    const PutStartItem started = start("k");
+    first.vanish();
+    look_for_lost();
+    end("k");
+    remove_by_force("k");
+    const auto in_order = [&](const std::vector<EventUpdate>& updates) {
+        ASSERT_EQ(updates.size(), 2u);
+        EXPECT_EQ(updates[0].planned.size(), 1u);
+        EXPECT_EQ(updates[1].filled.size(), 1u);
+        ASSERT_EQ(updates[1].dropped.size(), 1u);
+        EXPECT_EQ(updates[1].dropped[0].generation, started.generation);
+    };
+    in_order(missed(kNode, before));
+    Told second;
+    follow(kNode, second, /*report=*/false);
+    hub_.acknowledge(kNode, second.updates().back().sequence);
+    in_order(missed(kNode, before));
+    report(kNode);
+    const uint64_t complete = second.updates().back().sequence;
+    ASSERT_TRUE(second.updates().back().complete);
+    hub_.acknowledge(kNode, complete);
+    EXPECT_TRUE(missed(kNode, before).empty());
+}
+
+TEST_F(UnheardTest, WhatWasNotEvenSentIsMissed) {
+    join(kNode, 1);
+    Told told;
+    follow(kNode, told);
+    const uint64_t before = hear_all(told);
+    told.clog();
+    put("k");
+    EXPECT_EQ(hub_.followers(), 0u) << "cut off";
+    size_t planned = 0, filled = 0;
+    for (const EventUpdate& update : missed(kNode, before)) {
+        planned += update.planned.size();
+        filled += update.filled.size();
+    }
+    EXPECT_EQ(planned, 1u);
+    EXPECT_EQ(filled, 1u);
+}
+
+TEST_F(UnheardTest, AClientThatIsUnknownHasMissedNothingUnlessItSaysThatItFollowed) {
+    EXPECT_FALSE(hub_.missed(kNode, 0).lost);
+    EXPECT_TRUE(hub_.missed(kNode, 5).lost);
+}
+
+TEST_F(UnheardTest, WhatIsDoubtedIsWaitedForUntilItsNodeHasHeardIt) {
+    join(kNode, 1);
+    Told told;
+    follow(kNode, told);
+    hear_all(told);
+    told.take();
+    EventHub::Caused caused = start_on(1, "k");
+    EXPECT_TRUE(hub_.told(caused)) << "the kernel has it";
+    master_.run([&](Transaction& transaction, Time) {
+        hub_.range_filled(transaction.state(), transaction.state().segments().find(segment(1).id), 1, 1);
+        hub_.doubt(transaction.state(), transaction.state().segments().find(segment(1).id), caused);
+        return true;
+    });
+    EXPECT_FALSE(hub_.told(caused));
+    EXPECT_TRUE(told.updates().back().acknowledge) << "or it would take until the next heartbeat";
+    bool called = false;
+    hub_.call_when_told(
+        caused, [&] { called = true; }, Clock::now());
+    EXPECT_FALSE(called);
+    hear_all(told);
+    EXPECT_TRUE(called);
+}
+
+TEST_F(UnheardTest, ANodeThatDoesNotSayWhetherItHasHeardIsCutOff) {
+    join(kNode, 1);
+    Told told;
+    follow(kNode, told);
+    hear_all(told);
+    EventHub::Caused caused = start_on(1, "k");
+    master_.look([&](const MasterState& state, Time) {
+        hub_.doubt(state, state.segments().find(segment(1).id), caused);
+        return true;
+    });
+    bool called = false;
+    const Time now = Clock::now();
+    const Time next = hub_.call_when_told(
+        caused, [&] { called = true; }, now);
+    ASSERT_GT(next, now);
+    EXPECT_GT(hub_.expire(next - 1ns), next - 1ns);
+    EXPECT_FALSE(called);
+    EXPECT_EQ(hub_.expire(next), Time::max());
+    EXPECT_TRUE(called);
+    EXPECT_TRUE(told.broken_off());
+}
+
+// ---- over the wire
+
+TEST(UnheardEventsServed, ANodeThatWasGivenUpIsToldWhatItMissedWhenItComesBack) {
+    auto server = MasterServer::create({.core = {.client_ttl = 300ms}, .threads = 2});
+    ASSERT_TRUE(server);
+    (*server)->start();
+    Caller caller(format_text("127.0.0.1:{}", (*server)->port()));
+    caller.join(kNode, 1);
+    uint64_t heard = 0;
+    {
+        Following node(caller.address(), kNode);
+        ASSERT_TRUE(node.wait_complete());
+        heard = node.updates().back().sequence;
+        caller.put(kNode, {"k"});
+    }
+    ASSERT_TRUE(eventually([&] { return caller.segments().segments.empty(); })) << "given up";
+    const RemountReply reply = caller.remount({.client = kNode, .segments = {}, .heard_update = heard});
+    EXPECT_FALSE(reply.missed_lost);
+    std::vector<std::string> planned;
+    size_t filled = 0;
+    for (const auto& body : reply.missed) {
+        const EventUpdate update = decode_event_update(body).value();
+        for (const RangePlanned& one : update.planned) planned.push_back(one.key);
+        filled += update.filled.size();
+    }
+    EXPECT_EQ(planned, (std::vector<std::string>{"k"}));
+    EXPECT_EQ(filled, 1u);
+    EXPECT_TRUE(caller.remount({.client = kOther, .segments = {}, .heard_update = 3}).missed_lost) << "we know nothing of that one";
+}
+
+}  // namespace
+}  // namespace mooncake::store
