@@ -67,9 +67,13 @@ void SimMaster::end_copy(const TaskEnd& end) {
 /// Called before it happens. Its node was given up, perhaps, and then it comes back.
 void SimMaster::segment_removed(const MasterState& state, SegmentNumber segment) {
     hub_->segment_removed(state, segment);
+    if (state.segments()[segment].reporting) return;  // it has yet to tell this life what it holds
     for (const auto& [key, generation] : acknowledged_) {
         const ObjectId id = state.objects().find(TenantTable::kDefault, key);
         if (id == 0 || state.objects()[id].generation != generation) continue;
+        if (state.objects()[id].write != 0) continue;  // may have a successor
+        const auto removed = removed_.find(key);
+        if (generation < all_removed_ || (removed != removed_.end() && generation < removed->second)) continue;  // that was refused
         const ReplicaList& replicas = state.objects()[id].replicas;
         if (replicas.size() == 1 && replicas[0].segment == segment) away_.push_back({key, generation, state.segments()[segment].spec.id});
     }
@@ -251,6 +255,8 @@ void SimMaster::note_change(const Change& change) const {
     if (const auto* one = std::get_if<SegmentOpened>(&change)) world_.note("master: opens {}", one->segment);
     if (const auto* one = std::get_if<SegmentRemoved>(&change)) world_.note("master: removes segment {}", one->segment);
     if (const auto* one = std::get_if<ObjectsRemoved>(&change)) world_.note("master: removes {} objects", one->objects.size());
+    if (const auto* one = std::get_if<TombstoneLeft>(&change)) world_.note("master: leaves a tombstone of {}", one->key);
+    if (std::holds_alternative<TombstoneOfAll>(change)) world_.note("master: leaves a tombstone of all");
     if (const auto* one = std::get_if<WriterQuiet>(&change)) world_.note("master: {} is quiet", one->client.low);
     if (const auto* one = std::get_if<ClientGone>(&change)) world_.note("master: client {} ended", one->client.low);
 }

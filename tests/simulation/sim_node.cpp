@@ -195,6 +195,8 @@ bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec
                            .exact = part.exact,
                            .more = part.more};
     const RemountReply reply = remount(t, {.client = id, .segments = {&held, 1}}, world_.now());
+    world_.note("master: of {}, {} adopted, {} outdated, {} refused", spec.name, reply.segments[0].adopted, reply.segments[0].stale,
+                reply.segments[0].refused);
     if (reply.segments[0].refused != 0 && part.exact && !master_.missed_words(id))
         world_.violated(format_text("refused {} entries of {}", reply.segments[0].refused, spec.name));
     return reply.segments[0].code == StoreCode::kOk;

@@ -66,7 +66,7 @@ struct CopyOrder {
 };
 
 struct EventUpdate {
-    /// Counts the updates of one stream from 1; acknowledged where `acknowledge` is set.
+    /// Counts the updates to one client, also from one stream to the next; acknowledged where `acknowledge` is set.
     uint64_t sequence = 0;
     bool acknowledge = false;
     /// The catalogue starts from nothing: the first update of a stream.

@@ -133,11 +133,9 @@ void EventHub::follow(const MasterState& state, ClientNumber client, std::unique
     FollowerPtr& slot = followers_[follower->client];
     if (slot) end(std::exchange(slot, nullptr), Error(Code::kStale, "the client follows anew"));
     // Numbers go on where the earlier event stream ended, so that a late acknowledgement of it means nothing here.
-    UnheardPtr& unheard = unheard_[follower->client];
-    if (!unheard) unheard = std::make_shared<UnheardEvents>(options_.unheard_bytes_max);
-    unheard->seal();
-    unheard->gone_since = Time::max();
-    follower->unheard = unheard;
+    follower->unheard = unheard_by(follower->client);
+    follower->unheard->seal();
+    follower->unheard->gone_since = Time::max();
     slot = std::move(follower);
     await(*slot);
     by_segment_.clear();

@@ -277,7 +277,8 @@ private:
     static void keep(Outgoing& outgoing);
     /// The same of what will never be sent.
     static void keep_unsent(Follower& follower);
-    /// For events about memory whose owner does not follow; null: it never did.
+    const UnheardPtr& unheard_by(const ClientId& client) MC_REQUIRES(mutex_);
+    /// For events about memory whose owner does not follow; null: it has never said that it is there.
     UnheardEvents* unheard_of(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
     void forget_gone(const MasterState& state) MC_REQUIRES(mutex_);
     bool is_unheard(const Caused::Relied& doubted) const MC_REQUIRES(mutex_);

@@ -27,10 +27,13 @@ void EventHub::keep_unsent(Follower& follower) {
 
 UnheardEvents::Missed EventHub::missed(const ClientId& client, uint64_t heard) {
     Lock lock(mutex_);
-    const auto found = unheard_.find(client);
-    // Who has followed us, and of whom we know nothing any more, was away for too long.
-    if (found == unheard_.end()) return {.updates = {}, .lost = heard != 0};
-    return found->second->after(heard);
+    return unheard_by(client)->after(heard);
+}
+
+const EventHub::UnheardPtr& EventHub::unheard_by(const ClientId& client) {
+    UnheardPtr& unheard = unheard_[client];
+    if (!unheard) unheard = std::make_shared<UnheardEvents>(options_.unheard_bytes_max);
+    return unheard;
 }
 
 void EventHub::doubt(const MasterState& state, SegmentNumber segment, Caused& caused) {

@@ -42,7 +42,8 @@ std::deque<EventWriter> UnheardEvents::heard(uint64_t sequence) {
 
 UnheardEvents::Missed UnheardEvents::after(uint64_t sequence) {
     seal();
-    Missed missed{.updates = {}, .lost = lost_up_to_ > sequence};
+    // Who has heard more than we know of was away for so long that it was forgotten.
+    Missed missed{.updates = {}, .lost = lost_up_to_ > sequence || sequence > sequence_};
     if (missed.lost) return missed;
     for (const Kept& kept : kept_)
         if (kept.sequence > sequence) missed.updates.push_back(kept.writer.encode({.sequence = kept.sequence}));

@@ -161,6 +161,7 @@ TEST_F(UnheardTest, WhatWasNotEvenSentIsMissed) {
 TEST_F(UnheardTest, AClientThatIsUnknownHasMissedNothingUnlessItSaysThatItFollowed) {
     EXPECT_FALSE(hub_.missed(kNode, 0).lost);
     EXPECT_TRUE(hub_.missed(kNode, 5).lost);
+    EXPECT_TRUE(hub_.missed(kNode, 5).lost) << "also if it did not get the first answer";
 }
 
 TEST_F(UnheardTest, WhatIsDoubtedIsWaitedForUntilItsNodeHasHeardIt) {
