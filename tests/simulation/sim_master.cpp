@@ -60,6 +60,7 @@ void SimMaster::end_copy(const TaskEnd& end) {
         });
     };
     if (hub_->told(caused)) return finish();
+    for (const EventHub::Caused::Relied& one : caused.doubted) told_early_.insert(one.client);
     expire_by(hub_->call_when_told(
         caused, [this, finish] { world_.after(1ms, finish); }, world_.now()));
 }
@@ -117,7 +118,8 @@ void SimMaster::crash_warm() {
     world_.note("the master restarts from its log");
     check_replay();
     for (const auto& [client, stream] : streams_)
-        if (stream->unsent_bytes() != 0) missed_words_.insert(client);
+        if (stream->unsent_bytes() != 0 || hub_->holds_back()) missed_words_.insert(client);
+    missed_words_.insert(told_early_.begin(), told_early_.end());  // these know of replicas that the log does not
     end_life();
     auto replayed = std::make_unique<MasterState>(options_, this);
     for (const Change& change : log_) replayed->apply(change);
@@ -155,6 +157,7 @@ void SimMaster::expect_return() {
 
 void SimMaster::end_life() {
     away_.clear();
+    told_early_.clear();
     for (auto& [client, stream] : streams_) stream->kill();
     streams_.clear();
     start_hub();  // answers that wait are never given

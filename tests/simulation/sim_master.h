@@ -215,6 +215,7 @@ private:
     std::vector<Expected> away_;                    // the last replica went with its node; if that comes back in this life, so does it
     std::set<uint64_t> doubtful_;
     std::set<ClientId> missed_words_;
+    std::set<ClientId> told_early_;  // of replicas whose copy had not ended, at some time in this life
     std::set<uint64_t> dropped_;  // generations, since the cold start
     // The same: values of a key, or of any, below that generation were removed.
     std::map<std::string, uint64_t> removed_;

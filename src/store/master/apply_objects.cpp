@@ -42,6 +42,9 @@ void MasterState::apply(const WriteCommitted& change) {
     Write& write = writes_[change.write];
     const ObjectId id = write.object;
     Object& object = objects_[id];
+    // Before anybody hears that the older value goes.
+    for (size_t i = 0; observer_ != nullptr && i < write.replicas.size(); ++i)
+        observer_->range_filled(*this, write.replicas[i].segment, write.generation, change.checksum);
     if (object.has_value()) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
         leave_tombstone(objects_.hash(object.tenant, object.key()), write.generation);
@@ -67,8 +70,6 @@ void MasterState::apply(const WriteCommitted& change) {
     object.write = 0;
     forget_write(change.write);
     update_order(id);
-    for (size_t i = 0; observer_ != nullptr && i < object.replicas.size(); ++i)
-        observer_->range_filled(*this, object.replicas[i].segment, object.generation, object.checksum);
 }
 
 void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.quarantine_until, change.now, change.in_doubt); }

@@ -77,14 +77,14 @@ TEST_F(ObserverTest, HearsThatAValueIsOutdatedOnlyWhereSomebodyMayRememberIt) {
     EXPECT_EQ(listener_.take(), (Events{"outdated c", "dropped 3 on 1 for 0 s"}));
 }
 
-TEST_F(ObserverTest, HearsOfTheOldValueBeforeTheNewOne) {
+TEST_F(ObserverTest, HearsOfTheNewValueBeforeTheOldOneGoes) {
     add_node(1);
     put("a");
     get("a");
     upsert("a");
     listener_.take();
     end("a");
-    EXPECT_EQ(listener_.take(), (Events{"outdated a", "dropped 1 on 1 for 10 s", "filled 2 on 1 with 0"}));
+    EXPECT_EQ(listener_.take(), (Events{"filled 2 on 1 with 0", "outdated a", "dropped 1 on 1 for 10 s"}));
 }
 
 TEST_F(ObserverTest, HearsNothingOfRangesThatGoWithTheirSegmentButOfTheGroupTheyBreak) {

@@ -38,6 +38,7 @@ void EventHub::noted_range(Follower& follower) {
 }
 
 void EventHub::plan(Follower& follower, const RangePlanned& event) {
+    if (!held_drops_.empty()) release_drops_of(follower.client);
     open_item(follower).planned(RangePlannedView::of(event));
     noted_range(follower);
 }
@@ -70,6 +71,7 @@ void EventHub::range_filled(const MasterState& state, SegmentNumber segment, uin
     if (Follower* follower = owner(state, segment)) {
         open_item(*follower).filled(event);
         noted_range(*follower);
+        note_filled(*follower);
     } else if (UnheardEvents* unheard = unheard_of(state, segment)) {
         unheard->unsent().filled(event);
     }
@@ -79,6 +81,7 @@ void EventHub::range_dropped(const MasterState& state, SegmentNumber segment, ui
     Lock lock(mutex_);
     const RangeDropped event{.segment = state.segments()[segment].spec.id, .generation = generation, .quarantine = quarantine};
     if (Follower* follower = owner(state, segment)) {
+        if (hold_drop(*follower, event)) return;
         open_item(*follower).dropped(event);
         return noted_range(*follower);
     }
@@ -240,7 +243,7 @@ void EventHub::push_all() {
     bool gone = false;
     do {
         while (!push()) gone = true;
-    } while (release_orders());
+    } while (release_held());
     if (!gone) return;
     std::vector<Waiter> settled;
     {

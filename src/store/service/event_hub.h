@@ -159,6 +159,8 @@ public:
     /// Answers everybody who waits; calls are not made any more.
     void answer_all();
     size_t followers() const;
+    /// Whether it is held back that a value goes, until the kernel knows what has replaced it.
+    bool holds_back() const noexcept { return holds_drops_.load(std::memory_order_acquire); }
 
 private:
     /// Changed keys, for everybody who is told of nothing else at that moment: made into a message once.
@@ -238,6 +240,14 @@ private:
         Caused planned;
     };
 
+    /// That a value goes: a master that is killed must not take along both it and what has replaced it.
+    struct HeldDrop {
+        ClientId client;
+        RangeDropped event;
+        uint64_t number = 0;  // of the event
+        Caused filled;        // what must be told first
+    };
+
     Follower* owner(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
     static void rely_on(const Follower* follower, Caused& caused);
     EventWriter& open_item(Follower& follower) MC_REQUIRES(mutex_);
@@ -256,8 +266,17 @@ private:
     bool push() MC_REQUIRES(push_mutex_);
     /// The same, with all that follows from it.
     void push_all() MC_REQUIRES(push_mutex_);
-    /// Notes orders whose targets have heard of them; false: none.
-    bool release_orders();
+    /// A range of this follower's was filled: values that it replaces go after that is with the kernel.
+    void note_filled(const Follower& follower) MC_REQUIRES(mutex_);
+    /// Holds back that a value goes if another may have replaced it, of which the kernel does not know yet.
+    bool hold_drop(Follower& follower, const RangeDropped& event) MC_REQUIRES(mutex_);
+    void release(const HeldDrop& held) MC_REQUIRES(mutex_);
+    /// Its memory gets another use: a value that is gone must not seem to lie there beside it.
+    void release_drops_of(const ClientId& client) MC_REQUIRES(mutex_);
+    /// Notes what was held back and need not be any more; false: nothing.
+    bool release_held();
+    bool holds_anything() const MC_REQUIRES(mutex_) { return !held_orders_.empty() || !held_drops_.empty(); }
+    bool is_told(const Caused& caused) const MC_REQUIRES(mutex_);
     std::vector<Outgoing> take_outgoing() MC_REQUIRES(mutex_);
     /// Adds what the follower must be told of changes; false: nothing.
     bool add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) MC_REQUIRES(mutex_);
@@ -284,12 +303,14 @@ private:
     bool is_unheard(const Caused::Relied& doubted) const MC_REQUIRES(mutex_);
     bool is_open(const Caused& caused) const MC_REQUIRES(mutex_);
     bool may_be_open(const Caused& caused) const noexcept {
-        return caused.change != 0 || !caused.doubted.empty() || unsent_followers_.load(std::memory_order_acquire) != 0;
+        return caused.change != 0 || !caused.doubted.empty() || unsent_followers_.load(std::memory_order_acquire) != 0 ||
+               holds_drops_.load(std::memory_order_acquire);
     }
     /// Forgets what the kernel has taken meanwhile.
     void look_after_unsent() MC_REQUIRES(mutex_);
     void forget_unsent(Follower& follower) MC_REQUIRES(mutex_);
     bool is_unsent(const Caused& caused) const MC_REQUIRES(mutex_);
+    bool is_held(const Caused& caused) const MC_REQUIRES(mutex_);
     void cut_off(std::span<const FollowerPtr> slow, const Error& why) MC_REQUIRES(push_mutex_);
     /// Who keeps others waiting for too long.
     std::vector<FollowerPtr> too_slow(Time now) MC_REQUIRES(mutex_);
@@ -314,6 +335,10 @@ private:
     EventWriter changed_ MC_GUARDED_BY(mutex_);          // for everybody
     std::vector<Waiter> waiters_ MC_GUARDED_BY(mutex_);
     std::vector<HeldOrder> held_orders_ MC_GUARDED_BY(mutex_);        // oldest first
+    std::vector<HeldDrop> held_drops_ MC_GUARDED_BY(mutex_);          // oldest first
+    uint64_t last_filled_ MC_GUARDED_BY(mutex_) = 0;                  // the last event that a range was filled
+    ClientId filled_by_ MC_GUARDED_BY(mutex_);                        // of those that are not sent yet; none: several
+    std::atomic<bool> holds_drops_{false};                            // written under mutex_
     uint64_t planned_from_ MC_GUARDED_BY(mutex_) = 0;                 // the first event about the targets of the copy that is being ordered
     std::map<uint64_t, size_t> acknowledged_ MC_GUARDED_BY(mutex_);   // changes, and how many followers have come that far
     std::unordered_map<uint64_t, Time> asked_ MC_GUARDED_BY(mutex_);  // processes: until when they may remember something

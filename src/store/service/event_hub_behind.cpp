@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes that do not hear, or may not hear, what becomes of their memory: everybody else is told, and orders that concern it wait.
+// Nodes that do not hear, or may not hear, what becomes of their memory: everybody else is told.
 #include <algorithm>
 #include <vector>
 
@@ -88,21 +88,6 @@ bool EventHub::outdated(const ClientId& member) const {
 bool EventHub::distrusts(const ClientId& member) const {
     Lock lock(mutex_);
     return outdated(member);
-}
-
-bool EventHub::release_orders() {
-    bool any = false;
-    Lock lock(mutex_);
-    std::erase_if(held_orders_, [&](const HeldOrder& held) MC_NO_THREAD_ANALYSIS {
-        if (held.planned.last > told_.load(std::memory_order_relaxed) || is_unsent(held.planned)) return false;
-        // Who does not follow any more is told of its orders when it does.
-        const auto found = followers_.find(held.client);
-        if (found == followers_.end()) return true;
-        open_item(*found->second).order(held.order);
-        noted();
-        return any = true;
-    });
-    return any;
 }
 
 }  // namespace mooncake::store

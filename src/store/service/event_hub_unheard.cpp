@@ -50,8 +50,9 @@ bool EventHub::is_unheard(const Caused::Relied& doubted) const {
 }
 
 bool EventHub::is_open(const Caused& caused) const {
-    return is_unsent(caused) || std::any_of(caused.doubted.begin(), caused.doubted.end(),
-                                            [&](const Caused::Relied& doubted) MC_NO_THREAD_ANALYSIS { return is_unheard(doubted); });
+    return is_unsent(caused) || is_held(caused) ||
+           std::any_of(caused.doubted.begin(), caused.doubted.end(),
+                       [&](const Caused::Relied& doubted) MC_NO_THREAD_ANALYSIS { return is_unheard(doubted); });
 }
 
 void EventHub::forget_gone(const MasterState& state) {

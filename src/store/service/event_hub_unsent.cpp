@@ -64,6 +64,12 @@ void EventHub::rely_on_all(Caused& caused) const {
     for (const auto& [client, follower] : followers_) rely_on(follower.get(), caused);
 }
 
+bool EventHub::is_held(const Caused& caused) const {
+    return caused.first != 0 && std::any_of(held_drops_.begin(), held_drops_.end(), [&](const HeldDrop& held) {
+               return held.number >= caused.first && held.number <= caused.last;
+           });
+}
+
 bool EventHub::is_unsent(const Caused& caused) const {
     if (unsent_followers_.load(std::memory_order_relaxed) == 0) return false;
     for (const Caused::Relied& relied : caused.relied) {

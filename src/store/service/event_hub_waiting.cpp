@@ -67,7 +67,7 @@ Time EventHub::wait(Waiter waiter, Time now) {
 
 Time EventHub::next_look(Time now) const {
     // Nobody tells us when a socket takes more.
-    if (unsent_followers_.load(std::memory_order_relaxed) != 0 || !held_orders_.empty()) return now + options_.unsent_interval;
+    if (unsent_followers_.load(std::memory_order_relaxed) != 0 || holds_anything()) return now + options_.unsent_interval;
     Time next = Time::max();
     for (const Waiter& waiter : waiters_) next = std::min(next, waiter.deadline);
     return std::max(next, now);
@@ -93,9 +93,9 @@ Time EventHub::expire(Time now) {
     bool behind = unsent_followers_.load(std::memory_order_acquire) != 0;
     if (!behind) {
         Lock lock(mutex_);
-        behind = !held_orders_.empty() || std::any_of(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) {
-            return waiter.deadline <= now && !waiter.caused.doubted.empty();
-        });
+        behind = holds_anything() || std::any_of(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) {
+                     return waiter.deadline <= now && !waiter.caused.doubted.empty();
+                 });
     }
     if (behind) {
         Lock pushing(push_mutex_);
@@ -105,7 +105,7 @@ Time EventHub::expire(Time now) {
             slow = too_slow(now);
         }
         cut_off(slow, Error(Code::kTimedOut, "the stream was not read in time"));
-        if (release_orders() || !slow.empty()) push_all();
+        if (release_held() || !slow.empty()) push_all();
     }
     std::vector<Waiter> settled;
     Time next = Time::max();

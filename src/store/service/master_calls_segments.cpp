@@ -93,10 +93,7 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
     if (received.request.epoch != 0 && received.request.epoch != epoch_) {
         for (auto& segment : reply.segments) segment.code = StoreCode::kInvalidVersion;
     } else if (received.segments.empty()) {
-        run_part({});  // makes the client known
-        UnheardEvents::Missed missed = parts_.hub.missed(received.request.client, received.request.heard_update);
-        reply.missed = std::move(missed.updates);
-        reply.missed_lost = missed.lost;
+        reply = run_part({});  // makes the client known
     }
     for (size_t i = 0; i < received.segments.size() && reply.segments[i].code == StoreCode::kOk; ++i) {
         HeldSegment part = received.segments[i];

@@ -30,6 +30,10 @@ RemountReply remount_member(EventHub& hub, Transaction& transaction, const Remou
                                                               [](const HeldSegment& held) { return !held.objects.empty(); });
     RemountReply reply = remount(transaction, request, now, holds && hub.distrusts(request.client));
     hub.drop_strangers(transaction.state());
+    if (!request.segments.empty()) return reply;
+    UnheardEvents::Missed missed = hub.missed(request.client, request.heard_update);
+    reply.missed = std::move(missed.updates);
+    reply.missed_lost = missed.lost;
     return reply;
 }
 

@@ -9,7 +9,8 @@ namespace mooncake::store {
 class EventHub;
 
 /// store::remount() of a member, with what it has heard of others: a node that an earlier master went on without is not believed what it tells of
-/// that one's values. If it has told us already, it has to tell again, and what was copied on its word alone goes as well. With the master's lock.
+/// that one's values. If it has told us already, it has to tell again, and what was copied on its word alone goes as well. Before it reports it is told
+/// what it has missed of us. With the master's lock.
 RemountReply remount_member(EventHub& hub, Transaction& transaction, const RemountRequest& request, Time now);
 
 }  // namespace mooncake::store

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// A value that another one replaces, on another node.
+#include <gtest/gtest.h>
+
+#include "store/service/testing/followed_master.h"
+
+namespace mooncake::store {
+namespace {
+
+using namespace store::testing;
+
+class ReplacedValueTest : public EventHubTest {
+protected:
+    /// Key "k" lies on the first node, and a write of it to the second is about to end.
+    void SetUp() override {
+        join(kNode, 1);
+        join(kOther, 2);
+        follow(kNode, old_node_);
+        follow(kOther, new_node_);
+        for (const ClientId& client : {kNode, kOther}) hub_.acknowledge(client, 2);
+        start_on(1, "k");
+        end("k");
+        const PutItem item{.key = "k", .length = 100, .group = {}};
+        const PutStartRequest request{
+            .client = kNode, .tenant = {}, .config = {.preferred_segments = {segment(2).name}}, .items = {&item, 1}};
+        master_.run([&](Transaction& transaction, Time now) { return upsert_start(transaction, request, now); });
+        old_node_.take();
+        new_node_.take();
+    }
+    EventHub::Caused end_upsert() {
+        const PutEndItem item{.key = "k", .generation = 0, .checksum = 9};
+        EventHub::Caused caused;
+        master_.run([&](Transaction& transaction, Time now) {
+            const EventHub::Position before = hub_.position();
+            const CodesReply reply = put_end(transaction, {.client = kNode, .tenant = {}, .items = {&item, 1}}, now);
+            EXPECT_EQ(reply.codes[0], StoreCode::kOk);
+            caused.add(before, hub_.position());
+            return true;
+        });
+        return caused;
+    }
+    static size_t drops(Told& told) {
+        size_t count = 0;
+        for (const EventUpdate& update : told.updates()) count += update.dropped.size();
+        return count;
+    }
+
+    Told old_node_, new_node_;
+};
+
+TEST_F(ReplacedValueTest, GoesInTheSameBreathWhereTheKernelTakesEverything) {
+    const EventHub::Caused caused = end_upsert();
+    EXPECT_EQ(drops(old_node_), 1u);
+    EXPECT_TRUE(hub_.told(caused));
+}
+
+TEST_F(ReplacedValueTest, StaysUntilTheKernelKnowsOfItsSuccessor) {
+    new_node_.hold_back();
+    const EventHub::Caused caused = end_upsert();
+    EXPECT_EQ(drops(old_node_), 0u) << "a master that is killed now would take along both";
+    EXPECT_FALSE(hub_.told(caused));
+    Told answer;
+    const Time now = Clock::now();
+    EXPECT_LT(hub_.answer_when_told(caused, answer.responder(), {}, now), Time::max());
+    new_node_.let_go();
+    hub_.expire(now + 10ms);
+    EXPECT_EQ(drops(old_node_), 1u);
+    EXPECT_TRUE(answer.over());
+}
+
+TEST_F(ReplacedValueTest, IsAnsweredOnlyWhenItsOwnNodeCanKnowAsWell) {
+    new_node_.hold_back();
+    old_node_.hold_back();
+    const EventHub::Caused caused = end_upsert();
+    Told answer;
+    const Time now = Clock::now();
+    hub_.answer_when_told(caused, answer.responder(), {}, now);
+    new_node_.let_go();
+    hub_.expire(now + 10ms);
+    EXPECT_EQ(drops(old_node_), 1u);
+    EXPECT_FALSE(answer.over()) << "it is not with the kernel";
+    old_node_.let_go();
+    hub_.expire(now + 20ms);
+    EXPECT_TRUE(answer.over());
+}
+
+TEST_F(ReplacedValueTest, GoesBeforeItsMemoryIsUsedAgain) {
+    new_node_.hold_back();
+    end_upsert();
+    start_on(1, "another");
+    EXPECT_EQ(old_node_.updates().back().planned.size(), 1u);
+    EXPECT_EQ(old_node_.updates().back().dropped.size(), 1u);
+}
+
+TEST_F(ReplacedValueTest, GoesAlsoIfItsNodeIsLostMeanwhile) {
+    new_node_.hold_back();
+    const EventHub::Caused caused = end_upsert();
+    old_node_.vanish();
+    master_.look([&](const MasterState& state, Time) { return hub_.take_lost(state); });
+    new_node_.let_go();
+    hub_.expire(Clock::now());
+    size_t dropped = 0;
+    for (const auto& body : hub_.missed(kNode, 2).updates) dropped += decode_event_update(body).value().dropped.size();
+    EXPECT_EQ(dropped, 1u) << "it is told when it is back";
+    EXPECT_TRUE(hub_.told(caused));
+}
+
+}  // namespace
+}  // namespace mooncake::store
