@@ -72,9 +72,19 @@ public:
             kernel_.resize(world_.random.below(kernel_.size() + 1));
         });
     }
+    /// The connection breaks, with the last of what the kernels had. Both learn of it, the writer at once.
+    void tear() {
+        end_with([&] {
+            orderly_ = complete_ = false;
+            torn_ = true;
+            drop_unsent();
+            kernel_.resize(world_.random.below(kernel_.size() + 1));
+            push(std::nullopt);
+        });
+    }
     /// Whatever is written next is too much.
     void choke() { choked_ = true; }
-    bool abandoned() const noexcept { return closed_ || to_.life != life_; }
+    bool abandoned() const noexcept { return torn_ || unread(); }
     /// The kernels have all there was at its beginning, it was not broken off, and the reader has not given it up.
     bool complete() const { return complete_ && !abandoned(); }
 
@@ -89,6 +99,7 @@ private:
         size_t bytes = 0;
     };
 
+    bool unread() const noexcept { return closed_ || to_.life != life_; }
     template <typename Action>
     void end_with(Action&& action) {
         if (std::exchange(ended_, true)) return;
@@ -119,7 +130,7 @@ private:
         world_.after(arrival_ - world_.now(), [self = shared_from_this()] { self->deliver(); });
     }
     void deliver() {
-        if (abandoned() || !to_.up || kernel_.empty()) return;
+        if (unread() || !to_.up || kernel_.empty()) return;
         if (to_.cut_until > world_.now()) {
             world_.after(to_.cut_until - world_.now(), [self = shared_from_this()] { self->deliver(); });
             return;
@@ -141,7 +152,7 @@ private:
     uint64_t unsent_bytes_ = 0, kernel_bytes_ = 0;
     std::deque<std::optional<Sent>> kernel_;  // nothing: the end
     Time arrival_{};
-    bool ended_ = false, finishing_ = false, closed_ = false, orderly_ = true, choked_ = false, complete_ = false;
+    bool ended_ = false, finishing_ = false, closed_ = false, orderly_ = true, choked_ = false, complete_ = false, torn_ = false;
 };
 
 }  // namespace mooncake::store::simulation

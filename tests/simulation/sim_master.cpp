@@ -92,6 +92,10 @@ void SimMaster::cut_off_somebody() {
     std::next(streams_.begin(), static_cast<std::ptrdiff_t>(world_.random.below(streams_.size())))->second->choke();
 }
 
+void SimMaster::lose_stream_of(const ClientId& client) {
+    if (const auto found = streams_.find(client); found != streams_.end()) found->second->tear();
+}
+
 SimEventStream* SimMaster::stream_of(SegmentNumber segment) const {
     const auto found = streams_.find(state_->clients()[state_->segments()[segment].client].id);
     return found == streams_.end() ? nullptr : found->second.get();
@@ -195,6 +199,7 @@ void SimMaster::check_change(const Change& change) {
         const std::string key(write->object != 0 && state_->objects().exists(write->object) ? state_->objects()[write->object].key()
                                                                                             : write->key.get());
         std::erase_if(away_, [&](const Expected& one) { return one.key == key; });  // may have a successor
+        written_[write->generation] = key;
     }
     if (const auto* opened = std::get_if<SegmentOpened>(&change)) check_returned(opened->segment);
     if (const auto* left = std::get_if<TombstoneLeft>(&change)) {

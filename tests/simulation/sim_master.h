@@ -113,6 +113,8 @@ public:
 
     /// Some client is too slow for it: its event stream ends.
     void cut_off_somebody();
+    /// A node's connection breaks.
+    void lose_stream_of(const ClientId& client);
     /// Loses everything, and starts again empty.
     void crash_cold();
     /// Starts again from its log.
@@ -165,6 +167,9 @@ private:
         hub_->range_planned_for_copy(state, segment, copy);
     }
     void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) override {
+        // Older values of the key are outdated from now on, whatever becomes of this one.
+        if (const auto found = written_.find(generation); found != written_.end())
+            std::erase_if(expected_, [&](const Expected& one) { return one.key == found->second; });
         hub_->range_filled(state, segment, generation, checksum);
     }
     void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) override {
@@ -215,6 +220,7 @@ private:
     std::vector<Expected> away_;                    // the last replica went with its node; if that comes back in this life, so does it
     std::set<uint64_t> doubtful_;
     std::set<ClientId> missed_words_;
+    std::map<uint64_t, std::string> written_;  // by generation: of which key
     std::set<ClientId> told_early_;  // of replicas whose copy had not ended, at some time in this life
     std::set<uint64_t> dropped_;  // generations, since the cold start
     // The same: values of a key, or of any, below that generation were removed.

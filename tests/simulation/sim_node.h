@@ -37,6 +37,7 @@ public:
         return true;
     }
 
+    const ClientId& id() const { return id_; }
     const SegmentSpec& spec() const { return spec_; }
     /// The current master knows all that it holds.
     bool mounted() const;

@@ -69,7 +69,7 @@ private:
             faults();
             SimNode& node = *nodes_[world_.random.below(nodes_.size())];
             SimClient& client = *clients_[world_.random.below(clients_.size())];
-            switch (world_.random.below(10)) {
+            switch (world_.random.below(11)) {
                 case 0:
                     if (client.endpoint.up) client.crash();
                     break;
@@ -88,6 +88,10 @@ private:
                 case 7: crash_master(true); break;
                 case 8:
                     if (master_.endpoint.up && !master_.rebuilding()) drain(node.spec().name);
+                    break;
+                case 9:  // a network that loses what is on its way
+                    node.endpoint.cut_until = world_.now() + world_.between(100ms, 8s);
+                    master_.lose_stream_of(node.id());
                     break;
                 default: master_.cut_off_somebody(); break;
             }
