@@ -233,7 +233,8 @@ Result<bool> Member::introduce(uint64_t epoch) {
     request.behind = behind;
     MC_ASSIGN_OR_RETURN(const RemountReply reply, setup_.master.remount(request, within(kReportTimeout)));
     if (!reply.segments.empty()) return fail(Code::kCorrupt, "{} answers for no segments", reply.segments.size());
-    if (reply.missed_lost) return false;
+    if (reply.missed_lost) forgotten_.store(true, std::memory_order_release);
+    if (forgotten_.load(std::memory_order_acquire)) return false;
     for (const std::vector<std::byte>& body : reply.missed) {
         MC_ASSIGN_OR_RETURN(const EventView update, decode_event_view(body));
         setup_.holdings.apply(update, setup_.clock());
@@ -320,6 +321,7 @@ void Member::note_history(const EventView& update) {
     if (!update.complete) return;
     heard_ = update.now;
     missed_epoch_.store(0, std::memory_order_release);
+    forgotten_.store(false, std::memory_order_release);
 }
 
 void Member::note_missed() {

@@ -104,7 +104,8 @@ private:
     std::atomic<uint64_t> last_update_{0};     // of the event stream we follow, heard; 0: none yet
     // The last one before which we have missed none, and whose it was; written while an event stream is handled, or by beat() while there is none.
     std::atomic<uint64_t> whole_update_{0}, whole_epoch_{0};
-    std::atomic<bool> whole_{false};  // the event stream we follow has been complete
+    std::atomic<bool> whole_{false};      // the event stream we follow has been complete
+    std::atomic<bool> forgotten_{false};  // nobody knows what we have missed, and no complete event stream has come since
 
     /// From then on the master may have given us up for being silent.
     BootTime lost_at() const { return answered_at_.load(std::memory_order_relaxed) + client_ttl_.load(std::memory_order_relaxed); }

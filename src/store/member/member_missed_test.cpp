@@ -34,6 +34,24 @@ TEST_F(MemberTest, WhatNobodyKnowsThatItMissedCostsItAllItHolds) {
     for (const Part& part : master_.take_parts()) EXPECT_THAT(part.keys, IsEmpty());
 }
 
+TEST_F(MemberTest, ThatIsNotForgottenWhenTheNextStreamBreaksAtItsStart) {
+    join_with_values();
+    master_.missed_lost = true;
+    master_.streams_complete = false;
+    master_.streams_break = true;
+    master_.give_up(kClient);
+    beat();
+    master_.missed_lost = false;  // the master has begun to count anew
+    master_.take_parts();
+    beat();
+    for (const Part& part : master_.take_parts()) EXPECT_THAT(part.keys, IsEmpty());
+    master_.streams_complete = true;
+    master_.streams_break = false;
+    beat();
+    EXPECT_TRUE(member_.standing());
+    for (const Part& part : master_.take_parts()) EXPECT_THAT(part.keys, IsEmpty());
+}
+
 TEST_F(MemberTest, OnlyACompleteStreamMovesOnWhatItHasHeard) {
     join_with_values();
     master_.tell({.sequence = 41});

@@ -54,6 +54,7 @@ void EventHub::range_planned_for_copy(const MasterState& state, SegmentNumber se
     Lock lock(mutex_);
     if (planned_from_ == 0) planned_from_ = observed_.load(std::memory_order_relaxed) + 1;
     Follower* follower = owner(state, segment);
+    if (!held_drops_.empty()) release_drops_of(state.clients()[state.segments()[segment].client].id);  // they come before this one
     if (follower == nullptr) {
         UnheardEvents* const unheard = unheard_of(state, segment);
         if (unheard == nullptr) return;
@@ -138,6 +139,7 @@ void EventHub::follow(const MasterState& state, ClientNumber client, std::unique
     // Numbers go on where the earlier event stream ended, so that a late acknowledgement of it means nothing here.
     follower->unheard = unheard_by(follower->client);
     follower->unheard->seal();
+    if (follower->lends) follower->unheard->note_holding();
     follower->unheard->gone_since = Time::max();
     slot = std::move(follower);
     await(*slot);

@@ -327,6 +327,7 @@ private:
     std::unordered_map<SegmentNumber, Follower*> by_segment_ MC_GUARDED_BY(mutex_);  // remembered; null: nobody
     std::unordered_map<ClientId, bool> lost_ MC_GUARDED_BY(mutex_);  // members who do not follow now, and whether that was told
     std::unordered_map<ClientId, UnheardPtr> unheard_ MC_GUARDED_BY(mutex_);
+    Time forget_at_ MC_GUARDED_BY(mutex_){};  // who has gone for good: not before
     std::vector<Ended> ended_ MC_GUARDED_BY(mutex_);
     uint64_t life_ MC_GUARDED_BY(mutex_);
     BehindClients behind_ MC_GUARDED_BY(mutex_);         // in this life

@@ -92,6 +92,17 @@ TEST_F(ReplacedValueTest, GoesBeforeItsMemoryIsUsedAgain) {
     EXPECT_EQ(old_node_.updates().back().dropped.size(), 1u);
 }
 
+TEST_F(ReplacedValueTest, GoesInAnUpdateBeforeThatOfACopyOfItself) {
+    new_node_.hold_back();
+    end_upsert();  // as a move holds back that its source goes
+    const size_t before = old_node_.updates().size();
+    ASSERT_EQ(copy_to(1, "k").code, StoreCode::kOk);
+    const auto updates = old_node_.updates();
+    ASSERT_EQ(updates.size(), before + 2) << "within one update what is planned counts before what is dropped";
+    EXPECT_EQ(updates[before].dropped.size(), 1u);
+    EXPECT_EQ(updates[before + 1].planned.size(), 1u);
+}
+
 TEST_F(ReplacedValueTest, GoesAlsoIfItsNodeIsLostMeanwhile) {
     new_node_.hold_back();
     const EventHub::Caused caused = end_upsert();

@@ -7,6 +7,10 @@
 
 namespace mooncake::store {
 
+namespace {
+constexpr Duration kForgetInterval = 1s;  // there may be very many
+}
+
 UnheardEvents* EventHub::unheard_of(const MasterState& state, SegmentNumber segment) {
     const auto found = unheard_.find(state.clients()[state.segments()[segment].client].id);
     return found == unheard_.end() ? nullptr : found->second.get();
@@ -57,17 +61,19 @@ bool EventHub::is_open(const Caused& caused) const {
 
 void EventHub::forget_gone(const MasterState& state) {
     const Time now = options_.clock();
+    if (now < forget_at_) return;
+    forget_at_ = now + kForgetInterval;
     size_t bytes = 0;
-    for (const auto& [client, unheard] : unheard_) {
-        if (state.clients().alive(state.clients().find(client))) {
-            unheard->gone_since = Time::max();
-            continue;
-        }
-        if (unheard->gone_since == Time::max()) unheard->gone_since = now;
-        bytes += unheard->bytes();
-    }
     std::erase_if(unheard_, [&](const auto& one) {
-        return one.second->gone_since != Time::max() && now - one.second->gone_since > options_.gone_time_max;
+        UnheardEvents& unheard = *one.second;
+        if (state.clients().alive(state.clients().find(one.first))) {
+            unheard.gone_since = Time::max();
+            return false;
+        }
+        if (unheard.gone_since == Time::max()) unheard.gone_since = now;
+        if (!unheard.may_hold() || now - unheard.gone_since > options_.gone_time_max) return true;
+        bytes += unheard.bytes();
+        return false;
     });
     while (bytes > options_.gone_bytes_max) {
         const auto oldest = std::min_element(unheard_.begin(), unheard_.end(),

@@ -78,11 +78,14 @@ std::vector<EventHub::FollowerPtr> EventHub::too_slow(Time now) {
     look_after_unsent();
     for (const auto& [client, follower] : followers_)
         if (!follower->unsent.empty() && now - follower->unsent.front().since >= options_.unsent_timeout) slow.push_back(follower);
-    for (const Waiter& waiter : waiters_) {
-        if (waiter.deadline > now) continue;
+    for (Waiter& waiter : waiters_) {
+        if (waiter.deadline > now || waiter.caused.doubted.empty()) continue;
+        waiter.deadline = now + options_.unsent_timeout;
         for (const Caused::Relied& doubted : waiter.caused.doubted) {
             if (!is_unheard(doubted)) continue;
             const FollowerPtr& follower = followers_.at(doubted.client);
+            // Who is still being told what there was at the start says only afterwards that it has heard the rest. That may take long.
+            if (follower->reporting || follower->report_outstanding != 0) continue;
             if (std::find(slow.begin(), slow.end(), follower) == slow.end()) slow.push_back(follower);
         }
     }

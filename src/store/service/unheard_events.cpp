@@ -7,6 +7,7 @@
 namespace mooncake::store {
 
 void UnheardEvents::keep(uint64_t sequence, uint64_t first, EventWriter writer) {
+    may_hold_ = true;
     if (sequence <= heard_) return;  // by the time it was sent
     bytes_ += writer.bytes();
     // Mostly the last one. Whoever sends does so without a lock, and another event stream may have begun meanwhile.

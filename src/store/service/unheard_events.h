@@ -27,6 +27,7 @@ public:
     void keep(uint64_t sequence, uint64_t first, EventWriter writer);
     /// For what happens while nobody follows.
     EventWriter& unsent() {
+        may_hold_ = true;
         bound();
         return unsent_;
     }
@@ -46,6 +47,10 @@ public:
     Missed after(uint64_t sequence);
 
     size_t bytes() const noexcept { return bytes_ + unsent_.bytes(); }
+    /// The client lends memory in which something may lie already.
+    void note_holding() noexcept { may_hold_ = true; }
+    /// Who holds nothing misses nothing.
+    bool may_hold() const noexcept { return may_hold_; }
     /// So many more bytes are sent; whether the client should be asked if it has heard them.
     bool asks_after(size_t bytes, size_t ask_bytes) noexcept {
         unasked_bytes_ += bytes;
@@ -69,6 +74,7 @@ private:
     EventWriter unsent_;
     size_t bytes_ = 0;  // of kept_
     size_t unasked_bytes_ = 0;
+    bool may_hold_ = false;
     uint64_t lost_up_to_ = 0;  // updates up to this one were not kept; 0: all were
 };
 

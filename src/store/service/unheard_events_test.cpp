@@ -209,6 +209,96 @@ TEST_F(UnheardTest, ANodeThatDoesNotSayWhetherItHasHeardIsCutOff) {
     EXPECT_TRUE(told.broken_off());
 }
 
+TEST_F(UnheardTest, ANodeThatIsStillBeingToldEverythingIsNotCutOffForThat) {
+    join(kNode, 1);
+    for (const char* key : {"a", "b", "c", "d", "e", "f", "g", "h"}) put(key);
+    Told told;
+    follow(kNode, told);  // more parts than may be unacknowledged
+    ASSERT_FALSE(told.updates().back().complete);
+    EventHub::Caused caused = start_on(1, "k");
+    master_.look([&](const MasterState& state, Time) {
+        hub_.doubt(state, state.segments().find(segment(1).id), caused);
+        return true;
+    });
+    bool called = false;
+    const Time next = hub_.call_when_told(
+        caused, [&] { called = true; }, Clock::now());
+    EXPECT_GT(hub_.expire(next), next) << "not again and again";
+    EXPECT_FALSE(told.broken_off());
+    EXPECT_FALSE(called);
+    while (!told.updates().back().complete) {
+        hub_.acknowledge(kNode, told.updates().back().sequence);
+        report(kNode);
+    }
+    hub_.acknowledge(kNode, told.updates().back().sequence);
+    EXPECT_TRUE(called);
+}
+
+class ForgottenTest : public UnheardTest {
+protected:
+    void pass(Duration time) {
+        now_ += time;
+        master_.look([&](const MasterState& state, Time) { return hub_.take_lost(state); });
+    }
+    void lose(const ClientId& client) {
+        master_.run([&](Transaction& transaction, Time now) { return goodbye(transaction, client, now); });
+        pass(2s);
+    }
+
+    Time now_ = Clock::now();
+    EventHub hub_{{.clock = [this] { return now_; }}};
+    LockedMaster master_{MasterOptions{}, &hub_, &hub_};
+};
+
+TEST_F(ForgottenTest, WhatAClientMissedThatIsGoneIsKeptForAWhile) {
+    master_.run([&](Transaction& transaction, Time now) {
+        remount(transaction, {.client = kNode, .segments = {}}, now);
+        return mount_segment(transaction, {.client = kNode, .segment = segment(1)}, now);
+    });
+    Told told;
+    master_.run([&](Transaction& transaction, Time) {
+        hub_.follow(transaction.state(), transaction.state().clients().find(kNode), told.responder());
+        return true;
+    });
+    const PutItem item{.key = "k", .length = 100, .group = {}};
+    master_.run([&](Transaction& transaction, Time now) {
+        return put_start(transaction, {.client = kNode, .tenant = {}, .config = {}, .items = {&item, 1}}, now);
+    });
+    lose(kNode);
+    EXPECT_FALSE(hub_.missed(kNode, 1).lost);
+    EXPECT_FALSE(hub_.missed(kNode, 1).updates.empty());
+    pass(9min);
+    EXPECT_FALSE(hub_.missed(kNode, 1).lost);
+    pass(2min);
+    EXPECT_TRUE(hub_.missed(kNode, 1).lost) << "nobody knows any more";
+}
+
+TEST_F(ForgottenTest, ANodeThatHoldsOldValuesAndWasToldOfNoNewOnesHasMissedNothing) {
+    master_.run([&](Transaction& transaction, Time now) {
+        remount(transaction, {.client = kNode, .segments = {}}, now);
+        return mount_segment(transaction, {.client = kNode, .segment = segment(1)}, now);
+    });
+    Told told;
+    master_.run([&](Transaction& transaction, Time) {
+        hub_.follow(transaction.state(), transaction.state().clients().find(kNode), told.responder());
+        return true;
+    });
+    lose(kNode);
+    EXPECT_FALSE(hub_.missed(kNode, 1).lost);
+}
+
+TEST_F(ForgottenTest, AClientThatLendsNothingIsForgottenWithItself) {
+    master_.run([&](Transaction& transaction, Time now) { return remount(transaction, {.client = kReader, .segments = {}}, now); });
+    Told told;
+    master_.run([&](Transaction& transaction, Time) {
+        hub_.follow(transaction.state(), transaction.state().clients().find(kReader), told.responder());
+        return true;
+    });
+    ASSERT_FALSE(hub_.missed(kReader, 1).lost);
+    lose(kReader);
+    EXPECT_TRUE(hub_.missed(kReader, 1).lost) << "of very many that come and go nothing stays";
+}
+
 // ---- over the wire
 
 TEST(UnheardEventsServed, ANodeThatWasGivenUpIsToldWhatItMissedWhenItComesBack) {
