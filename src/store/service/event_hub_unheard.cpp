@@ -9,7 +9,10 @@ namespace mooncake::store {
 
 namespace {
 constexpr Duration kForgetInterval = 1s;  // there may be very many
-}
+
+size_t gone_bytes(const UnheardEvents& unheard) { return unheard.gone_since == Time::max() ? 0 : unheard.bytes(); }
+
+}  // namespace
 
 UnheardEvents* EventHub::unheard_of(const MasterState& state, SegmentNumber segment) {
     const auto found = unheard_.find(state.clients()[state.segments()[segment].client].id);
@@ -75,11 +78,11 @@ void EventHub::forget_gone(const MasterState& state) {
         bytes += unheard.bytes();
         return false;
     });
-    while (bytes > options_.gone_bytes_max) {
-        const auto oldest = std::min_element(unheard_.begin(), unheard_.end(),
-                                             [](const auto& a, const auto& b) { return a.second->gone_since < b.second->gone_since; });
-        bytes -= std::min(bytes, oldest->second->bytes());
-        unheard_.erase(oldest);
+    while (bytes > options_.gone_bytes_max) {  // who has missed little does not pay for the others
+        const auto most = std::max_element(unheard_.begin(), unheard_.end(),
+                                           [](const auto& a, const auto& b) { return gone_bytes(*a.second) < gone_bytes(*b.second); });
+        bytes -= gone_bytes(*most->second);
+        most->second->give_up();
     }
 }
 

@@ -21,8 +21,7 @@ void UnheardEvents::seal() {
     keep(next(), 0, std::exchange(unsent_, {}));
 }
 
-void UnheardEvents::bound() {
-    if (bytes() <= bytes_max_) return;
+void UnheardEvents::give_up() noexcept {
     kept_.clear();
     unsent_.clear();
     bytes_ = 0;

@@ -46,6 +46,8 @@ public:
     /// What a client has missed that has heard everything up to that update.
     Missed after(uint64_t sequence);
 
+    /// It is too much: what was missed so far is lost.
+    void give_up() noexcept;
     size_t bytes() const noexcept { return bytes_ + unsent_.bytes(); }
     /// The client lends memory in which something may lie already.
     void note_holding() noexcept { may_hold_ = true; }
@@ -66,7 +68,9 @@ private:
         uint64_t first = 0;
         EventWriter writer;
     };
-    void bound();
+    void bound() {
+        if (bytes() > bytes_max_) give_up();
+    }
 
     const size_t bytes_max_;
     uint64_t sequence_ = 0, heard_ = 0;

@@ -287,6 +287,33 @@ TEST_F(ForgottenTest, ANodeThatHoldsOldValuesAndWasToldOfNoNewOnesHasMissedNothi
     EXPECT_FALSE(hub_.missed(kNode, 1).lost);
 }
 
+TEST_F(ForgottenTest, OfTooMuchWhoMissedMostPays) {
+    EventHub hub{{.gone_bytes_max = 100, .clock = [this] { return now_; }}};
+    LockedMaster master{MasterOptions{}, &hub, &hub};
+    Told node, other;
+    for (const auto& [client, number, told] : {std::tuple{kNode, 1, &node}, std::tuple{kOther, 2, &other}}) {
+        master.run([&](Transaction& transaction, Time now) {
+            remount(transaction, {.client = client, .segments = {}}, now);
+            mount_segment(transaction, {.client = client, .segment = segment(static_cast<uint64_t>(number))}, now);
+            hub.follow(transaction.state(), transaction.state().clients().find(client), told->responder());
+            return true;
+        });
+    }
+    const std::string key(200, 'k');
+    const PutItem item{.key = key, .length = 100, .group = {}};
+    master.run([&](Transaction& transaction, Time now) {
+        return put_start(transaction,
+                         {.client = kNode, .tenant = {}, .config = {.preferred_segments = {segment(2).name}}, .items = {&item, 1}}, now);
+    });
+    for (const ClientId& client : {kNode, kOther}) {
+        master.run([&](Transaction& transaction, Time now) { return goodbye(transaction, client, now); });
+        now_ += 2s;
+        master.look([&](const MasterState& state, Time) { return hub.take_lost(state); });
+    }
+    EXPECT_FALSE(hub.missed(kNode, 1).lost) << "it went first, but missed nothing";
+    EXPECT_TRUE(hub.missed(kOther, 1).lost);
+}
+
 TEST_F(ForgottenTest, AClientThatLendsNothingIsForgottenWithItself) {
     master_.run([&](Transaction& transaction, Time now) { return remount(transaction, {.client = kReader, .segments = {}}, now); });
     Told told;
