@@ -43,7 +43,7 @@ void MasterState::apply(const ClientGone& change) {
         drop_write(id, quiet_from, change.now, {}, /*until_report=*/stopped);
     }
     if (!stopped) end_quarantine_of(number, quiet_from, change.now, false);
-    if (quiet) std::erase_if(departed_, [&](const Departed& gone) { return gone.client == change.client; });  // its memory never comes back
+    if (quiet) std::erase_if(departed_, [&](const Departed& gone) { return gone.writer == change.client; });
     Client& client = clients_[number];
     client.alive = client.attached = client.follows = false;
     client.expires = {};
@@ -97,7 +97,7 @@ void MasterState::apply(const SegmentMounted& change) {
     clients_[client].segments.push_back(number);
     segments_[number].stream_down = clients_[client].stream_down_since != Time::max();
     if (options_.silent_after != Duration::zero()) segments_[number].heard_until = change.now + options_.silent_after;
-    meet_departed(number, change.client, change.now);
+    meet_departed(number, change.now);
     segments_.rebuild_view(change.now);
     tenants_.share_out(segments_.capacity());
 }
@@ -143,14 +143,16 @@ void MasterState::quarantine_free_parts(SegmentNumber number, const BusyMemory& 
     }
 }
 
-/// The same memory is back under another number: what may still be written to is taken at once, what may be read when the node has told
-/// what lies there.
-void MasterState::meet_departed(SegmentNumber number, const ClientId& client, Time now) {
+/// The same memory is back under another number, maybe lent by another client of the same engine: what may still be written to is taken at once,
+/// what may be read when the node has told what lies there.
+void MasterState::meet_departed(SegmentNumber number, Time now) {
     const SegmentSpec& spec = segments_[number].spec;
+    const ClientId& client = clients_[segments_[number].client].id;
+    const auto was_here = [&](const Departed& gone) { return gone.client == client || (gone.engine && gone.engine == spec.incarnation); };
     const uint64_t mask = ~(options_.alignment - 1);
     const uint64_t capacity = segments_[number].allocator.capacity();
     for (const Departed& gone : departed_) {
-        if (gone.client != client || gone.until <= now) continue;
+        if (!was_here(gone) || gone.until <= now) continue;
         const uint64_t begin = std::max(gone.address, spec.base), limit = std::min(gone.address + gone.bytes, spec.base + spec.size);
         if (begin >= limit) continue;
         const uint64_t offset = (begin - spec.base) & mask;
@@ -165,7 +167,7 @@ void MasterState::meet_departed(SegmentNumber number, const ClientId& client, Ti
         else segments_[number].busy.push_back(busy);
     }
     std::erase_if(departed_, [&](const Departed& gone) {
-        return gone.client == client && gone.address >= spec.base && gone.address + gone.bytes <= spec.base + spec.size;
+        return was_here(gone) && gone.address >= spec.base && gone.address + gone.bytes <= spec.base + spec.size;
     });
 }
 
@@ -185,6 +187,7 @@ void MasterState::note_departed(SegmentNumber number, RangeAllocator::Block bloc
     const Segment& segment = segments_[number];
     const uint64_t owner = segment.allocator.owner(block);
     Departed gone{.client = clients_[segment.client].id,
+                  .engine = segment.spec.incarnation,
                   .address = segment.spec.base + segment.allocator.offset(block),
                   .bytes = segment.allocator.length(block)};
     switch (owner_kind(owner)) {

@@ -171,9 +171,10 @@ private:
         uint64_t generation = 0;
         friend bool operator>(const Return& a, const Return& b) { return a.at > b.at; }
     };
-    /// Memory of a client that was unmounted while something could still reach it.
+    /// Memory of a client that was unmounted while something could still reach it. It may come back with another client of its engine.
     struct Departed {
         ClientId client;
+        Incarnation engine;  // none: not known
         uint64_t address = 0, bytes = 0;
         Time until{};
         ClientId writer;  // of an unfinished write; none: readers only
@@ -191,7 +192,7 @@ private:
     void end_quarantine_of(ClientNumber writer, Time quiet_from, Time now, bool reported_only);
     /// Whatever is free in [offset, offset + bytes) goes into quarantine.
     void quarantine_free_parts(SegmentNumber segment, const BusyMemory& busy);
-    void meet_departed(SegmentNumber segment, const ClientId& client, Time now);
+    void meet_departed(SegmentNumber segment, Time now);
     void note_departed(SegmentNumber segment, RangeAllocator::Block block, Time now);
     void drop_ranges_of(const Object& object, Time now);
     void lease(Object& object, Time until);

@@ -139,6 +139,57 @@ TEST_F(Segments, MemoryMountedAgainKeepsWhatLeasedReadersAndWritersMayReach) {
     EXPECT_EQ(state().segments().used_bytes(), kPool / 2);
 }
 
+TEST_F(Segments, MemoryLentAgainByAnotherClientOfItsEngineKeepsWhatLeasedReadersAndWritersMayReach) {
+    const Incarnation engine{77};
+    SegmentSpec first = spec(1, kPool);
+    first.incarnation = engine;
+    attach(node(1));
+    ASSERT_EQ(mount(first, node(1)), StoreCode::kOk);
+    put("k", kPool / 4);
+    get("k");
+    ASSERT_EQ(start("w", kPool / 4).code, StoreCode::kOk);
+    {
+        auto t = transaction();
+        goodbye(t, node(1), now_);
+    }
+    ASSERT_EQ(state().segments().size(), 0u);
+    attach(node(2));
+    SegmentSpec elsewhere = spec(2, kPool);  // another engine: nobody writes there by mistake
+    elsewhere.base = first.base;
+    elsewhere.incarnation = Incarnation{78};
+    ASSERT_EQ(mount(elsewhere, node(2)), StoreCode::kOk);
+    EXPECT_EQ(state().segments().used_bytes(), 0u);
+    attach(node(3));
+    SegmentSpec again = spec(3, kPool);
+    again.base = first.base;
+    again.incarnation = engine;
+    ASSERT_EQ(mount(again, node(3)), StoreCode::kOk);
+    EXPECT_EQ(state().segments().used_bytes(), kPool / 2);
+    pass(600s);
+    attach(node(3));
+    EXPECT_EQ(state().segments().used_bytes(), 0u);
+}
+
+TEST_F(Segments, MemoryLentAgainKeepsNothingForAWriterThatSaidGoodbye) {
+    SegmentSpec first = spec(1, kPool);
+    first.incarnation = Incarnation{77};
+    attach(node(1));
+    attach(kClient);
+    ASSERT_EQ(mount(first, node(1)), StoreCode::kOk);
+    ASSERT_EQ(start("w", kPool / 4).code, StoreCode::kOk);
+    {
+        auto t = transaction();
+        goodbye(t, node(1), now_);
+        goodbye(t, kClient, now_);
+    }
+    attach(node(3));
+    SegmentSpec again = spec(3, kPool);
+    again.base = first.base;
+    again.incarnation = first.incarnation;
+    ASSERT_EQ(mount(again, node(3)), StoreCode::kOk);
+    EXPECT_EQ(state().segments().used_bytes(), 0u);
+}
+
 TEST_F(Segments, SilentClientsEnd) {
     add_node(1);
     put("k");
