@@ -49,7 +49,7 @@ void MasterState::apply(const WriteCommitted& change) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
         leave_tombstone(objects_.hash(object.tenant, object.key()), write.generation);
         tellers_.forget(object.generation);
-        drop_ranges_of(object, change.now);
+        drop_ranges_of(object, change.now, change.replaced_until);
     } else {
         // Nothing of this life is contradicted, so nobody need be told.
         if (absent_.watch(change.now)) tombstones_.leave(objects_.hash(object.tenant, object.key()), write.generation);

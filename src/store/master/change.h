@@ -173,6 +173,7 @@ struct WriteStarted {
 struct WriteCommitted {
     WriteId write = 0;
     uint64_t checksum = 0;
+    Time replaced_until{};  // the memory of an older value is in quarantine till then, if not longer: its node may have to report it again
     Time now{};
 };
 struct WriteDropped {

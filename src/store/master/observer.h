@@ -30,6 +30,8 @@ public:
     virtual void tombstone_left(const MasterState& /*state*/) {}
     /// A copy or move is to be carried out by the owner of its source.
     virtual void copy_ordered(const MasterState& state, CopyId copy) = 0;
+    /// How long it may take until the segment's owner can know what happens to it now; for operations, not while a change is applied.
+    virtual Duration delay(const MasterState& /*state*/, SegmentNumber /*segment*/) { return {}; }
     /// The segment's owner is about to lose it.
     virtual void segment_removed(const MasterState& state, SegmentNumber segment) = 0;
 };

@@ -109,11 +109,11 @@ void MasterState::end_quarantine(QuarantineId id) {
 }
 
 /// Of its value. Readers keep the bytes until their leases are over, and so long they count as leased.
-void MasterState::drop_ranges_of(const Object& object, Time now) {
+void MasterState::drop_ranges_of(const Object& object, Time now, Time not_before) {
     refund(object.tenant, object.length, object.replicas.size());
     soft_leased_.remove(object.soft_lease_end, rounded(object.length));
     for (size_t i = 0; i < object.replicas.size(); ++i)
-        drop_range(object.replicas[i], object.length, object.generation, object.lease_end, now);
+        drop_range(object.replicas[i], object.length, object.generation, std::max(object.lease_end, not_before), now);
 }
 
 void MasterState::lease(Object& object, Time until) {

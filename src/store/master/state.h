@@ -143,6 +143,8 @@ public:
     uint64_t bytes_of(ObjectId unit) const;
     /// Has a value, and so have all others of its group.
     bool readable(const Object& object) const { return object.has_value() && (object.group == 0 || groups_[object.group].writing == 0); }
+    /// See StateObserver::delay().
+    Duration delay(SegmentNumber segment) const { return observer_ == nullptr ? Duration{} : observer_->delay(*this, segment); }
     /// What a value of this length takes of a segment.
     uint64_t rounded(uint64_t length) const { return (stored_bytes(length) + options_.alignment - 1) & ~(options_.alignment - 1); }
     /// The length of a value that takes that much, a multiple of the alignment.
@@ -194,7 +196,7 @@ private:
     void quarantine_free_parts(SegmentNumber segment, const BusyMemory& busy);
     void meet_departed(SegmentNumber segment, Time now);
     void note_departed(SegmentNumber segment, RangeAllocator::Block block, Time now);
-    void drop_ranges_of(const Object& object, Time now);
+    void drop_ranges_of(const Object& object, Time now, Time not_before = {});
     void lease(Object& object, Time until);
     void lease_softly(Object& object, Time until);
     Duration rationed(const HoldLedger& ledger, Duration shortest, Time now) const;

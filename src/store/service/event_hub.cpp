@@ -38,7 +38,7 @@ void EventHub::noted_range(Follower& follower) {
 }
 
 void EventHub::plan(Follower& follower, const RangePlanned& event) {
-    if (!held_drops_.empty()) release_drops_of(follower.client);
+    if (!held_drops_.empty()) release_drops_of(follower.client, event.generation);
     open_item(follower).planned(RangePlannedView::of(event));
     noted_range(follower);
 }
@@ -54,7 +54,10 @@ void EventHub::range_planned_for_copy(const MasterState& state, SegmentNumber se
     Lock lock(mutex_);
     if (planned_from_ == 0) planned_from_ = observed_.load(std::memory_order_relaxed) + 1;
     Follower* follower = owner(state, segment);
-    if (!held_drops_.empty()) release_drops_of(state.clients()[state.segments()[segment].client].id);  // they come before this one
+    if (!held_drops_.empty()) {  // they come before this one
+        const uint64_t generation = state.objects()[state.copy(copy).object].generation;
+        release_drops_of(state.clients()[state.segments()[segment].client].id, generation);
+    }
     if (follower == nullptr) {
         UnheardEvents* const unheard = unheard_of(state, segment);
         if (unheard == nullptr) return;

@@ -74,6 +74,7 @@ public:
     void value_outdated(const MasterState& state, ObjectId object) override;
     void tombstone_left(const MasterState& state) override;
     void copy_ordered(const MasterState& state, CopyId copy) override;
+    Duration delay(const MasterState& state, SegmentNumber segment) override;
     void segment_removed(const MasterState& state, SegmentNumber segment) override;
 
     /// Begins the event stream of a member; an earlier one of the same client ends.
@@ -246,6 +247,7 @@ private:
         RangeDropped event;
         uint64_t number = 0;  // of the event
         Caused filled;        // what must be told first
+        Time rests_until{};   // its memory has no other use before
     };
 
     Follower* owner(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
@@ -271,8 +273,8 @@ private:
     /// Holds back that a value goes if another may have replaced it, of which the kernel does not know yet.
     bool hold_drop(Follower& follower, const RangeDropped& event) MC_REQUIRES(mutex_);
     void release(const HeldDrop& held) MC_REQUIRES(mutex_);
-    /// Its memory gets another use: a value that is gone must not seem to lie there beside it.
-    void release_drops_of(const ClientId& client) MC_REQUIRES(mutex_);
+    /// Its memory gets another use: a value that is gone must not seem to lie there beside it, nor one of that generation go after it has come.
+    void release_drops_of(const ClientId& client, uint64_t generation) MC_REQUIRES(mutex_);
     /// Notes what was held back and need not be any more; false: nothing.
     bool release_held();
     bool holds_anything() const MC_REQUIRES(mutex_) { return !held_orders_.empty() || !held_drops_.empty(); }

@@ -21,7 +21,8 @@ bool EventHub::hold_drop(Follower& follower, const RangeDropped& event) {
     held_drops_.push_back({.client = follower.client,
                            .event = event,
                            .number = observed_.load(std::memory_order_relaxed),
-                           .filled = {.first = told + 1, .last = last_filled_}});
+                           .filled = {.first = told + 1, .last = last_filled_},
+                           .rests_until = event.quarantine == Duration::zero() ? Time{} : options_.clock() + event.quarantine});
     holds_drops_.store(true, std::memory_order_release);
     follower.lends = true;
     return true;
@@ -51,9 +52,10 @@ bool EventHub::release_held() {
     return any;
 }
 
-void EventHub::release_drops_of(const ClientId& client) {
+void EventHub::release_drops_of(const ClientId& client, uint64_t generation) {
+    const Time now = options_.clock();
     std::erase_if(held_drops_, [&](const HeldDrop& held) MC_NO_THREAD_ANALYSIS {
-        if (held.client != client) return false;
+        if (held.client != client || (held.rests_until > now && held.event.generation != generation)) return false;
         release(held);
         return true;
     });

@@ -92,6 +92,21 @@ TEST_F(ReplacedValueTest, GoesBeforeItsMemoryIsUsedAgain) {
     EXPECT_EQ(old_node_.updates().back().dropped.size(), 1u);
 }
 
+TEST_F(ReplacedValueTest, RestsWhereItsSuccessorCannotBeKnownSoon) {
+    new_node_.hold_back();
+    start_on(2, "before");  // the kernel takes no more
+    const EventHub::Caused caused = end_upsert();
+    start_on(1, "another");
+    EXPECT_EQ(old_node_.updates().back().planned.size(), 1u);
+    EXPECT_EQ(drops(old_node_), 0u) << "the other one lies elsewhere, so the old value may stay";
+    EXPECT_FALSE(hub_.told(caused));
+    new_node_.let_go();
+    hub_.expire(Clock::now());
+    EXPECT_EQ(drops(old_node_), 1u);
+    EXPECT_GT(old_node_.updates().back().dropped[0].quarantine, 2s);
+    EXPECT_TRUE(hub_.told(caused));
+}
+
 TEST_F(ReplacedValueTest, GoesInAnUpdateBeforeThatOfACopyOfItself) {
     new_node_.hold_back();
     end_upsert();  // as a move holds back that its source goes

@@ -38,6 +38,14 @@ void EventHub::look_after_unsent() {
     unsent_followers_.store(left, std::memory_order_relaxed);
 }
 
+Duration EventHub::delay(const MasterState& state, SegmentNumber segment) {
+    if (unsent_followers_.load(std::memory_order_relaxed) == 0) return {};
+    Lock lock(mutex_);
+    const Follower* const follower = owner(state, segment);
+    // By then it has read it, or somebody who waits for it has had it cut off.
+    return follower == nullptr || follower->unsent.empty() ? Duration{} : 2 * options_.unsent_timeout;
+}
+
 void EventHub::rely_on(const Follower* follower, Caused& caused) {
     if (follower == nullptr || follower->unsent.empty()) return;
     for (const Caused::Relied& known : caused.relied)
