@@ -146,6 +146,8 @@ public:
     /// Adds that an answer says that something is not there, which may be a removal's doing, of which nobody knows any more whom it
     /// concerned: all that anybody was told so far. After flush().
     void rely_on_all(Caused& caused) const;
+    /// Adds that an answer says that a key is gone: also an older value of it, which its node may not have been told yet. After flush().
+    void rely_on_held(Caused& caused) const;
     /// Whether nothing of this is left for which answer_when_told() would wait. After flush().
     bool told(const Caused& caused);
     /// Answers once the events about ranges are with the kernel, or their follower was cut off; and every follower has acknowledged the changes,

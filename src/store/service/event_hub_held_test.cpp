@@ -39,6 +39,20 @@ protected:
         });
         return caused;
     }
+    /// As it is answered by the server.
+    EventHub::Caused remove(StoreCode expected) {
+        const std::string_view key = "k";
+        EventHub::Caused caused;
+        master_.run([&](Transaction& transaction, Time now) {
+            const EventHub::Position before = hub_.position();
+            EXPECT_EQ(store::remove(transaction, {.tenant = {}, .keys = {&key, 1}, .force = true}, now).codes[0], expected);
+            caused.add(before, hub_.position());
+            return true;
+        });
+        if (expected == StoreCode::kObjectNotFound) hub_.rely_on_all(caused);
+        hub_.rely_on_held(caused);
+        return caused;
+    }
     static size_t drops(Told& told) {
         size_t count = 0;
         for (const EventUpdate& update : told.updates()) count += update.dropped.size();
@@ -116,6 +130,42 @@ TEST_F(ReplacedValueTest, GoesInAnUpdateBeforeThatOfACopyOfItself) {
     ASSERT_EQ(updates.size(), before + 2) << "within one update what is planned counts before what is dropped";
     EXPECT_EQ(updates[before].dropped.size(), 1u);
     EXPECT_EQ(updates[before + 1].planned.size(), 1u);
+}
+
+TEST_F(ReplacedValueTest, IsKnownToBeGoneBeforeARemovalOfItsKeyIsAnswered) {
+    new_node_.hold_back();
+    end_upsert();
+    const EventHub::Caused caused = remove(StoreCode::kOk);
+    new_node_.let_go();
+    EXPECT_FALSE(hub_.told(caused)) << "its own events are with the kernel; but the older value would be back, were we killed now";
+    old_node_.hold_back();
+    hub_.expire(Clock::now());
+    EXPECT_EQ(drops(old_node_), 1u);
+    EXPECT_FALSE(hub_.told(caused)) << "not even now";
+    old_node_.let_go();
+    EXPECT_TRUE(hub_.told(caused));
+}
+
+TEST_F(ReplacedValueTest, IsKnownToBeGoneBeforeAnybodyHearsThatItsKeyIsNotThere) {
+    new_node_.hold_back();
+    end_upsert();
+    remove(StoreCode::kOk);
+    const EventHub::Caused again = remove(StoreCode::kObjectNotFound);
+    Told answer;
+    const Time now = Clock::now();
+    hub_.answer_when_told(again, answer.responder(), {}, now);
+    new_node_.let_go();
+    hub_.acknowledge(kOther, new_node_.updates().back().sequence);  // which lets answers go
+    EXPECT_FALSE(answer.over());
+    hub_.expire(now + 10ms);
+    EXPECT_EQ(drops(old_node_), 1u);
+    EXPECT_TRUE(answer.over());
+}
+
+TEST_F(ReplacedValueTest, IsNotWaitedForByWritesOfOtherKeys) {
+    new_node_.hold_back();
+    end_upsert();
+    EXPECT_TRUE(hub_.told(start_on(1, "another")));
 }
 
 TEST_F(ReplacedValueTest, GoesAlsoIfItsNodeIsLostMeanwhile) {

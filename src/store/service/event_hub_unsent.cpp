@@ -72,6 +72,15 @@ void EventHub::rely_on_all(Caused& caused) const {
     for (const auto& [client, follower] : followers_) rely_on(follower.get(), caused);
 }
 
+void EventHub::rely_on_held(Caused& caused) const {
+    if (!holds_back()) return;
+    Lock lock(mutex_);
+    for (const HeldDrop& held : held_drops_) {
+        caused.first = caused.first == 0 ? held.number : std::min(caused.first, held.number);
+        caused.last = std::max(caused.last, held.number);
+    }
+}
+
 bool EventHub::is_held(const Caused& caused) const {
     return caused.first != 0 && std::any_of(held_drops_.begin(), held_drops_.end(), [&](const HeldDrop& held) {
                return held.number >= caused.first && held.number <= caused.last;

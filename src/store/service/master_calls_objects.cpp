@@ -179,6 +179,7 @@ void MasterCalls::remove(const ReceivedRemove& received, Answer answer) {
     });
     // Who hears that it is not there shall not find it there after our death: somebody else's removal must be known by now, too.
     if (std::find(reply.codes.begin(), reply.codes.end(), StoreCode::kObjectNotFound) != reply.codes.end()) parts_.hub.rely_on_all(caused);
+    parts_.hub.rely_on_held(caused);
     parts_.metrics.remove(reply);
     answer_when_told(caused, std::move(answer), encode_codes_reply(reply));
 }
@@ -192,6 +193,7 @@ void MasterCalls::replica_clear(const ReceivedReplicaClear& received, Answer ans
         append(reply,
                run_noting(caused, [&](Transaction& transaction, Time now) { return store::replica_clear(transaction, request, now); }));
     });
+    parts_.hub.rely_on_held(caused);
     parts_.metrics.replica_clear(reply);
     answer_when_told(caused, std::move(answer), encode_codes_reply(reply));
 }
@@ -222,6 +224,8 @@ void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer
         parts_.metrics.call(counted, true);
         EventHub::Caused caused;
         caused.add(before, parts_.hub.position());  // by others as well, which does no harm
+        parts_.hub.rely_on_all(caused);             // and what others have removed before is said to be gone, too
+        parts_.hub.rely_on_held(caused);
         answer_when_told(caused, std::move(*shared), encode_remove_matching_reply(count));
     };
     const auto posted = parts_.worker.post(contained_task("remove_matching", std::move(remove)));

@@ -22,10 +22,13 @@ void UnheardEvents::seal() {
 }
 
 void UnheardEvents::give_up() noexcept {
+    // What was not sent has no number; whatever is sent from now on comes after it. Otherwise none may be used up: a client that has heard all
+    // it was ever sent has lost nothing.
+    if (!unsent_.empty()) lost_up_to_ = next();
+    else if (!kept_.empty()) lost_up_to_ = std::max(lost_up_to_, kept_.back().sequence);
     kept_.clear();
     unsent_.clear();
     bytes_ = 0;
-    lost_up_to_ = next();
 }
 
 std::deque<EventWriter> UnheardEvents::heard(uint64_t sequence) {

@@ -72,6 +72,28 @@ TEST(UnheardEvents, TooMuchWhileNobodyFollowsIsLostAsWell) {
     EXPECT_TRUE(events.after(0).lost);
 }
 
+TEST(UnheardEvents, WhoHasHeardAllThatWasTooMuchHasLostNothing) {
+    UnheardEvents events(3 * drop_of(1).bytes());
+    for (uint64_t i = 1; i <= 4; ++i) events.keep(events.next(), i, drop_of(i));
+    EXPECT_TRUE(events.after(3).lost);
+    EXPECT_FALSE(events.after(4).lost) << "it may not have said so";
+    events.heard(4);
+    EXPECT_FALSE(events.after(4).lost);
+    EXPECT_EQ(events.sequence(), 4u) << "no number is used up that nobody is ever sent";
+}
+
+TEST(UnheardEvents, WhatComesAfterTooMuchIsMissedByWhoHasHeardTheRest) {
+    UnheardEvents events(3 * drop_of(1).bytes());
+    for (uint64_t i = 1; i <= 5; ++i) events.keep(events.next(), i, drop_of(i));
+    EXPECT_EQ(generations(events.after(4)), (Generations{5}));
+    events.unsent().dropped({.segment = {9, 1}, .generation = 6});
+    events.give_up();
+    EXPECT_TRUE(events.after(5).lost) << "nobody was sent that";
+    events.keep(events.next(), 7, drop_of(7));
+    events.heard(events.sequence());
+    EXPECT_FALSE(events.after(events.sequence()).lost);
+}
+
 // ---- in the hub
 
 class UnheardTest : public EventHubTest {
