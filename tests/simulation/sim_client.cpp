@@ -152,7 +152,11 @@ void SimClient::send_start(const std::shared_ptr<Put>& put) {
         put->key,
         [this, put, replicas, pin, unreachable, id = id_](Transaction& t) {
             std::vector<PutItem> items{{.key = put->key, .length = put->length, .group = put->group}};
-            PutStartRequest request{.client = id, .request_id = put->request_id, .config = {.replica_num = replicas}, .items = items};
+            PutStartRequest request{.client = id,
+                                    .request_id = put->request_id,
+                                    .tenant = master_.tenant(),
+                                    .config = {.replica_num = replicas},
+                                    .items = items};
             if (pin) request.config.soft_pin = SoftPinAction::kEnable, request.config.soft_pin_ttl = 3s;
             request.unreachable = unreachable;
             master_.writer_limited = !unreachable.empty();
@@ -172,7 +176,7 @@ void SimClient::send_start(const std::shared_ptr<Put>& put) {
 /// A put was told that the value is there: then somebody must be thought to have it. Returns its generation.
 uint64_t SimClient::check_there(const std::string& key, const std::vector<SegmentNumber>& unreachable) {
     const SegmentTable& segments = master_.state().segments();
-    const Object& object = master_.state().objects()[master_.state().objects().find(TenantTable::kDefault, key)];
+    const Object& object = master_.state().objects()[master_.find(key)];
     const ReplicaList& replicas = object.replicas;
     for (size_t i = 0; i < replicas.size(); ++i) {
         const Segment& segment = segments[replicas[i].segment];
@@ -248,7 +252,7 @@ void SimClient::send_end(const std::shared_ptr<Put>& put) {
         put->key,
         [this, put, id = id_](Transaction& t) {
             const PutEndItem item{.key = put->key, .generation = put->generation, .checksum = put->generation};
-            return put_end(t, {.client = id, .items = {&item, 1}}, world_.now()).codes[0];
+            return put_end(t, {.client = id, .tenant = master_.tenant(), .items = {&item, 1}}, world_.now()).codes[0];
         },
         [this, put](std::optional<StoreCode> code) {
             if (!code && put->tries < 4) send_end(put);
@@ -271,7 +275,10 @@ void SimClient::give_up(const std::shared_ptr<Put>& put) {
             std::vector<SegmentNumber> in_doubt;
             for (const Copy& copy : put->copies)
                 if (put->abandoned) in_doubt.push_back(t.state().segments().find(copy.segment));
-            return put_revoke(t, {.client = id, .request_id = put->request_id, .items = {&item, 1}, .in_doubt = in_doubt}, world_.now())
+            return put_revoke(
+                       t,
+                       {.client = id, .request_id = put->request_id, .tenant = master_.tenant(), .items = {&item, 1}, .in_doubt = in_doubt},
+                       world_.now())
                 .codes[0];
         },
         [](std::optional<StoreCode>) {});
@@ -296,7 +303,7 @@ void SimClient::begin_get() {
     call<Get>(
         [this, get](Transaction& t) {
             const std::string_view key = get->key;
-            const GetReply reply = get_replicas(t, {.keys = {&key, 1}}, world_.now());
+            const GetReply reply = get_replicas(t, {.tenant = master_.tenant(), .keys = {&key, 1}}, world_.now());
             Get answer = *get;
             answer.item = reply.items[0];
             answer.lease = reply.lease;
@@ -340,7 +347,7 @@ void SimClient::begin_probe() {
     call<ExistReply>(
         [this, names](Transaction& t) {
             const std::vector<std::string_view> keys(names.begin(), names.end());
-            return exist(t, {.keys = keys}, world_.now());
+            return exist(t, {.tenant = master_.tenant(), .keys = keys}, world_.now());
         },
         [](std::optional<ExistReply>) {});
 }
@@ -353,6 +360,7 @@ void SimClient::begin_task() {
         [this, name, source, target, move](Transaction& t) {
             return create_task(t,
                                {.type = move ? TaskType::kMove : TaskType::kCopy,
+                                .tenant = master_.tenant(),
                                 .key = name,
                                 .source = move ? std::string_view(source) : std::string_view(),
                                 .targets = {target}},
@@ -380,10 +388,14 @@ void SimClient::remove_on(const std::shared_ptr<Removal>& removal, uint64_t view
 void SimClient::begin_remove() {
     const std::string name = some_key();
     const bool force = world_.chance(0.5);
-    if (world_.chance(0.02)) {
+    if (world_.chance(0.04)) {
+        Removal::Matches matches;
+        if (world_.chance(0.5)) matches = [last = name.back()](std::string_view key) { return key.back() == last; };
+        const bool of_all_tenants = world_.chance(0.3);
         call<uint64_t>(
-            [this, force](Transaction& t) {
-                remove_on(std::make_shared<Removal>(t, std::nullopt, nullptr, force, world_.now()), master_.view());
+            [this, force, matches, of_all_tenants](Transaction& t) {
+                const auto tenant = of_all_tenants ? std::nullopt : std::optional(master_.tenant());
+                remove_on(std::make_shared<Removal>(t, tenant, matches, force, world_.now()), master_.view());
                 return uint64_t{0};
             },
             [](std::optional<uint64_t>) {});
@@ -393,7 +405,7 @@ void SimClient::begin_remove() {
         name,
         [this, name, force](Transaction& t) {
             const std::string_view key = name;
-            const StoreCode code = remove(t, {.keys = {&key, 1}, .force = force}, world_.now()).codes[0];
+            const StoreCode code = remove(t, {.tenant = master_.tenant(), .keys = {&key, 1}, .force = force}, world_.now()).codes[0];
             if (code == StoreCode::kOk) master_.removed(name);
             return code;
         },

@@ -70,11 +70,10 @@ void SimMaster::segment_removed(const MasterState& state, SegmentNumber segment)
     hub_->segment_removed(state, segment);
     if (state.segments()[segment].reporting) return;  // it has yet to tell this life what it holds
     for (const auto& [key, generation] : acknowledged_) {
-        const ObjectId id = state.objects().find(TenantTable::kDefault, key);
+        const ObjectId id = find(key);
         if (id == 0 || state.objects()[id].generation != generation) continue;
         if (state.objects()[id].write != 0) continue;  // may have a successor
-        const auto removed = removed_.find(key);
-        if (generation < all_removed_ || (removed != removed_.end() && generation < removed->second)) continue;  // that was refused
+        if (was_removed(key, generation)) continue;    // that was refused
         const ReplicaList& replicas = state.objects()[id].replicas;
         if (replicas.size() == 1 && replicas[0].segment == segment) away_.push_back({key, generation, state.segments()[segment].spec.id});
     }
@@ -114,8 +113,31 @@ void SimMaster::crash_cold() {
     missed_words_.clear();
     dropped_.clear();
     removed_.clear();
+    removed_matching_.clear();
     all_removed_ = 0;
     newest_.clear();
+    admit_tenant();
+}
+
+void SimMaster::admit_tenant() {
+    if (!options_.tenants) return;
+    world_.after(world_.between(0ms, 6s), [this, life = options_.first_generation] {
+        if (life != options_.first_generation) return;
+        if (!endpoint.up) return admit_tenant();
+        run([this](Transaction& t) {
+            t.apply(QuotaSet{.tenant = std::string(tenant()), .bytes = 1 << 30});
+            return true;
+        });
+    });
+}
+
+bool SimMaster::was_removed(const std::string& key, uint64_t generation) const {
+    const auto found = ended_.find(generation);
+    const uint64_t ended = found == ended_.end() ? 0 : found->second;
+    const auto removed = removed_.find(key);
+    if (ended < all_removed_ || (removed != removed_.end() && ended < removed->second)) return true;
+    return std::any_of(removed_matching_.begin(), removed_matching_.end(),
+                       [&](const auto& one) { return ended < one.second && one.first(key); });
 }
 
 void SimMaster::crash_warm() {
@@ -150,7 +172,7 @@ void SimMaster::expect_return() {
         else stream->kill();
     }
     for (const auto& [key, generation] : acknowledged_) {
-        const ObjectId id = state_->objects().find(TenantTable::kDefault, key);
+        const ObjectId id = find(key);
         if (id == 0 || state_->objects()[id].generation != generation) continue;
         const ReplicaList& replicas = state_->objects()[id].replicas;
         for (size_t i = 0; i < replicas.size(); ++i)
@@ -202,23 +224,24 @@ void SimMaster::check_change(const Change& change) {
         written_[write->generation] = key;
     }
     if (const auto* opened = std::get_if<SegmentOpened>(&change)) check_returned(opened->segment);
-    if (const auto* left = std::get_if<TombstoneLeft>(&change)) {
-        removed_[left->key] = state_->next_generation();
-        std::erase_if(expected_, [&](const Expected& one) { return one.key == left->key; });
-        std::erase_if(away_, [&](const Expected& one) { return one.key == left->key; });
+    if (const auto* left = std::get_if<TombstoneLeft>(&change)) removed(left->key);
+    if (const auto* left = std::get_if<TombstoneOfMatching>(&change)) {
+        removed_matching_.emplace_back(left->matches, ++moment_);
+        expect_no_more([&](const Expected& one) { return left->matches(one.key); });
     }
     if (std::holds_alternative<TombstoneOfAll>(change)) {
-        all_removed_ = state_->next_generation();
-        expected_.clear();
-        away_.clear();
+        all_removed_ = ++moment_;
+        expect_no_more([](const Expected&) { return true; });
     }
     const auto* adopted = std::get_if<ValueAdopted>(&change);
     if (adopted == nullptr) return;
-    const auto removed = removed_.find(adopted->key);
-    if (adopted->generation < all_removed_ || (removed != removed_.end() && adopted->generation < removed->second))
+    if (was_removed(adopted->key, adopted->generation))
         world_.violated(format_text("{} of generation {} was removed and came back", adopted->key, adopted->generation));
-    if (const auto newest = newest_.find(adopted->key); newest != newest_.end() && adopted->generation < newest->second)
+    uint64_t& newest = newest_[adopted->key];
+    if (adopted->generation < newest)
         world_.violated(format_text("{} of generation {} was replaced and came back", adopted->key, adopted->generation));
+    newest = std::max(newest, adopted->generation);
+    expect_no_more([&](const Expected& one) { return one.key == adopted->key && one.generation < adopted->generation; });
 }
 
 /// A node that was given up is back: so is what it held, unless it went otherwise.

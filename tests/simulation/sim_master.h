@@ -64,6 +64,7 @@ public:
     SimMaster(World& world, const MasterOptions& options)
         : world_(world), options_(options), state_(std::make_unique<MasterState>(options, this)) {
         start_hub();
+        admit_tenant();
         tick();
     }
 
@@ -95,7 +96,7 @@ public:
         auto reply = run(op);
         EventHub::Caused caused;
         caused.add(before, hub_->position());
-        hub_->rely_on(*state_, TenantTable::kDefaultName, key, caused);
+        hub_->rely_on(*state_, tenant(), key, caused);
         if (caused.nothing()) return done(reply);
         expire_by(hub_->answer_when_told(caused, std::make_unique<SimAnswer>([done, reply] { done(reply); }), {}, world_.now()));
     }
@@ -129,9 +130,15 @@ public:
         if (rebuilding_) std::erase_if(expected_, [&](const Expected& one) { return one.key == key; });  // has a successor
     }
     bool holds(const std::string& key, uint64_t at_least) const {
-        const ObjectId id = state_->objects().find(TenantTable::kDefault, key);
+        const ObjectId id = find(key);
         return id != 0 && state_->objects()[id].generation >= at_least;
     }
+    ObjectId find(const std::string& key) const {
+        const TenantNumber number = state_->tenant(tenant());
+        return number == 0 ? 0 : state_->objects().find(number, key);
+    }
+    /// Of all values. Where there are tenants, a master that lost everything knows it only by what nodes tell, until somebody gives it a quota.
+    std::string_view tenant() const { return options_.tenants ? "somebody" : TenantTable::kDefaultName; }
     /// All nodes have come back: what they were told to the end must be there again.
     void check_recovered(const std::function<bool(const SegmentId&)>& survived);
     /// Told by a node that may not have heard the last of it: its bytes may be another's, as the checksum shows.
@@ -141,9 +148,8 @@ public:
     bool missed_words(const ClientId& client) const { return missed_words_.contains(client); }
     /// A client was told that this key is removed.
     void removed(const std::string& key) {
-        removed_[key] = state_->next_generation();
-        std::erase_if(expected_, [&](const Expected& one) { return one.key == key; });  // also what its node has yet to tell
-        std::erase_if(away_, [&](const Expected& one) { return one.key == key; });
+        removed_[key] = ++moment_;
+        expect_no_more([&](const Expected& one) { return one.key == key; });  // also what its node has yet to tell
     }
     bool rebuilding() const { return rebuilding_; }
     const MasterState& state() const { return *state_; }
@@ -170,6 +176,7 @@ private:
         // Older values of the key are outdated from now on, whatever becomes of this one.
         if (const auto found = written_.find(generation); found != written_.end())
             std::erase_if(expected_, [&](const Expected& one) { return one.key == found->second; });
+        ended_.try_emplace(generation, ++moment_);  // and not copies of it
         hub_->range_filled(state, segment, generation, checksum);
     }
     void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) override {
@@ -179,8 +186,17 @@ private:
     void value_outdated(const MasterState& state, ObjectId object) override { hub_->value_outdated(state, object); }
     void tombstone_left(const MasterState& state) override { hub_->tombstone_left(state); }
     void copy_ordered(const MasterState& state, CopyId copy) override { hub_->copy_ordered(state, copy); }
+    Duration delay(const MasterState& state, SegmentNumber segment) override { return hub_->delay(state, segment); }
     void segment_removed(const MasterState& state, SegmentNumber segment) override;
 
+    template <typename Which>
+    void expect_no_more(Which&& which) {
+        std::erase_if(expected_, which);
+        std::erase_if(away_, which);
+    }
+    /// Whether somebody has removed the key since the write of this value ended.
+    bool was_removed(const std::string& key, uint64_t generation) const;
+    void admit_tenant();
     void start_hub();
     void report(const ClientId& client);
     void note_lost(Transaction& transaction);
@@ -221,12 +237,15 @@ private:
     std::set<uint64_t> doubtful_;
     std::set<ClientId> missed_words_;
     std::map<uint64_t, std::string> written_;  // by generation: of which key
-    std::set<ClientId> told_early_;  // of replicas whose copy had not ended, at some time in this life
-    std::set<uint64_t> dropped_;  // generations, since the cold start
-    // The same: values of a key, or of any, below that generation were removed.
+    std::set<ClientId> told_early_;            // of replicas whose copy had not ended, at some time in this life
+    uint64_t moment_ = 0;                      // rises
+    std::map<uint64_t, uint64_t> ended_;       // by generation: when its write did
+    std::set<uint64_t> dropped_;               // generations, since the cold start
+    // The same: when values of a key, of those that match, or of all were removed.
     std::map<std::string, uint64_t> removed_;
+    std::vector<std::pair<std::function<bool(std::string_view)>, uint64_t>> removed_matching_;
     uint64_t all_removed_ = 0;
-    std::map<std::string, uint64_t> newest_;  // of this life that was acknowledged, whatever became of it
+    std::map<std::string, uint64_t> newest_;  // that was acknowledged in this life or told by a node, whatever became of it
 };
 
 }  // namespace mooncake::store::simulation

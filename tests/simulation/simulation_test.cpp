@@ -18,7 +18,8 @@ constexpr uint64_t kSegmentBytes = 64 * 1024;
 
 class Simulation {
 public:
-    explicit Simulation(uint64_t seed, bool loud = false) : world_(seed), master_(world_, options()), keys_(20 + world_.random.below(180)) {
+    explicit Simulation(uint64_t seed, bool loud = false)
+        : world_(seed), master_(world_, options(world_)), keys_(20 + world_.random.below(180)) {
         world_.loud = loud;
         world_.loss = world_.chance(0.3) ? 0.10 : 0.01;
         const uint64_t node_count = 1 + world_.random.below(5), client_count = 1 + world_.random.below(6);
@@ -47,8 +48,9 @@ public:
     uint64_t bytes_lost() const { return world_.bytes_lost; }
 
 private:
-    static MasterOptions options() {
+    static MasterOptions options(World& world) {
         MasterOptions options;
+        options.tenants = world.chance(0.3);
         options.lease_ttl = 2s;
         options.client_ttl = 3s;
         options.put_discard_timeout = 2s;
@@ -151,7 +153,7 @@ private:
         if (replicas != catalogued) world_.violated(format_text("the nodes know of {} values, the master of {}", catalogued, replicas));
         const PutItem item{.key = "last", .length = kSegmentBytes};
         const PutStartReply reply = master_.run([&](Transaction& t) {
-            return put_start(t, {.client = {9, 9}, .config = {}, .items = {&item, 1}}, world_.now());
+            return put_start(t, {.client = {9, 9}, .tenant = master_.tenant(), .config = {}, .items = {&item, 1}}, world_.now());
         });
         if (reply.items[0].code != StoreCode::kOk) world_.violated("a put of a whole segment is refused although everything may go");
     }

@@ -52,6 +52,8 @@ public:
     bool contains(const SegmentId& segment) const { return find(segment) != segments_.end(); }
     /// The same, since this life began.
     bool believes_earlier_lives() const noexcept { return !unwatched_; }
+    /// Whether anybody is believed who comes back.
+    bool any() const noexcept { return !unwatched_ || !segments_.empty(); }
     size_t size() const noexcept { return segments_.size(); }
 
 private:

@@ -45,14 +45,16 @@ void MasterState::apply(const WriteCommitted& change) {
     // Before anybody hears that the older value goes.
     for (size_t i = 0; observer_ != nullptr && i < write.replicas.size(); ++i)
         observer_->range_filled(*this, write.replicas[i].segment, write.generation, change.checksum);
+    const uint64_t rank = generations_.rank(write.generation);
+    tombstones_.ended(rank, generations_.next_rank());
     if (object.has_value()) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
-        leave_tombstone(objects_.hash(object.tenant, object.key()), write.generation);
+        leave_tombstone(tombstone_hash(object), rank);
         tellers_.forget(object.generation);
         drop_ranges_of(object, change.now, change.replaced_until);
     } else {
         // Nothing of this life is contradicted, so nobody need be told.
-        if (absent_.watch(change.now)) tombstones_.leave(objects_.hash(object.tenant, object.key()), write.generation);
+        if (absent_.watch(change.now)) tombstones_.leave(tombstone_hash(object), rank);
         value_arrived(id);
     }
     object.replicas = std::move(write.replicas);
@@ -118,10 +120,10 @@ void MasterState::apply(const ObjectsRemoved& change) {
         totals_.evicted_objects += change.objects.size();
     }
     for (const ObjectId id : change.objects) {
-        // What was evicted may come back: it is the value of its key all the same (an older one is not, and the write has left a tombstone for
-        // that). What was removed may not, nor a later value of the key that some node has yet to tell us of.
+        // What was evicted may come back: it is the value of its key all the same (an older one is not). What was removed may not, nor a later
+        // value of the key that some node has yet to tell us of.
         if (change.cause == RemovalCause::kAsked) {
-            leave_tombstone(objects_.hash(objects_[id].tenant, objects_[id].key()), generations_.next());
+            leave_tombstone(tombstone_hash(objects_[id]), generations_.next_rank());
             tellers_.forget(objects_[id].generation);
         } else {
             note_lost_value(objects_[id]);
@@ -130,20 +132,25 @@ void MasterState::apply(const ObjectsRemoved& change) {
     }
 }
 
-void MasterState::leave_tombstone(uint64_t key_hash, uint64_t generation) {
-    tombstones_.leave(key_hash, generation);
+void MasterState::leave_tombstone(uint64_t key_hash, uint64_t rank) {
+    tombstones_.leave(key_hash, rank);
     if (observer_ != nullptr) observer_->tombstone_left(*this);
 }
 
-void MasterState::apply(const TombstoneLeft& change) { leave_tombstone(objects_.hash(change.tenant, change.key), generations_.next()); }
+void MasterState::apply(const TombstoneLeft& change) {
+    leave_tombstone(tombstone_hash(tenants_.hash(change.tenant), change.key), generations_.next_rank());
+}
 
 void MasterState::apply(const TombstoneOfAll& change) {
-    tombstones_.leave_for_all(change.tenant, generations_.next());
+    generations_.take();  // writes that have ended by now end before the removal
+    tombstones_.leave_for_all(change.tenant ? tenants_.hash(*change.tenant) : 0, generations_.next_rank());
     if (observer_ != nullptr) observer_->tombstone_left(*this);
 }
 
 void MasterState::apply(const TombstoneOfMatching& change) {
-    if (absent_.watch(change.now)) tombstones_.leave_for_matching(change.tenant, change.matches, generations_.next());
+    generations_.take();
+    if (absent_.watch(change.now))
+        tombstones_.leave_for_matching(change.tenant ? tenants_.hash(*change.tenant) : 0, change.matches, generations_.next_rank());
     if (observer_ != nullptr) observer_->tombstone_left(*this);
 }
 

@@ -69,7 +69,7 @@ void MasterState::end_quarantine_of(ClientNumber writer, Time quiet_from, Time n
         one.writer = 0;
         one.write = false;
         one.copy = 0;
-        one.until = std::min(one.until, quiet_from);
+        one.until = std::min(one.until, std::max(quiet_from, one.leased_until));
         if (one.until <= now) segments_.free(one.segment, one.block);
         else put_in_quarantine(one);
     }
@@ -289,6 +289,7 @@ void MasterState::apply(const ReportsWithdrawn& change) {
     std::vector<GroupId> broken;
     const auto drop = [&](ObjectId id) {
         if (objects_[id].group != 0) broken.push_back(objects_[id].group);
+        note_lost_value(objects_[id]);
         drop_value(id, change.now);
     };
     for (const auto& [generation, id] : tellers_.withdraw(change.clients))
@@ -353,7 +354,8 @@ void MasterState::apply(const RangeReserved& change) {
                        .until_report = true,
                        .length = change.length,
                        .generation = generations_.take(),
-                       .until = change.until});
+                       .until = change.until,
+                       .leased_until = change.leased_until});
 }
 
 }  // namespace mooncake::store

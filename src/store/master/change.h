@@ -140,12 +140,13 @@ struct GenerationSeen {
 };
 /// A member told of a master before us: nodes may hold values of its time.
 struct EarlierLifeSeen {};
-/// A range that a node reported as being written under an earlier master.
+/// A range that a node reported as being written under an earlier master, which may have told readers of it by the end of its life.
 struct RangeReserved {
     SegmentNumber segment = 0;
     uint64_t offset = 0, length = 0;
     ClientId writer;
     Time until{};
+    Time leased_until{};  // also if the writer has stopped
 };
 
 // objects -----------------------------------------------------------------------------------------------------------------
@@ -206,16 +207,15 @@ struct ObjectsRemoved {
 };
 /// Somebody wants this key gone, which we do not know: whoever reports it later is late.
 struct TombstoneLeft {
-    TenantNumber tenant = 0;
-    std::string key;
+    std::string tenant, key;
 };
-/// The same for all keys of a tenant, or (0) of all.
+/// The same for all keys of a tenant, known or not, or (nothing) of all.
 struct TombstoneOfAll {
-    TenantNumber tenant = 0;
+    std::optional<std::string> tenant;
 };
 /// The same for those that match: what is known of them is removed by changes of its own. (Not plain data: a log that is written down needs the text.)
 struct TombstoneOfMatching {
-    TenantNumber tenant = 0;
+    std::optional<std::string> tenant;
     std::function<bool(std::string_view key)> matches;
     Time now{};
 };

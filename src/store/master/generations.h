@@ -31,11 +31,12 @@ public:
         return std::any_of(earlier_.begin(), earlier_.end(),
                            [&](const auto& range) { return range.first <= generation && generation < range.second; });
     }
+    /// Newer values have higher ranks.
+    uint64_t rank(uint64_t generation) const { return is_own(generation) ? generation | kEnd : generation; }
+    /// That of the next one, if this life gives it out. What is below was written before now.
+    uint64_t next_rank() const noexcept { return next_ | kEnd; }
     /// Whether the value of one is newer than that of the other.
-    bool newer(uint64_t one, uint64_t other) const {
-        const bool own = is_own(one);
-        return own != is_own(other) ? own : one > other;
-    }
+    bool newer(uint64_t one, uint64_t other) const { return rank(one) > rank(other); }
 
 private:
     uint64_t begin_, next_;                               // given out since the last jump

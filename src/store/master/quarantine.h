@@ -31,6 +31,7 @@ public:
         uint64_t length = 0;  // of the value that was or should have been there
         uint64_t generation = 0;
         Time until{};
+        Time leased_until{};       // not earlier, whatever its writer says: there may be readers
         Links at_time, of_writer;  // others of the same
     };
 

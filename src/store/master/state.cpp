@@ -254,10 +254,13 @@ void MasterState::value_arrived(ObjectId id) {
     if (const GroupId group = objects_[id].group; group != 0) --groups_[group].writing;
 }
 
-/// A node of an earlier life may hold an older one and report it to the next master, which does not know our tombstones.
+/// A node of an earlier life may hold an older one, and report it to us or to the next master, which does not know our tombstones. If the value is ours it
+/// has left one when it was written.
 void MasterState::note_lost_value(const Object& object) {
-    if (own_value_lost_ || !absent_.earlier_life() || !generations_.is_own(object.generation)) return;
-    own_value_lost_ = true;
+    if (!object.has_value()) return;
+    if (!generations_.is_own(object.generation) && absent_.any()) tombstones_.leave(tombstone_hash(object), object.generation);
+    if (value_lost_ || !absent_.earlier_life()) return;
+    value_lost_ = true;
     if (observer_ != nullptr) observer_->tombstone_left(*this);
 }
 

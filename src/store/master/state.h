@@ -131,6 +131,10 @@ public:
 
     /// The tenant of that name, or the default one where tenants are off; 0: unknown.
     TenantNumber tenant(std::string_view name) const;
+    /// The name of the tenant that is meant by this one.
+    std::string_view tenant_name(std::string_view name) const { return options_.tenants ? name : TenantTable::kDefaultName; }
+    /// What a tombstone of that key has, whether its tenant (by the hash of its name) is known or not.
+    uint64_t tombstone_hash(uint64_t tenant, std::string_view key) const { return objects_.hash(0, key) ^ tenant; }
     /// The object that stands for this one in the eviction order: itself, or the first of its group.
     ObjectId unit(ObjectId id) const;
     /// The group of the unit, or just the object.
@@ -220,7 +224,8 @@ private:
     void set_length(Object& object, uint64_t length);
     /// Takes the write out of the lists it is in.
     void forget_write(WriteId id);
-    void leave_tombstone(uint64_t key_hash, uint64_t generation);
+    uint64_t tombstone_hash(const Object& object) const { return tombstone_hash(tenants_[object.tenant].name_hash, object.key()); }
+    void leave_tombstone(uint64_t key_hash, uint64_t rank);
     void value_arrived(ObjectId id);
     /// Its value is about to go although nobody asked for it.
     void note_lost_value(const Object& object);
@@ -257,7 +262,7 @@ private:
     Tombstones tombstones_;
     AbsentNodes absent_;
     Tellers tellers_;
-    bool own_value_lost_ = false;  // and everybody knows
+    bool value_lost_ = false;  // and everybody knows
     UnwantedSegments unwanted_;
     Generations generations_;
     size_t values_ = 0;

@@ -14,9 +14,10 @@
 namespace mooncake::store {
 
 struct Tenant {
-    Tenant(std::string tenant_name, ObjectTable& table) : name(std::move(tenant_name)), order(table) {}
+    Tenant(std::string tenant_name, uint64_t hash, ObjectTable& table) : name(std::move(tenant_name)), name_hash(hash), order(table) {}
 
     std::string name;
+    const uint64_t name_hash;                 // what outlives the tenant knows it by this
     std::optional<uint64_t> requested_quota;  // nothing: no policy, so no new writes where tenants are on
     uint64_t effective_quota = 0;
     uint64_t charged_bytes = 0;  // ranges of values, writes and copies; what is in quarantine is nobody's
@@ -38,6 +39,8 @@ public:
         return found == by_name_.end() ? 0 : found->second;
     }
     TenantNumber find_or_insert(std::string_view name);
+    /// Not 0.
+    uint64_t hash(std::string_view name) const { return objects_.hash(0, name) | 1; }
     void set_quota(TenantNumber number, std::optional<uint64_t> bytes, uint64_t capacity);
     /// Shares out `capacity`: each gets what it asked for, or its proportional part if that is more than there is.
     void share_out(uint64_t capacity);

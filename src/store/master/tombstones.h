@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <string_view>
@@ -20,18 +21,19 @@
 namespace mooncake::store {
 
 /// Which values are gone for good although a node may still report them: one that was away, or not yet heard of by a new master, when they
-/// were removed or replaced. Remembers the latest kKeysMax keys, by hash; of those before them only the latest generation: whatever is older and
+/// were removed or replaced. Values are told by their rank (Generations::rank()), tenants by the hash of their name, since they come and go.
+/// Remembers the latest kKeysMax keys, by hash; of those before them only the highest rank: whatever is lower and
 /// not known otherwise is taken for gone. That, and a hash that two keys share, may cost a miss. Its memory (32 MiB, of which only what is used is touched) is
 /// there from the beginning: whoever removes keys because there is none left needs no more for it. Not thread-safe.
 class Tombstones {
     struct Tombstone {
-        uint64_t key_hash = 0, generation = 0;
+        uint64_t key_hash = 0, rank = 0;
         Links order;
     };
     struct Pattern {
-        TenantNumber tenant = 0;
+        uint64_t tenant = 0;
         std::function<bool(std::string_view key)> matches;
-        uint64_t generation = 0;
+        uint64_t rank = 0;
     };
     struct Free {
         void operator()(uint32_t* memory) const noexcept { std::free(memory); }
@@ -43,6 +45,8 @@ class Tombstones {
 public:
     static constexpr size_t kKeysMax = 1 << 20;
     static constexpr size_t kPatternsMax = 64;
+    static constexpr size_t kTenantsMax = 1024;
+    static constexpr size_t kEndedMax = 1 << 16;  // writes that ended after a removal which they had begun before
 
     Tombstones() : index_(static_cast<uint32_t*>(std::calloc(kSlots, sizeof(uint32_t)))) {
         if (!index_) throw std::bad_alloc();
@@ -50,8 +54,8 @@ public:
         tombstones_.emplace_back();  // 0 means none
     }
 
-    /// Values of that key with a lower generation.
-    void leave(uint64_t key_hash, uint64_t generation) noexcept {
+    /// Values of that key with a lower rank.
+    void leave(uint64_t key_hash, uint64_t rank) noexcept {
         uint32_t number = index_[find(key_hash)];
         if (number != 0) {  // among the latest again
             latest_.erase(number, links());
@@ -60,34 +64,55 @@ public:
             tombstones_[number].key_hash = key_hash;
             index_[find(key_hash)] = number;
         }
-        tombstones_[number].generation = generation;
+        tombstones_[number].rank = rank;
         latest_.push_back(number, links());
     }
-    /// Of a tenant, or of all (0).
-    void leave_for_all(TenantNumber tenant, uint64_t generation) { all_below_[tenant] = generation; }
+    /// Values of all keys of a tenant, or of all tenants (0). Of more than kTenantsMax the oldest then stands for all.
+    void leave_for_all(uint64_t tenant, uint64_t rank) {
+        raise(tenant, rank);
+        if (all_below_.size() <= kTenantsMax) return;
+        auto oldest = all_below_.end();
+        for (auto one = all_below_.begin(); one != all_below_.end(); ++one)
+            if (one->first != 0 && (oldest == all_below_.end() || one->second < oldest->second)) oldest = one;
+        const uint64_t below = oldest->second;
+        all_below_.erase(oldest);
+        raise(0, below);
+    }
 
     /// The same for keys that match. Of more than kPatternsMax the oldest then stands for all keys.
-    void leave_for_matching(TenantNumber tenant, std::function<bool(std::string_view key)> matches, uint64_t generation) {
-        patterns_.push_back({tenant, std::move(matches), generation});
+    void leave_for_matching(uint64_t tenant, std::function<bool(std::string_view key)> matches, uint64_t rank) {
+        patterns_.push_back({tenant, std::move(matches), rank});
+        removed_below_ = std::max(removed_below_, rank);
         if (patterns_.size() <= kPatternsMax) return;
-        uint64_t& below = all_below_[patterns_.front().tenant];
-        below = std::max(below, patterns_.front().generation);
+        leave_for_all(patterns_.front().tenant, patterns_.front().rank);
         patterns_.pop_front();
     }
+    /// A write ends, by now: if it has outlived a removal of many keys it is none of what that removed, though it began before. (A removal of its key
+    /// alone would have ended it.)
+    void ended(uint64_t rank, uint64_t now) {
+        if (rank >= removed_below_) [[likely]]
+            return;
+        ended_[rank] = now;
+        if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());  // which may cost a miss
+    }
 
-    bool covers_matching(TenantNumber tenant, std::string_view key, uint64_t generation) const {
+    bool covers_matching(uint64_t tenant, std::string_view key, uint64_t rank) const {
+        if (patterns_.empty()) return false;
+        const uint64_t end = end_of(rank);
         return std::any_of(patterns_.begin(), patterns_.end(), [&](const Pattern& one) {
-            return generation < one.generation && (one.tenant == 0 || one.tenant == tenant) && one.matches(key);
+            return end < one.rank && (one.tenant == 0 || one.tenant == tenant) && one.matches(key);
         });
     }
-    bool covers(TenantNumber tenant, uint64_t key_hash, uint64_t generation) const {
-        if (const uint32_t number = index_[find(key_hash)]; number != 0 && generation < tombstones_[number].generation) return true;
-        for (const TenantNumber one : {TenantNumber{0}, tenant})
-            if (const auto found = all_below_.find(one); found != all_below_.end() && generation < found->second) return true;
+    bool covers(uint64_t tenant, uint64_t key_hash, uint64_t rank) const {
+        if (const uint32_t number = index_[find(key_hash)]; number != 0 && rank < tombstones_[number].rank) return true;
+        if (all_below_.empty()) return false;
+        const uint64_t end = end_of(rank);
+        for (const uint64_t one : {uint64_t{0}, tenant})
+            if (const auto found = all_below_.find(one); found != all_below_.end() && end < found->second) return true;
         return false;
     }
     /// Whether a tombstone that covered this may have been forgotten.
-    bool forgot(uint64_t generation) const noexcept { return generation < forgotten_below_; }
+    bool forgot(uint64_t rank) const noexcept { return rank < forgotten_below_; }
     size_t size() const noexcept { return latest_.size(); }
 
 private:
@@ -95,6 +120,16 @@ private:
     static constexpr size_t kSlots = size_t{1} << kSlotBits;  // at most half of them are used
     static_assert(kSlots == 2 * kKeysMax);
 
+    void raise(uint64_t tenant, uint64_t rank) {
+        uint64_t& below = all_below_[tenant];
+        below = std::max(below, rank);
+        removed_below_ = std::max(removed_below_, rank);
+    }
+    /// Whoever counts what was removed together counts from then on.
+    uint64_t end_of(uint64_t rank) const {
+        const auto found = ended_.find(rank);
+        return found == ended_.end() ? rank : found->second;
+    }
     static size_t home(uint64_t key_hash) noexcept { return (key_hash * 0x9e3779b97f4a7c15) >> (64 - kSlotBits); }
     static size_t after(size_t slot) noexcept { return (slot + 1) % kSlots; }
     /// Where that key is, or would be.
@@ -111,7 +146,7 @@ private:
         }
         const uint32_t oldest = latest_.first();
         latest_.erase(oldest, links());
-        forgotten_below_ = std::max(forgotten_below_, tombstones_[oldest].generation);
+        forgotten_below_ = std::max(forgotten_below_, tombstones_[oldest].rank);
         empty(find(tombstones_[oldest].key_hash));
         return oldest;
     }
@@ -130,8 +165,10 @@ private:
     std::unique_ptr<uint32_t[], Free> index_;  // numbers, by the hash of their keys: open addressing
     IndexList latest_;                         // oldest first
     uint64_t forgotten_below_ = 0;
-    std::unordered_map<TenantNumber, uint64_t> all_below_;
-    std::deque<Pattern> patterns_;  // oldest first
+    std::unordered_map<uint64_t, uint64_t> all_below_;
+    std::deque<Pattern> patterns_;        // oldest first
+    uint64_t removed_below_ = 0;          // the highest rank of those, ever
+    std::map<uint64_t, uint64_t> ended_;  // by the rank of a write: what the next one had when it ended
 };
 
 }  // namespace mooncake::store

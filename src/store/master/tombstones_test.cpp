@@ -38,6 +38,32 @@ TEST(Tombstones, OfTooManyPatternsTheOldestStandForEverything) {
     EXPECT_FALSE(tombstones.covers(2, 5, 9));
 }
 
+TEST(Tombstones, OfTooManyTenantsTheOldestStandForAll) {
+    Tombstones tombstones;
+    for (uint64_t tenant = 1; tenant <= Tombstones::kTenantsMax; ++tenant) tombstones.leave_for_all(tenant, 10 + tenant);
+    EXPECT_FALSE(tombstones.covers(5000, 5, 10));
+    tombstones.leave_for_all(4000, 3000);
+    EXPECT_TRUE(tombstones.covers(5000, 5, 10));
+    EXPECT_FALSE(tombstones.covers(5000, 5, 11));
+    EXPECT_TRUE(tombstones.covers(4000, 5, 2999));
+    EXPECT_TRUE(tombstones.covers(2, 5, 11));
+}
+
+TEST(Tombstones, AWriteThatARemovalOfManyKeysOvertakesCountsFromItsEnd) {
+    Tombstones tombstones;
+    tombstones.leave_for_all(1, 20);
+    tombstones.ended(15, 20);
+    tombstones.ended(25, 26);  // began later: nothing to remember
+    EXPECT_FALSE(tombstones.covers(1, 5, 15));
+    EXPECT_TRUE(tombstones.covers(1, 5, 14));
+    const auto always = [](std::string_view) { return true; };
+    tombstones.leave_for_matching(1, always, 21);
+    EXPECT_TRUE(tombstones.covers_matching(1, "k", 15)) << "this one came after its end";
+    EXPECT_FALSE(tombstones.covers_matching(1, "k", 25));
+    tombstones.leave(5, 16);
+    EXPECT_TRUE(tombstones.covers(1, 5, 15)) << "its key alone was written again";
+}
+
 TEST(Tombstones, AKeyRemovedAgainIsAmongTheLatestAgain) {
     Tombstones tombstones;
     for (uint64_t key = 0; key < Tombstones::kKeysMax; ++key) tombstones.leave(key, 10);

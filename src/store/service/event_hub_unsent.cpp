@@ -54,7 +54,7 @@ void EventHub::rely_on(const Follower* follower, Caused& caused) {
 }
 
 void EventHub::rely_on(const MasterState& state, std::string_view tenant, std::string_view key, Caused& caused) {
-    const TenantNumber number = state.tenants().find(tenant);
+    const TenantNumber number = state.tenant(tenant);
     const ObjectId id = number == 0 ? 0 : state.objects().find(number, key);
     if (id == 0) return;
     const Object& object = state.objects()[id];

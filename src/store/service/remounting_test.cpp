@@ -132,6 +132,17 @@ TEST_F(Remounting, WhatWasWrittenSinceIsNobodysWord) {
     EXPECT_TRUE(holds("price"));
 }
 
+TEST_F(Remounting, AWordThatTheMasterBetweenWasNotToldComesTooLate) {
+    const std::vector<HeldObject> objects{held("secret", 0, 5)};
+    const HeldSegment told{.segment = spec(1, kPool), .objects = objects, .exact = true};
+    {
+        auto t = transaction();
+        remount_member(hub_, t, {.client = node(1), .segments = {&told, 1}, .heard = {600, 1}}, now_);
+    }
+    witness(1);
+    EXPECT_TRUE(holds("secret")) << "that one has believed it, and the node has heard everything since";
+}
+
 TEST_F(Remounting, AGroupGoesAsAWhole) {
     HeldObject a = held("a", 0, 5), b = held("b", 0, 6);
     a.group = b.group = "g";

@@ -26,10 +26,13 @@ protected:
         ASSERT_EQ(put(key, kKiB, {.preferred_segments = {spec(number, kPool).name}}), StoreCode::kOk);
         ASSERT_EQ(object(key).replicas[0].segment, state().segments().find(spec(number, kPool).id));
     }
-    void remove_matching(std::string prefix, bool force) {
+    void remove_everything(std::optional<std::string_view> tenant = {}) { remove_all_that({}, /*force=*/true, tenant); }
+    void remove_matching(std::string prefix, bool force, std::optional<std::string_view> tenant = {}) {
+        remove_all_that([prefix](std::string_view key) { return key.starts_with(prefix); }, force, tenant);
+    }
+    void remove_all_that(Removal::Matches matches, bool force, std::optional<std::string_view> tenant) {
         auto t = transaction();
-        Removal removal(
-            t, std::nullopt, [prefix](std::string_view key) { return key.starts_with(prefix); }, force, now_);
+        Removal removal(t, tenant, std::move(matches), force, now_);
         while (!removal.done()) removal.remove(t, removal.choose(removal.look(t.state())), now_);
     }
     /// As the node would report it.
@@ -237,6 +240,137 @@ TEST_F(Absence, WithoutForceWhatIsYetToBeReportedCountsAsLeased) {
     end_node(1);
     remove_matching("a", /*force=*/false);
     EXPECT_EQ(adopt(1, report).adopted, 1u);
+}
+
+TEST_F(Absence, OfTwoValuesOfEarlierLivesTheOlderStaysAwayWhenTheNewerWasEvicted) {
+    add_node(9);
+    ASSERT_EQ(adopt(2, {held("price", 0, 7)}).adopted, 1u);
+    evict("price");
+    const auto reply = adopt(1, {held("price", 0, 5), held("other", 4096, 6)});
+    EXPECT_EQ(reply.stale, 1u);
+    EXPECT_EQ(reply.adopted, 1u);
+    EXPECT_FALSE(holds("price"));
+    EXPECT_EQ(adopt(3, {held("price", 0, 7)}).adopted, 1u) << "this is its value";
+}
+
+TEST_F(Absence, OfTwoValuesOfEarlierLivesTheOlderStaysAwayWhenTheNewerWasLostWithItsNode) {
+    ASSERT_EQ(adopt(2, {held("price", 0, 7)}).adopted, 1u);
+    end_node(2);
+    EXPECT_EQ(adopt(1, {held("price", 0, 5)}).stale, 1u);
+    EXPECT_FALSE(holds("price"));
+    EXPECT_EQ(adopt(2, {held("price", 0, 7)}).adopted, 1u);
+}
+
+TEST_F(Absence, OfTwoValuesOfEarlierLivesTheOlderStaysAwayWhenTheNewerWentWithItsGroup) {
+    HeldObject a = held("a", 0, 7), b = held("b", 0, 8);
+    a.group = b.group = "g";
+    ASSERT_EQ(adopt(2, {a}).adopted, 1u);
+    ASSERT_EQ(adopt(3, {b}).adopted, 1u);
+    end_node(3);
+    ASSERT_FALSE(holds("a"));
+    EXPECT_EQ(adopt(1, {held("a", 0, 5), held("b", 4096, 6)}).stale, 2u);
+}
+
+TEST_F(Absence, AnOlderValueOfAnEarlierLifeStaysAwayAlsoIfItWasToldFirst) {
+    ASSERT_EQ(adopt(1, {held("price", 0, 5)}).adopted, 1u);
+    end_node(1);
+    ASSERT_EQ(adopt(2, {held("price", 0, 7)}).adopted, 1u);
+    evict("price");
+    EXPECT_EQ(adopt(1, {held("price", 0, 5)}).stale, 1u);
+}
+
+TEST_F(Absence, AValueOfAnEarlierLifeThatWasLostIsOlderThanOursWhateverTheClockSaidThen) {
+    add_node(9);
+    put_on(9, "ours");
+    const HeldObject ours = held_of("ours");
+    ASSERT_EQ(adopt(2, {held("ours", 0, 5000), held("other", 4096, 5001)}).stale, 1u);
+    evict("other");
+    EXPECT_EQ(adopt(1, {held("other", 0, 4999)}).stale, 1u);
+    end_node(9);
+    EXPECT_EQ(adopt(9, {ours}).adopted, 1u);
+}
+
+TEST_F(Absence, WhatIsPutWhileAllIsRemovedByForceStays) {
+    add_node(1);
+    put_on(1, "before");
+    const HeldObject before = held_of("before");
+    end_node(1);
+    add_node(2);
+    const WriteConfig there{.preferred_segments = {spec(2, kPool).name}};
+    for (const bool by_pattern : {false, true}) {
+        const std::string key = by_pattern ? "put by pattern" : "put";
+        const PutStartItem started = start(key, kKiB, there);
+        by_pattern ? remove_matching("put by", /*force=*/true) : remove_everything();
+        ASSERT_EQ(end(key, started.generation), StoreCode::kOk);
+        ASSERT_TRUE(holds(key));
+    }
+    const std::vector<HeldObject> report{held_of("put"), held_of("put by pattern")};
+    end_node(2);
+    EXPECT_EQ(adopt(2, report).adopted, 2u) << "it was acknowledged after the removal";
+    EXPECT_EQ(adopt(1, {before}).stale, 1u) << "this one was not";
+    end_node(2);
+    remove_everything();
+    EXPECT_EQ(adopt(2, report).stale, 2u) << "now they are";
+}
+
+TEST_F(Absence, WhatMatchesALaterPatternIsGoneAlsoIfItWasPutWhileAnEarlierOneWasRemoved) {
+    add_node(2);
+    const PutStartItem started = start("ab");
+    remove_matching("a", /*force=*/true);
+    ASSERT_EQ(end("ab", started.generation), StoreCode::kOk);
+    const HeldObject there = held_of("ab");
+    end_node(2);
+    remove_matching("ab", /*force=*/true);
+    EXPECT_EQ(adopt(2, {there}).stale, 1u);
+}
+
+TEST_F(Absence, APutThatARemovalOfItsKeyHasEndedIsNotAcknowledgedAndStaysAway) {
+    add_node(1);
+    const PutStartItem started = start("k");
+    EXPECT_EQ(remove_key("k", true), StoreCode::kReplicaIsNotReady);
+    pass(options_.put_discard_timeout);
+    EXPECT_EQ(remove_key("k", true), StoreCode::kObjectNotFound);
+    EXPECT_EQ(end("k", started.generation), StoreCode::kObjectNotFound);
+    end_node(1);
+    EXPECT_EQ(adopt(1, {held("k", 0, started.generation)}).stale, 1u);
+}
+
+/// With tenants, of which the master knows only those that have a quota or values.
+class AbsentTenants : public Absence {
+protected:
+    AbsentTenants() { options_.tenants = true; }
+
+    static HeldObject of(std::string_view tenant, std::string_view key, uint64_t offset, uint64_t generation) {
+        HeldObject result = held(key, offset, generation);
+        result.tenant = tenant;
+        return result;
+    }
+    bool holds_of(std::string_view tenant, std::string_view key) {
+        tenant_ = tenant;
+        return state().tenant(tenant) != 0 && holds(key);
+    }
+};
+
+TEST_F(AbsentTenants, WhatIsRemovedOfAnUnknownTenantStaysAway) {
+    tenant_ = "a";
+    EXPECT_EQ(remove_key("k"), StoreCode::kObjectNotFound);
+    remove_everything("b");
+    remove_matching("k", /*force=*/true, "c");
+    EXPECT_EQ(adopt(1, {of("a", "k", 0, 5), of("b", "k", 4096, 6), of("c", "k", 8192, 7)}).stale, 3u);
+    EXPECT_EQ(adopt(2, {of("a", "l", 0, 5), of("c", "l", 8192, 7), of("d", "k", 16384, 8)}).adopted, 3u) << "nobody removed these";
+}
+
+TEST_F(AbsentTenants, WhatWasRemovedStaysAwayAlsoIfItsTenantHasGoneMeanwhile) {
+    ASSERT_EQ(adopt(1, {of("a", "k", 0, 5)}).adopted, 1u);
+    ASSERT_EQ(adopt(2, {of("b", "k", 0, 6)}).adopted, 1u);
+    tenant_ = "a";
+    ASSERT_EQ(remove_key("k", true), StoreCode::kOk);
+    ASSERT_EQ(state().tenant("a"), 0u) << "there is nothing of it";
+    remove_everything("b");
+    ASSERT_EQ(state().tenant("b"), 0u);
+    EXPECT_EQ(adopt(3, {of("a", "k", 0, 5), of("b", "k", 4096, 6)}).stale, 2u);
+    EXPECT_EQ(adopt(4, {of("c", "k", 0, 5), of("d", "k", 4096, 6)}).adopted, 2u) << "they may have the numbers of those that went";
+    EXPECT_FALSE(holds_of("a", "k"));
 }
 
 TEST_F(Absence, OneThatHadNotToldAllWhenItWasGivenUpIsNotBelievedMoreForThat) {

@@ -135,12 +135,25 @@ TEST_F(Adoption, ReservesWhatWasBeingWritten) {
     EXPECT_EQ(state().quarantine().bytes(), 128u);
     EXPECT_EQ(state().quarantine().next(), now_ + 40s) << "by then a writer without a master has stopped for sure";
     attach(kOther);
-    EXPECT_EQ(state().quarantine().bytes(), 0u) << "who reports to us has stopped what others planned";
+    EXPECT_EQ(state().quarantine().next(), now_ + options_.lease_ttl) << "who reports to us has stopped what others planned";
 }
 
 TEST_F(Adoption, DoesNotWaitForAWriterThatHasReportedAlready) {
     attach(kOther);
     adopt(1, {}, {{.offset = 0, .length = 64, .writer = kOther}, {.offset = 4096, .length = 64, .writer = node(1)}});
+    EXPECT_EQ(state().quarantine().size(), 2u) << "but for readers: its end may be what the node was not told any more";
+    EXPECT_EQ(state().quarantine().next(), now_ + options_.lease_ttl);
+    now_ = state().quarantine().next();
+    jobs();
+    EXPECT_EQ(state().quarantine().size(), 0u);
+}
+
+TEST_F(Adoption, ReadersOfAWriteOfThisLifeAreKnown) {
+    add_node(1);
+    auto t = transaction();
+    end_client(t, state().clients().find(node(1)), ClientEnd::kSilent, now_);
+    attach(kOther);
+    adopt(1, {}, {{.offset = 0, .length = 64, .writer = kOther}});
     EXPECT_EQ(state().quarantine().size(), 0u);
 }
 

@@ -30,6 +30,9 @@ public:
                 busy(quarantine.offset, quarantine.length,
                      std::min(quarantine.left, quarantine.writer ? writer_quarantine() : state().options().put_release_timeout),
                      quarantine.writer);
+        for (const HeldWrite& write : held_.writes)
+            if (in_bounds(write.offset, write.length) && stopped(write.writer) && readers_left() != Duration::zero())
+                busy(write.offset, write.length, readers_left());
         for (const Entry& entry : select(result)) {
             if (entry.write != nullptr) {
                 if (can_take(entry)) reserve(*entry.write);
@@ -111,12 +114,13 @@ private:
         if (state().segments()[segment_].dropped.contains(held.generation)) return Verdict::kStale;
         if (distrusted_ && !state().generations().is_own(held.generation)) return Verdict::kStale;
         if (was_known_ && state().tellers().withdrawn(held.generation)) return Verdict::kStale;
-        // What has a tombstone of this life is older, as is all that it did not give out.
-        const uint64_t age = state().generations().is_own(held.generation) ? held.generation : 0;
+        const uint64_t rank = state().generations().rank(held.generation);
+        const uint64_t tenant_hash = state().tenants().hash(state().tenant_name(held.tenant));
+        const Tombstones& tombstones = state().tombstones();
         const bool known = id != 0 && state().objects()[id].has_value() && state().objects()[id].generation == held.generation;
-        if (tenant != 0 && state().tombstones().covers(tenant, state().objects().hash(tenant, held.key), age)) return Verdict::kStale;
-        if (state().tombstones().covers_matching(tenant, held.key, age)) return Verdict::kStale;
-        if (!known && (state().tombstones().forgot(age) || !watched(held.generation))) return Verdict::kStale;
+        if (tombstones.covers(tenant_hash, state().tombstone_hash(tenant_hash, held.key), rank)) return Verdict::kStale;
+        if (tombstones.covers_matching(tenant_hash, held.key, rank)) return Verdict::kStale;
+        if (!known && (tombstones.forgot(rank) || !watched(held.generation))) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];
@@ -152,12 +156,16 @@ private:
         const MasterOptions& options = state().options();
         return std::min(options.put_release_timeout, options.client_ttl + options.silent_writer_quarantine);
     }
+    /// A write may have ended just before the earlier master did, without its node being told: then its value may have been read. (What ended in this life
+    /// is known.)
+    Duration readers_left() const { return was_known_ ? Duration::zero() : state().options().lease_ttl; }
     void reserve(const HeldWrite& write) {
         transaction_.apply(RangeReserved{.segment = segment_,
                                          .offset = write.offset,
                                          .length = write.length,
                                          .writer = write.writer,
-                                         .until = now_ + writer_quarantine()});
+                                         .until = now_ + std::max(writer_quarantine(), readers_left()),
+                                         .leased_until = now_ + readers_left()});
     }
     void busy(uint64_t offset, uint64_t length, Duration quarantine, const ClientId& writer = {}) {
         transaction_.apply(

@@ -10,14 +10,16 @@ namespace mooncake::store {
 
 Removal::Removal(Transaction& transaction, std::optional<std::string_view> tenant, Matches matches, bool force, Time now)
     : matches_(std::move(matches)), force_(force) {
+    std::optional<std::string> name;
     if (tenant) {
+        name = transaction.state().tenant_name(*tenant);
         tenant_ = transaction.state().tenant(*tenant);
-        if (tenant_ == 0) next_ = 0;  // there is no such tenant
+        if (tenant_ == 0) next_ = 0;  // there is no such tenant, as far as we know
     }
     // Without force what a node is yet to report would count as leased.
-    if (!force_ || done()) return;
-    if (matches_) transaction.apply(TombstoneOfMatching{.tenant = tenant_, .matches = matches_, .now = now});
-    else transaction.apply(TombstoneOfAll{.tenant = tenant_});
+    if (!force_) return;
+    if (matches_) transaction.apply(TombstoneOfMatching{.tenant = std::move(name), .matches = matches_, .now = now});
+    else transaction.apply(TombstoneOfAll{.tenant = std::move(name)});
 }
 
 std::vector<Removal::Key> Removal::look(const MasterState& state) {

@@ -56,7 +56,7 @@ TEST_F(RemovalTest, OfAnUnknownTenantRemovesNothing) {
 TEST_F(RemovalTest, OfEverythingByForceCoversWhatIsYetToBeReported) {
     put("k");
     remove_all_that(nullptr, true, std::nullopt);
-    EXPECT_TRUE(state().tombstones().covers(TenantTable::kDefault, 1, state().next_generation() - 1));
+    EXPECT_TRUE(state().tombstones().covers(state().tenants().hash(TenantTable::kDefaultName), 1, state().generations().next_rank() - 1));
 }
 
 }  // namespace

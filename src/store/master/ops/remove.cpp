@@ -46,8 +46,8 @@ CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time n
         StoreCode code = StoreCode::kObjectNotFound;
         if (id != 0) code = check_removable(transaction, id, request.force, now);
         if (code == StoreCode::kOk) transaction.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now});
-        if (code == StoreCode::kObjectNotFound && tenant != 0 && !key.empty())
-            transaction.apply(TombstoneLeft{.tenant = tenant, .key = std::string(key)});
+        if (code == StoreCode::kObjectNotFound && !key.empty())
+            transaction.apply(TombstoneLeft{.tenant = std::string(state.tenant_name(request.tenant)), .key = std::string(key)});
         reply.codes.push_back(code);
     }
     return reply;
