@@ -14,7 +14,7 @@ namespace mooncake::tcp {
 /// earlier ones, and takes the answers, which come in order. Not thread-safe: its peer lets one thread at a time in.
 class Lane {
 public:
-    Lane(net::Socket socket, bool checked) noexcept : socket_(std::move(socket)), checked_(checked) {}
+    Lane(net::Socket socket, bool checked) : socket_(std::move(socket)), checked_(checked) {}
 
     int fd() const noexcept { return socket_.fd(); }
     /// Pulls, sends and receives without blocking until nothing moves or about `budget` bytes have moved; returns how many. An

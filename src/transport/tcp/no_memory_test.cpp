@@ -16,6 +16,7 @@ namespace {
 
 using mooncake::testing::kCannotFailNew;
 using mooncake::testing::NoMemory;
+using mooncake::testing::NoMemoryHere;
 using testing::FakeTarget;
 using testing::fill;
 using testing::greeted;
@@ -63,6 +64,53 @@ TEST(TcpNoMemory, AnInitiatorFailsWhatIsUnderWay) {
         EXPECT_EQ(completion.result().error().code(), Code::kUnavailable) << completion.result().error().to_string();
     }
     EXPECT_FALSE(peer->usable());
+}
+
+TEST(TcpNoMemory, WhoConnectsIsToldWhereverItRunsOut) {
+    if (kCannotFailNew) GTEST_SKIP() << "not with this sanitizer";
+    EngineOptions options;
+    options.tcp_lanes = 2;
+    Side here(1 << 20, options), there(1 << 20);
+    const SegmentDescriptor descriptor = there.descriptor();
+    bool connected = false;
+    int spared = 0;
+    for (; !connected; ++spared) {
+        ASSERT_LT(spared, 10'000);
+        std::optional<Result<std::unique_ptr<Peer>>> peer;
+        const NoMemoryHere none(spared);
+        try {
+            peer.emplace(here.transport->connect(descriptor, Deadline::after(60s)));
+        } catch (const std::bad_alloc&) {  // the session, which asked for it, catches that
+        }
+        connected = peer && *peer;
+    }
+    EXPECT_GT(spared, 10);
+}
+
+TEST(TcpNoMemory, APeerWithWritesUnderWayCanBeGivenUp) {
+    if (kCannotFailNew) GTEST_SKIP() << "not with this sanitizer";
+    EngineOptions options;
+    options.tcp_lanes = 1;
+    Side here(1 << 20, options);
+    FakeTarget target;
+    std::unique_ptr<Peer> peer;
+    std::optional<Raw> raw;
+    {
+        std::jthread connecting([&] { peer = std::move(*here.transport->connect(target.descriptor(), Deadline::after(20s))); });
+        raw.emplace(target.welcome());
+    }
+    Completion completion;
+    completion.add(1);
+    const Slice slice = here.slice(0, 1 << 20, 4096, completion);
+    peer->submit(Direction::kWrite, {&slice, 1}, Submit::kLeave);
+    ASSERT_TRUE(raw->receive_header());
+    {
+        const NoMemoryHere none(0);
+        peer.reset();
+        EXPECT_TRUE(NoMemoryHere::refused());
+    }
+    ASSERT_TRUE(completion.wait(Deadline::after(60s)));
+    EXPECT_EQ(completion.result().error().code(), Code::kCancelled);
 }
 
 TEST(TcpNoMemory, ATargetGivesUpTheConnectionThatNeedsSome) {

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <exception>
+#include <new>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -129,7 +130,12 @@ TcpPeer::~TcpPeer() {
         (void)new std::jthread(std::move(mender_));
         return;
     }
-    break_off({.error = Error(Code::kCancelled, format_text("{}: the connection was given up", target_.to_string()))});
+    Error reason(Code::kCancelled, "out of memory");
+    try {
+        reason = error(Code::kCancelled, "{}: the connection was given up", target_.to_string());
+    } catch (const std::bad_alloc&) {  // then it is named by what it is short of
+    }
+    break_off({.error = reason});
     for (const auto& slot : slots_)
         if (slot->token != 0) slot->io.remove(slot->token, -1);  // its socket is closed already
     std::jthread mender;
@@ -138,10 +144,11 @@ TcpPeer::~TcpPeer() {
         mender = std::move(mender_);
     }
     if (mender.joinable()) mender.join();
-    begin_farewell();
-    {
+    try {
+        begin_farewell();
         Lock lock(failure_mutex_);
         if (farewell_ && farewell_->finish(target_)) initiator_.fences.settled(target_.incarnation, {&session_, 1});
+    } catch (const std::bad_alloc&) {  // as when the target does not answer: whoever connects next has the session ended
     }
     initiator_.fences.leave(target_.incarnation, member_);
 }

@@ -12,6 +12,8 @@ namespace {
 constinit std::atomic<bool> none{false};
 constinit std::atomic<int> asked_in_vain{0};
 constinit thread_local bool exempt = false;
+constinit thread_local bool counted = false;
+constinit thread_local int left_here = 0;
 
 }  // namespace
 
@@ -28,12 +30,22 @@ NoMemory::~NoMemory() {
 
 int NoMemory::refused() noexcept { return asked_in_vain; }
 
+NoMemoryHere::NoMemoryHere(int spared) noexcept {
+    left_here = spared;
+    counted = true;
+}
+
+NoMemoryHere::~NoMemoryHere() { counted = false; }
+
+bool NoMemoryHere::refused() noexcept { return left_here < 0; }
+
 /// As the standard's, which the other forms of `new` call, and which goes together with its `delete`.
 void* allocate(std::size_t bytes) {
     if (none.load(std::memory_order_relaxed) && !exempt) {
         ++asked_in_vain;
         throw std::bad_alloc();
     }
+    if (counted && --left_here < 0) throw std::bad_alloc();
     if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
     throw std::bad_alloc();
 }

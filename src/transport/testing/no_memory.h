@@ -21,4 +21,16 @@ public:
     static int refused() noexcept;
 };
 
+/// While one lives, `new` throws on the thread that made it, and on no other: from the `spared`-th time on, counted from 0. One at a time.
+class NoMemoryHere {
+public:
+    explicit NoMemoryHere(int spared) noexcept;
+    ~NoMemoryHere();
+    NoMemoryHere(const NoMemoryHere&) = delete;
+    NoMemoryHere& operator=(const NoMemoryHere&) = delete;
+
+    /// Whether this thread asked in vain.
+    static bool refused() noexcept;
+};
+
 }  // namespace mooncake::testing
