@@ -395,6 +395,7 @@ void SimClient::begin_remove() {
         call<uint64_t>(
             [this, force, matches, of_all_tenants](Transaction& t) {
                 const auto tenant = of_all_tenants ? std::nullopt : std::optional(master_.tenant());
+                if (force) master_.removed_matching(matches);
                 remove_on(std::make_shared<Removal>(t, tenant, matches, force, world_.now()), master_.view());
                 return uint64_t{0};
             },
@@ -406,7 +407,7 @@ void SimClient::begin_remove() {
         [this, name, force](Transaction& t) {
             const std::string_view key = name;
             const StoreCode code = remove(t, {.tenant = master_.tenant(), .keys = {&key, 1}, .force = force}, world_.now()).codes[0];
-            if (code == StoreCode::kOk) master_.removed(name);
+            if (code == StoreCode::kOk || code == StoreCode::kObjectNotFound) master_.removed(name);
             return code;
         },
         [](std::optional<StoreCode>) {});

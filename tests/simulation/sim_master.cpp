@@ -225,14 +225,6 @@ void SimMaster::check_change(const Change& change) {
     }
     if (const auto* opened = std::get_if<SegmentOpened>(&change)) check_returned(opened->segment);
     if (const auto* left = std::get_if<TombstoneLeft>(&change)) removed(left->key);
-    if (const auto* left = std::get_if<TombstoneOfMatching>(&change)) {
-        removed_matching_.emplace_back(left->matches, ++moment_);
-        expect_no_more([&](const Expected& one) { return left->matches(one.key); });
-    }
-    if (std::holds_alternative<TombstoneOfAll>(change)) {
-        all_removed_ = ++moment_;
-        expect_no_more([](const Expected&) { return true; });
-    }
     const auto* adopted = std::get_if<ValueAdopted>(&change);
     if (adopted == nullptr) return;
     if (was_removed(adopted->key, adopted->generation))

@@ -151,6 +151,12 @@ public:
         removed_[key] = ++moment_;
         expect_no_more([&](const Expected& one) { return one.key == key; });  // also what its node has yet to tell
     }
+    /// A client has removed by force what matches, or (nothing) all.
+    void removed_matching(const std::function<bool(std::string_view)>& matches) {
+        if (matches) removed_matching_.emplace_back(matches, ++moment_);
+        else all_removed_ = ++moment_;
+        expect_no_more([&](const Expected& one) { return !matches || matches(one.key); });
+    }
     bool rebuilding() const { return rebuilding_; }
     const MasterState& state() const { return *state_; }
     uint64_t view() const { return endpoint.life; }
