@@ -259,14 +259,15 @@ void EventHub::push_all() {
 }
 
 bool EventHub::push() {
-    std::vector<Outgoing> outgoing;
+    std::vector<Outgoing>& outgoing = outgoing_;
+    outgoing.clear();
     std::vector<Ended> ended;
     uint64_t taken = 0;
     {
         Lock lock(mutex_);
         taken = observed_.load(std::memory_order_relaxed);
         ended.swap(ended_);
-        outgoing = take_outgoing();
+        take_outgoing(outgoing);
     }
     std::vector<FollowerPtr> slow;
     bool backlog = false;
@@ -281,8 +282,10 @@ bool EventHub::push() {
         for (Outgoing& one : outgoing) {
             if (backlog) note_unsent(one, now);
             keep(one);
+            reuse(one);
         }
     }
+    outgoing.clear();
     // Before anybody is answered.
     cut_off(slow, Error(Code::kNoSpace, "the stream was not read fast enough"));
     for (const Ended& one : ended) one.follower->responder->fail(one.why);
@@ -310,8 +313,7 @@ void EventHub::cut_off(std::span<const FollowerPtr> slow, const Error& why) {
     }
 }
 
-std::vector<EventHub::Outgoing> EventHub::take_outgoing() {
-    std::vector<Outgoing> outgoing;
+void EventHub::take_outgoing(std::vector<Outgoing>& outgoing) {
     const uint64_t change = changes_.load(std::memory_order_relaxed);
     const Time now = options_.clock();
     std::shared_ptr<Changes> changes;
@@ -338,7 +340,6 @@ std::vector<EventHub::Outgoing> EventHub::take_outgoing() {
         }
         outgoing.push_back(std::move(one));
     }
-    return outgoing;
 }
 
 bool EventHub::add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) {
@@ -431,7 +432,7 @@ bool EventHub::send(Outgoing& outgoing) {
 
 void EventHub::acknowledge(const ClientId& client, uint64_t sequence) {
     std::vector<Waiter> settled;
-    std::deque<EventWriter> heard;
+    std::deque<UnheardEvents::Kept> heard;
     {
         Lock lock(mutex_);
         const auto found = followers_.find(client);

@@ -198,7 +198,7 @@ private:
         ClientId client;
         std::unique_ptr<rpc::Responder> responder;  // used only under push_mutex_, but for abandoned() and unsent_bytes()
         // the rest under mutex_
-        std::deque<Item> items;
+        std::vector<Item> items;
         UnheardPtr unheard;
         std::deque<Awaited> awaited;
         uint64_t acknowledged = 0;  // change
@@ -224,7 +224,7 @@ private:
     };
     struct Outgoing {
         FollowerPtr follower;
-        std::deque<Item> items;
+        std::vector<Item> items;
         uint64_t first_sequence = 0;
         bool changed = false;  // the last item carries changes
         uint64_t first_range = 0, last_range = 0, first_word = 0, bytes = 0;
@@ -281,7 +281,7 @@ private:
     bool release_held();
     bool holds_anything() const MC_REQUIRES(mutex_) { return !held_orders_.empty() || !held_drops_.empty(); }
     bool is_told(const Caused& caused) const MC_REQUIRES(mutex_);
-    std::vector<Outgoing> take_outgoing() MC_REQUIRES(mutex_);
+    void take_outgoing(std::vector<Outgoing>& outgoing) MC_REQUIRES(mutex_);
     /// Adds what the follower must be told of changes; false: nothing.
     bool add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) MC_REQUIRES(mutex_);
     /// Nothing of the changes concerns this one: it has acknowledged them as soon as it has acknowledged what it was told before.
@@ -298,6 +298,8 @@ private:
     void note_unsent(const Outgoing& outgoing, Time now) MC_REQUIRES(mutex_);
     /// What was sent is kept until it was heard.
     static void keep(Outgoing& outgoing);
+    /// Sent and kept: its memory serves the next one.
+    static void reuse(Outgoing& outgoing);
     /// The same of what will never be sent.
     static void keep_unsent(Follower& follower);
     const UnheardPtr& unheard_by(const ClientId& client) MC_REQUIRES(mutex_);
@@ -325,7 +327,8 @@ private:
     Time wait(Waiter waiter, Time now);
 
     const EventHubOptions options_;
-    Mutex push_mutex_;  // the one who sends; taken before mutex_
+    Mutex push_mutex_;                                           // the one who sends; taken before mutex_
+    std::vector<Outgoing> outgoing_ MC_GUARDED_BY(push_mutex_);  // empty but for its memory between two pushes
     mutable Mutex mutex_;
     std::unordered_map<ClientId, FollowerPtr> followers_ MC_GUARDED_BY(mutex_);
     std::unordered_map<SegmentNumber, Follower*> by_segment_ MC_GUARDED_BY(mutex_);  // remembered; null: nobody

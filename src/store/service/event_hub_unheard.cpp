@@ -27,6 +27,13 @@ void EventHub::keep(Outgoing& outgoing) {
     }
 }
 
+void EventHub::reuse(Outgoing& outgoing) {
+    std::vector<Item>& next = outgoing.follower->items;
+    if (!next.empty() || outgoing.items.size() != 1 || outgoing.items[0].report) return;  // the frequent case
+    outgoing.items.clear();
+    next.swap(outgoing.items);
+}
+
 void EventHub::keep_unsent(Follower& follower) {
     for (Item& item : std::exchange(follower.items, {}))
         if (item.writer.has_ranges()) follower.unheard->keep(follower.unheard->next(), follower.first_range, std::move(item.writer));

@@ -6,13 +6,16 @@
 
 namespace mooncake::store {
 
-void UnheardEvents::keep(uint64_t sequence, uint64_t first, EventWriter writer) {
+void UnheardEvents::keep(uint64_t sequence, uint64_t first, EventWriter&& writer) {
     may_hold_ = true;
     if (sequence <= heard_) return;  // by the time it was sent
     bytes_ += writer.bytes();
-    // Mostly the last one. Whoever sends does so without a lock, and another event stream may have begun meanwhile.
-    const auto before = std::find_if(kept_.rbegin(), kept_.rend(), [&](const Kept& kept) { return kept.sequence < sequence; });
-    kept_.insert(before.base(), {.sequence = sequence, .first = first, .writer = std::move(writer)});
+    if (kept_.empty() || kept_.back().sequence < sequence) {
+        kept_.emplace_back(sequence, first, std::move(writer));
+    } else {  // whoever sends does so without a lock, and another event stream may have begun meanwhile
+        const auto before = std::find_if(kept_.rbegin(), kept_.rend(), [&](const Kept& kept) { return kept.sequence < sequence; });
+        kept_.emplace(before.base(), sequence, first, std::move(writer));
+    }
     bound();
 }
 
@@ -31,12 +34,16 @@ void UnheardEvents::give_up() noexcept {
     bytes_ = 0;
 }
 
-std::deque<EventWriter> UnheardEvents::heard(uint64_t sequence) {
-    std::deque<EventWriter> done;
+std::deque<UnheardEvents::Kept> UnheardEvents::heard(uint64_t sequence) {
+    std::deque<Kept> done;
     heard_ = std::max(heard_, sequence);
+    if (!kept_.empty() && kept_.back().sequence <= sequence) {
+        done.swap(kept_);
+        bytes_ = 0;
+    }
     while (!kept_.empty() && kept_.front().sequence <= sequence) {
         bytes_ -= kept_.front().writer.bytes();
-        done.push_back(std::move(kept_.front().writer));
+        done.push_back(std::move(kept_.front()));
         kept_.pop_front();
     }
     if (lost_up_to_ <= sequence) lost_up_to_ = 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/time.h"
@@ -24,7 +25,7 @@ public:
     uint64_t sequence() const noexcept { return sequence_; }
 
     /// An update was sent, with events about ranges, of which this is the first.
-    void keep(uint64_t sequence, uint64_t first, EventWriter writer);
+    void keep(uint64_t sequence, uint64_t first, EventWriter&& writer);
     /// For what happens while nobody follows.
     EventWriter& unsent() {
         may_hold_ = true;
@@ -34,8 +35,14 @@ public:
     /// What was written there belongs before whatever is sent from now on.
     void seal();
 
+    struct Kept {
+        Kept(uint64_t its_sequence, uint64_t its_first, EventWriter&& its_writer)
+            : sequence(its_sequence), first(its_first), writer(std::move(its_writer)) {}
+        uint64_t sequence, first;
+        EventWriter writer;
+    };
     /// The client has heard everything up to that update. Returns what is not needed any more, to be destroyed elsewhere; empty: nothing.
-    std::deque<EventWriter> heard(uint64_t sequence);
+    std::deque<Kept> heard(uint64_t sequence);
     /// Whether an event up to this one may be among what was not heard.
     bool concerns(uint64_t last) const noexcept { return !kept_.empty() && kept_.front().first <= last; }
 
@@ -63,11 +70,6 @@ public:
     Time gone_since = Time::max();  // the client was given up then
 
 private:
-    struct Kept {
-        uint64_t sequence = 0;
-        uint64_t first = 0;
-        EventWriter writer;
-    };
     void bound() {
         if (bytes() > bytes_max_) give_up();
     }
