@@ -261,6 +261,8 @@ void EventHub::push_all() {
 bool EventHub::push() {
     std::vector<Outgoing>& outgoing = outgoing_;
     outgoing.clear();
+    sent_.clear();
+    sent_bytes_.clear();
     std::vector<Ended> ended;
     uint64_t taken = 0;
     {
@@ -276,14 +278,13 @@ bool EventHub::push() {
         else if (one.last_range != 0 && one.follower->responder->unsent_bytes() != 0) backlog = true;
     }
     backlog |= unsent_followers_.load(std::memory_order_relaxed) != 0;
-    if (backlog || std::any_of(outgoing.begin(), outgoing.end(), [](const Outgoing& one) { return one.last_range != 0; })) {
+    if (backlog || !sent_.empty()) {
         const Time now = backlog ? options_.clock() : Time{};
         Lock lock(mutex_);
-        for (Outgoing& one : outgoing) {
+        for (const Outgoing& one : outgoing)
             if (backlog) note_unsent(one, now);
-            keep(one);
-            reuse(one);
-        }
+        keep_sent();
+        for (Outgoing& one : outgoing) reuse(one);
     }
     outgoing.clear();
     // Before anybody is answered.
@@ -400,8 +401,10 @@ void EventHub::asked(const MasterState& state, Incarnation process, Time now) {
 
 bool EventHub::send(Outgoing& outgoing) {
     uint64_t sequence = outgoing.first_sequence;
+    bool taken = true;
     for (size_t i = 0; i < outgoing.items.size(); ++i, ++sequence) {
         Item& item = outgoing.items[i];
+        if (!taken && !item.writer.has_ranges()) continue;
         const bool acknowledge = item.report.has_value() || item.ask || (outgoing.changed && i + 1 == outgoing.items.size());
         rpc::Bytes body;
         if (item.report) {
@@ -422,17 +425,23 @@ bool EventHub::send(Outgoing& outgoing) {
         // Nobody waits for what need not be acknowledged.
         const auto haste = acknowledge || item.reset || item.complete ? rpc::Responder::Haste::kNow : rpc::Responder::Haste::kLater;
         const size_t bytes = body.size();
-        if (!outgoing.follower->responder->part(std::move(body), haste)) return false;
-        outgoing.bytes += bytes;
+        if (item.writer.has_ranges()) {
+            sent_.push_back(
+                {.unheard = outgoing.follower->unheard.get(), .sequence = sequence, .first = outgoing.first_range, .bytes = bytes});
+            sent_bytes_.insert(sent_bytes_.end(), body.begin(), body.end());
+        }
+        if (!taken) continue;
+        taken = outgoing.follower->responder->part(std::move(body), haste);
+        if (taken) outgoing.bytes += bytes;
     }
-    return true;
+    return taken;
 }
 
 // ---- acknowledgements
 
 void EventHub::acknowledge(const ClientId& client, uint64_t sequence) {
     std::vector<Waiter> settled;
-    std::deque<UnheardEvents::Kept> heard;
+    size_t heard = 0;
     {
         Lock lock(mutex_);
         const auto found = followers_.find(client);
@@ -457,7 +466,7 @@ void EventHub::acknowledge(const ClientId& client, uint64_t sequence) {
         if (follower.missed && follower.awaited.empty()) noted();  // now it is told that all has changed
         if (!follower.lagging) await(follower);
         // Of very many followers, only the last one lets anybody go.
-        if (all_acknowledged() != before || !heard.empty()) settled = settle();
+        if (all_acknowledged() != before || heard != 0) settled = settle();
     }
     answer(std::move(settled));
 }

@@ -229,6 +229,12 @@ private:
         bool changed = false;  // the last item carries changes
         uint64_t first_range = 0, last_range = 0, first_word = 0, bytes = 0;
     };
+    /// An update with events about ranges.
+    struct Sent {
+        UnheardEvents* unheard = nullptr;
+        uint64_t sequence = 0, first = 0;
+        size_t bytes = 0;
+    };
     struct Waiter {
         Caused caused;
         Time deadline{};  // for acknowledgements of changes
@@ -294,10 +300,10 @@ private:
     /// The change up to which all who are waited for have acknowledged.
     uint64_t all_acknowledged() const MC_REQUIRES(mutex_) { return acknowledged_.empty() ? UINT64_MAX : acknowledged_.begin()->first; }
     void plan(Follower& follower, const RangePlanned& event) MC_REQUIRES(mutex_);
-    static bool send(Outgoing& outgoing);
+    bool send(Outgoing& outgoing) MC_REQUIRES(push_mutex_);
     void note_unsent(const Outgoing& outgoing, Time now) MC_REQUIRES(mutex_);
     /// What was sent is kept until it was heard.
-    static void keep(Outgoing& outgoing);
+    void keep_sent() MC_REQUIRES(push_mutex_, mutex_);
     /// Sent and kept: its memory serves the next one.
     static void reuse(Outgoing& outgoing);
     /// The same of what will never be sent.
@@ -327,8 +333,10 @@ private:
     Time wait(Waiter waiter, Time now);
 
     const EventHubOptions options_;
-    Mutex push_mutex_;                                           // the one who sends; taken before mutex_
-    std::vector<Outgoing> outgoing_ MC_GUARDED_BY(push_mutex_);  // empty but for its memory between two pushes
+    Mutex push_mutex_;                                              // the one who sends; taken before mutex_
+    std::vector<Outgoing> outgoing_ MC_GUARDED_BY(push_mutex_);     // empty but for its memory between two pushes
+    std::vector<Sent> sent_ MC_GUARDED_BY(push_mutex_);             // likewise
+    std::vector<std::byte> sent_bytes_ MC_GUARDED_BY(push_mutex_);  // of these, one after the other
     mutable Mutex mutex_;
     std::unordered_map<ClientId, FollowerPtr> followers_ MC_GUARDED_BY(mutex_);
     std::unordered_map<SegmentNumber, Follower*> by_segment_ MC_GUARDED_BY(mutex_);  // remembered; null: nobody

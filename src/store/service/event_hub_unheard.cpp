@@ -19,11 +19,11 @@ UnheardEvents* EventHub::unheard_of(const MasterState& state, SegmentNumber segm
     return found == unheard_.end() ? nullptr : found->second.get();
 }
 
-void EventHub::keep(Outgoing& outgoing) {
-    uint64_t sequence = outgoing.first_sequence;
-    for (Item& item : outgoing.items) {
-        if (item.writer.has_ranges()) outgoing.follower->unheard->keep(sequence, outgoing.first_range, std::move(item.writer));
-        ++sequence;
+void EventHub::keep_sent() {
+    std::span<const std::byte> bytes(sent_bytes_);
+    for (const Sent& sent : sent_) {
+        sent.unheard->keep(sent.sequence, sent.first, bytes.first(sent.bytes));
+        bytes = bytes.subspan(sent.bytes);
     }
 }
 
@@ -35,8 +35,11 @@ void EventHub::reuse(Outgoing& outgoing) {
 }
 
 void EventHub::keep_unsent(Follower& follower) {
-    for (Item& item : std::exchange(follower.items, {}))
-        if (item.writer.has_ranges()) follower.unheard->keep(follower.unheard->next(), follower.first_range, std::move(item.writer));
+    for (const Item& item : std::exchange(follower.items, {})) {
+        if (!item.writer.has_ranges()) continue;
+        const uint64_t sequence = follower.unheard->next();
+        follower.unheard->keep(sequence, follower.first_range, item.writer.encode({.sequence = sequence}));
+    }
 }
 
 UnheardEvents::Missed EventHub::missed(const ClientId& client, uint64_t heard) {

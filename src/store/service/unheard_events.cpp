@@ -6,22 +6,25 @@
 
 namespace mooncake::store {
 
-void UnheardEvents::keep(uint64_t sequence, uint64_t first, EventWriter&& writer) {
+void UnheardEvents::keep(uint64_t sequence, uint64_t first, std::span<const std::byte> update) {
     may_hold_ = true;
     if (sequence <= heard_) return;  // by the time it was sent
-    bytes_ += writer.bytes();
+    const Kept kept{.sequence = sequence, .first = first, .position = texts_.append(update), .bytes = update.size()};
+    bytes_ += update.size();
     if (kept_.empty() || kept_.back().sequence < sequence) {
-        kept_.emplace_back(sequence, first, std::move(writer));
+        kept_.push_back(kept);
     } else {  // whoever sends does so without a lock, and another event stream may have begun meanwhile
-        const auto before = std::find_if(kept_.rbegin(), kept_.rend(), [&](const Kept& kept) { return kept.sequence < sequence; });
-        kept_.emplace(before.base(), sequence, first, std::move(writer));
+        const auto before = std::find_if(kept_.rbegin(), kept_.rend(), [&](const Kept& one) { return one.sequence < sequence; });
+        kept_.insert(before.base(), kept);
+        disordered_ = true;
     }
     bound();
 }
 
 void UnheardEvents::seal() {
     if (unsent_.empty()) return;
-    keep(next(), 0, std::exchange(unsent_, {}));
+    const uint64_t sequence = next();
+    keep(sequence, 0, std::exchange(unsent_, {}).encode({.sequence = sequence}));
 }
 
 void UnheardEvents::give_up() noexcept {
@@ -30,24 +33,27 @@ void UnheardEvents::give_up() noexcept {
     if (!unsent_.empty()) lost_up_to_ = next();
     else if (!kept_.empty()) lost_up_to_ = std::max(lost_up_to_, kept_.back().sequence);
     kept_.clear();
+    note_dropped();
     unsent_.clear();
     bytes_ = 0;
 }
 
-std::deque<UnheardEvents::Kept> UnheardEvents::heard(uint64_t sequence) {
-    std::deque<Kept> done;
+void UnheardEvents::note_dropped() noexcept {
+    disordered_ &= !kept_.empty();
+    if (kept_.empty()) texts_.clear();
+    else if (!disordered_) texts_.drop_before(kept_.front().position);
+}
+
+size_t UnheardEvents::heard(uint64_t sequence) {
     heard_ = std::max(heard_, sequence);
-    if (!kept_.empty() && kept_.back().sequence <= sequence) {
-        done.swap(kept_);
-        bytes_ = 0;
-    }
-    while (!kept_.empty() && kept_.front().sequence <= sequence) {
-        bytes_ -= kept_.front().writer.bytes();
-        done.push_back(std::move(kept_.front()));
+    size_t count = 0;
+    for (; !kept_.empty() && kept_.front().sequence <= sequence; ++count) {
+        bytes_ -= kept_.front().bytes;
         kept_.pop_front();
     }
+    if (count != 0) note_dropped();
     if (lost_up_to_ <= sequence) lost_up_to_ = 0;
-    return done;
+    return count;
 }
 
 UnheardEvents::Missed UnheardEvents::after(uint64_t sequence) {
@@ -55,8 +61,11 @@ UnheardEvents::Missed UnheardEvents::after(uint64_t sequence) {
     // Who has heard more than we know of was away for so long that it was forgotten.
     Missed missed{.updates = {}, .lost = lost_up_to_ > sequence || sequence > sequence_};
     if (missed.lost) return missed;
-    for (const Kept& kept : kept_)
-        if (kept.sequence > sequence) missed.updates.push_back(kept.writer.encode({.sequence = kept.sequence}));
+    for (const Kept& kept : kept_) {
+        if (kept.sequence <= sequence) continue;
+        const std::span<const std::byte> update = texts_.read(kept.position, kept.bytes);
+        missed.updates.emplace_back(update.begin(), update.end());
+    }
     return missed;
 }
 

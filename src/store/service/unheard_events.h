@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <deque>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "base/time.h"
 #include "store/protocol/messages_events.h"
+#include "store/service/byte_log.h"
 
 namespace mooncake::store {
 
@@ -24,8 +24,8 @@ public:
     uint64_t next() noexcept { return ++sequence_; }
     uint64_t sequence() const noexcept { return sequence_; }
 
-    /// An update was sent, with events about ranges, of which this is the first.
-    void keep(uint64_t sequence, uint64_t first, EventWriter&& writer);
+    /// This update was sent, with events about ranges, of which this is the first.
+    void keep(uint64_t sequence, uint64_t first, std::span<const std::byte> update);
     /// For what happens while nobody follows.
     EventWriter& unsent() {
         may_hold_ = true;
@@ -35,14 +35,8 @@ public:
     /// What was written there belongs before whatever is sent from now on.
     void seal();
 
-    struct Kept {
-        Kept(uint64_t its_sequence, uint64_t its_first, EventWriter&& its_writer)
-            : sequence(its_sequence), first(its_first), writer(std::move(its_writer)) {}
-        uint64_t sequence, first;
-        EventWriter writer;
-    };
-    /// The client has heard everything up to that update. Returns what is not needed any more, to be destroyed elsewhere; empty: nothing.
-    std::deque<Kept> heard(uint64_t sequence);
+    /// The client has heard everything up to that update. Returns how many that was news of.
+    size_t heard(uint64_t sequence);
     /// Whether an event up to this one may be among what was not heard.
     bool concerns(uint64_t last) const noexcept { return !kept_.empty() && kept_.front().first <= last; }
 
@@ -70,13 +64,22 @@ public:
     Time gone_since = Time::max();  // the client was given up then
 
 private:
+    struct Kept {
+        uint64_t sequence = 0, first = 0;
+        uint64_t position = 0;  // in texts_
+        size_t bytes = 0;
+    };
+    /// Gives back memory of what is not kept any more.
+    void note_dropped() noexcept;
     void bound() {
         if (bytes() > bytes_max_) give_up();
     }
 
     const size_t bytes_max_;
     uint64_t sequence_ = 0, heard_ = 0;
-    std::deque<Kept> kept_;  // by sequence
+    std::deque<Kept> kept_;    // by sequence
+    ByteLog texts_;            // of these, encoded
+    bool disordered_ = false;  // some of them lie after later ones
     EventWriter unsent_;
     size_t bytes_ = 0;  // of kept_
     size_t unasked_bytes_ = 0;
