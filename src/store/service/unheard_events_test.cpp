@@ -73,7 +73,7 @@ TEST(UnheardEvents, TooMuchWhileNobodyFollowsIsLostAsWell) {
 }
 
 TEST(UnheardEvents, WhoHasHeardAllThatWasTooMuchHasLostNothing) {
-    UnheardEvents events(3 * drop_of(1).bytes());
+    UnheardEvents events(3 * drop_of(1).size());
     for (uint64_t i = 1; i <= 4; ++i) events.keep(events.next(), i, drop_of(i));
     EXPECT_TRUE(events.after(3).lost);
     EXPECT_FALSE(events.after(4).lost) << "it may not have said so";
@@ -83,7 +83,7 @@ TEST(UnheardEvents, WhoHasHeardAllThatWasTooMuchHasLostNothing) {
 }
 
 TEST(UnheardEvents, WhatComesAfterTooMuchIsMissedByWhoHasHeardTheRest) {
-    UnheardEvents events(3 * drop_of(1).bytes());
+    UnheardEvents events(3 * drop_of(1).size());
     for (uint64_t i = 1; i <= 5; ++i) events.keep(events.next(), i, drop_of(i));
     EXPECT_EQ(generations(events.after(4)), (Generations{5}));
     events.unsent().dropped({.segment = {9, 1}, .generation = 6});
