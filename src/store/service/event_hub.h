@@ -253,9 +253,10 @@ private:
     struct HeldDrop {
         ClientId client;
         RangeDropped event;
-        uint64_t number = 0;  // of the event
-        Caused filled;        // what must be told first
-        Time rests_until{};   // its memory has no other use before
+        uint64_t number = 0;    // of the event
+        Caused filled;          // what must be told first
+        Time rests_until{};     // its memory has no other use before
+        uint64_t released = 0;  // the event that it was noted as at last, not sent yet; 0: it is held back
     };
 
     Follower* owner(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
@@ -280,7 +281,8 @@ private:
     void note_filled(const Follower& follower) MC_REQUIRES(mutex_);
     /// Holds back that a value goes if another may have replaced it, of which the kernel does not know yet.
     bool hold_drop(Follower& follower, const RangeDropped& event) MC_REQUIRES(mutex_);
-    void release(const HeldDrop& held) MC_REQUIRES(mutex_);
+    /// False: nobody is to be told now.
+    bool release(HeldDrop& held) MC_REQUIRES(mutex_);
     /// Its memory gets another use: a value that is gone must not seem to lie there beside it, nor one of that generation go after it has come.
     void release_drops_of(const ClientId& client, uint64_t generation) MC_REQUIRES(mutex_);
     /// Notes what was held back and need not be any more; false: nothing.

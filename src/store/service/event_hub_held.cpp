@@ -43,10 +43,11 @@ bool EventHub::release_held() {
         noted();
         return any = true;
     });
-    std::erase_if(held_drops_, [&](const HeldDrop& held) MC_NO_THREAD_ANALYSIS {
+    std::erase_if(held_drops_, [&](HeldDrop& held) MC_NO_THREAD_ANALYSIS {
+        if (held.released != 0) return held.released <= told_.load(std::memory_order_relaxed);
         if (!is_told(held.filled)) return false;
-        release(held);
-        return any = true;
+        any = true;
+        return !release(held);
     });
     holds_drops_.store(!held_drops_.empty(), std::memory_order_release);
     return any;
@@ -54,24 +55,26 @@ bool EventHub::release_held() {
 
 void EventHub::release_drops_of(const ClientId& client, uint64_t generation) {
     const Time now = options_.clock();
-    std::erase_if(held_drops_, [&](const HeldDrop& held) MC_NO_THREAD_ANALYSIS {
-        if (held.client != client || (held.rests_until > now && held.event.generation != generation)) return false;
-        release(held);
-        return true;
+    std::erase_if(held_drops_, [&](HeldDrop& held) MC_NO_THREAD_ANALYSIS {
+        if (held.released != 0 || held.client != client) return false;
+        if (held.rests_until > now && held.event.generation != generation) return false;
+        return !release(held);
     });
     holds_drops_.store(!held_drops_.empty(), std::memory_order_release);
 }
 
-void EventHub::release(const HeldDrop& held) {
+bool EventHub::release(HeldDrop& held) {
     const auto found = followers_.find(held.client);
     if (found == followers_.end()) {
         unheard_by(held.client)->unsent().dropped(held.event);
-        return;
+        return false;
     }
     Follower& follower = *found->second;
     open_item(follower).dropped(held.event);
     noted_range(follower);
     follower.first_range = std::min(follower.first_range, held.number);  // whoever caused it waits for it
+    held.released = observed_.load(std::memory_order_relaxed);
+    return true;
 }
 
 }  // namespace mooncake::store

@@ -106,6 +106,22 @@ TEST_F(ReplacedValueTest, GoesBeforeItsMemoryIsUsedAgain) {
     EXPECT_EQ(old_node_.updates().back().dropped.size(), 1u);
 }
 
+TEST_F(ReplacedValueTest, IsNotKnownToBeGoneBetweenBeingNotedAndBeingSent) {
+    new_node_.hold_back();
+    const EventHub::Caused caused = end_upsert();
+    new_node_.let_go();
+    const PutItem item{.key = "another", .length = 100, .group = {}};
+    master_.run([&](Transaction& transaction, Time now) {
+        put_start(transaction, {.client = kNode, .tenant = {}, .config = {.preferred_segments = {segment(1).name}}, .items = {&item, 1}},
+                  now);
+        EXPECT_FALSE(hub_.told(caused));
+        return true;
+    });
+    EXPECT_EQ(drops(old_node_), 1u);
+    EXPECT_TRUE(hub_.told(caused));
+    EXPECT_FALSE(hub_.holds_back());
+}
+
 TEST_F(ReplacedValueTest, RestsWhereItsSuccessorCannotBeKnownSoon) {
     new_node_.hold_back();
     start_on(2, "before");  // the kernel takes no more
