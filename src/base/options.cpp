@@ -153,6 +153,7 @@ EngineOptions load_options(const Environment& environment) {
     reader.number("MC_HANDSHAKE_LISTEN_BACKLOG", options.listen_backlog, 1, 1 << 20);
     reader.seconds("MC_HANDSHAKE_CONNECT_TIMEOUT", options.connect_timeout, 1, 3600);
     reader.number("MC_HANDSHAKE_MAX_LENGTH", options.message_bytes_max, 1 << 20, 128 << 20);
+    reader.number("MC_CUDA_STAGING", options.staging_bytes, 8 << 20, uint64_t{1} << 40);
     bool uncached = false;
     reader.flag("MC_DISABLE_METACACHE", uncached);
     options.cache_descriptors = !uncached;

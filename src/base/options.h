@@ -71,6 +71,8 @@ struct EngineOptions {
     int tcp_lanes = 4;          // MC_TCP_LANES_PER_PEER (1-16)
     int tcp_io_threads = 0;     // MC_TCP_IO_THREADS; 0 = by the number of cores
     bool tcp_checksum = false;  // MC_TCP_CHECKSUM
+    // memory of devices over networks that move host memory only
+    uint64_t staging_bytes = 64 << 20;  // MC_CUDA_STAGING: pinned host memory, at most; made when it is needed
     FabricOptions fabric;
     // metrics
     bool metrics_log = false;        // MC_TE_METRIC

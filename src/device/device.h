@@ -85,6 +85,13 @@ public:
     /// error some parts may have been copied.
     virtual Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) = 0;
 
+    /// Host memory that it reads and writes directly, while other host memory may pass through buffers. Given back by free_host(). Takes
+    /// milliseconds: to be kept. kNotSupported: any host memory is as good as any other.
+    virtual Result<std::byte*> allocate_host(uint64_t /*length*/) {
+        return fail(Code::kNotSupported, "this device has no host memory of its own");
+    }
+    virtual void free_host(std::byte* /*memory*/) noexcept {}
+
     /// Whether other processes of this host can be given its memory.
     virtual bool shares() const noexcept { return false; }
     /// Lets them reach the allocation that describe() found. kNotSupported: not this one. Nothing has to be given back.

@@ -40,8 +40,9 @@ protected:
             ASSERT_TRUE(engine->register_memory(card, kBytes));
         }
     }
-    std::unique_ptr<Engine> make_engine() {
-        auto engine = Engine::create({.local_name = "127.0.0.1", .protocol = "tcp", .memory = fake.devices.get()});
+    std::unique_ptr<Engine> make_engine(EngineOptions options = {}) {
+        auto engine =
+            Engine::create({.local_name = "127.0.0.1", .protocol = "tcp", .options = std::move(options), .memory = fake.devices.get()});
         EXPECT_TRUE(engine) << (engine ? "" : engine.error().to_string());
         return engine ? std::move(*engine) : nullptr;
     }
@@ -156,7 +157,27 @@ TEST_F(KindsEngineTest, MemoryOfOurDeviceGoesToHostMemoryOfAnotherEngine) {
     expect_arrived(blocks);
 }
 
+TEST_F(KindsEngineTest, MemoryOfDevicesGoesToThatOfAnotherEngine) {
+    fill(1);
+    std::vector<Block> blocks;
+    for (size_t i = 0; i < 16; ++i)
+        blocks.push_back({.local = (i % 2 == 0 ? card_here : host_here.data()) + i * kBlock,
+                          .remote = reinterpret_cast<uint64_t>((i % 3 == 0 ? host_there.data() : card_there) + i * kBlock),
+                          .length = kBlock});
+    for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+        EXPECT_EQ(ours->transfer(theirs->segment_name(), direction, blocks, soon()).value(), 16 * kBlock);
+        expect_arrived(blocks);
+        fill(7);
+    }
+}
+
 TEST_F(KindsEngineTest, APairThatNothingCarriesIsRefusedAndTheRestGoesOn) {
+    EngineOptions only_shm;
+    only_shm.transports = {"shm"};
+    ours = make_engine(only_shm);  // and nobody shares memory of this device
+    ASSERT_TRUE(ours);
+    ASSERT_TRUE(ours->register_memory(host_here.data(), kBytes));
+    ASSERT_TRUE(ours->register_memory(card_here, kBytes));
     fill(1);
     const Block good{.local = host_here.data(), .remote = reinterpret_cast<uint64_t>(host_there.data()), .length = kBlock};
     const Block bad{.local = card_here, .remote = reinterpret_cast<uint64_t>(card_there), .length = kBlock};

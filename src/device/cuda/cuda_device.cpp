@@ -62,4 +62,20 @@ Result<> CudaDevice::copy(MemoryKind to, MemoryKind from, std::span<const CopyPa
     return CopyCall(means, to, from).run(parts);
 }
 
+Result<std::byte*> CudaDevice::allocate_host(uint64_t length) {
+    if (driver_.silent()) return fail(Code::kUnavailable, "CUDA cannot be used in this process");
+    MC_ASSIGN_OR_RETURN(const int device, device_in_use({}));
+    MC_ASSIGN_OR_RETURN(const Scope scope, Scope::enter(driver_, device));
+    void* memory = nullptr;
+    MC_RETURN_IF_ERROR(driver_.check(device, "cuMemHostAlloc", scope->host_allocate(&memory, length, abi::kHostPortable)));
+    return static_cast<std::byte*>(memory);
+}
+
+void CudaDevice::free_host(std::byte* memory) noexcept {
+    if (driver_.silent()) return;
+    const auto device = device_in_use({});
+    if (!device) return;
+    if (const auto scope = Scope::enter(driver_, *device)) driver_.notice((*scope)->host_free(memory));
+}
+
 }  // namespace mooncake::cuda

@@ -25,6 +25,10 @@ public:
     Result<std::optional<MemoryInfo>> describe(const void* address, uint64_t length) override;
     Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) override;
 
+    /// Pinned, for all GPUs of the process.
+    Result<std::byte*> allocate_host(uint64_t length) override;
+    void free_host(std::byte* memory) noexcept override;
+
     bool shares() const noexcept override { return true; }
     Result<MemoryTicket> share(const MemoryInfo& info) override;
     Result<MemoryInfo> open(const MemoryTicket& ticket) override;
@@ -43,8 +47,8 @@ private:
     void remember(const MemoryInfo& info);
     /// Whether the memory is that which was registered there.
     Result<> admit(const Pointer& pointer);
-    /// The GPU that opens memory of the one with this identity: that one, if we use it, else another.
-    Result<int> opener(const abi::Uuid& uuid);
+    /// The GPU with this identity, if it has a context, else another that has one.
+    Result<int> device_in_use(const abi::Uuid& uuid);
 
     const CudaOptions options_;
     Driver driver_;

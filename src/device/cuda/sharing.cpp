@@ -47,7 +47,7 @@ Result<MemoryTicket> CudaDevice::share(const MemoryInfo& info) {
     return bytes;
 }
 
-Result<int> CudaDevice::opener(const abi::Uuid& uuid) {
+Result<int> CudaDevice::device_in_use(const abi::Uuid& uuid) {
     const abi::Functions* const functions = driver_.functions();
     int count = 0, other = -1;
     if (functions == nullptr || functions->get_device_uuid == nullptr || functions->get_device_count(&count) != abi::kSuccess)
@@ -71,7 +71,7 @@ Result<MemoryInfo> CudaDevice::open(const MemoryTicket& bytes) {
     if (ticket.version != 1 || ticket.length == 0) return fail(Code::kNotSupported, "memory of a GPU is shared in a way we do not know");
     if (ticket.owner == this_process()) return MemoryInfo{.kind = MemoryKind::kCuda, .base = ticket.base, .length = ticket.length};
     if (driver_.silent()) return fail(Code::kNotSupported, "CUDA cannot be used in this process");
-    MC_ASSIGN_OR_RETURN(const int device, opener(ticket.uuid));
+    MC_ASSIGN_OR_RETURN(const int device, device_in_use(ticket.uuid));
     MC_ASSIGN_OR_RETURN(const Scope scope, Scope::enter(driver_, device));
     if (scope->ipc_open == nullptr || scope->ipc_close == nullptr) return fail(Code::kNotSupported, "this CUDA driver shares no memory");
     abi::DevicePointer base = 0;

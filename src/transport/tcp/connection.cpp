@@ -25,19 +25,44 @@ Result<> Connection::start() {
     return {};
 }
 
-void Connection::shut() {
+Connection::~Connection() {
     Lock lock(mutex_);
-    phase_ = Phase::kClosed;
-    ::shutdown(socket_.fd(), SHUT_RDWR);  // wakes the I/O thread, which retires us
+    if (!gate_) return;
+    gate_->forget();
+    if (write_) server_.staging().withdraw(*write_);
+    for (const Reply& one : replies_)
+        if (one.device) server_.staging().withdraw(*one.device);
+    gate_->wait_until_left();
+}
+
+void Connection::shut() {
+    std::shared_ptr<DeviceGate> gate;
+    {
+        Lock lock(mutex_);
+        phase_ = Phase::kClosed;
+        ::shutdown(socket_.fd(), SHUT_RDWR);  // wakes the I/O thread, which retires us
+        gate = gate_;
+    }
+    if (!gate) return;
+    gate->close();
+    gate->wait_until_left();
 }
 
 void Connection::retire() {
     {
         Lock lock(mutex_);
         phase_ = Phase::kClosed;
+        if (gate_) gate_->close();
+        if (gate_ && gate_->copying()) {
+            // Our session must not be forgotten before. Who copies wakes us when it is over, and we come here again.
+            socket_.reset_hard();
+            return;
+        }
         if (ticking_) io_.want_ticks(-1);
+        ticking_ = false;
         io_.remove(token_, socket_.fd());
         socket_.reset_hard();
+        if (gate_) gate_->forget();
     }
     server_.forget(*this);  // destroys us
 }
@@ -86,13 +111,13 @@ bool Connection::overdue(Time now) const {
     if (phase_ == Phase::kClosed) return true;
     if (phase_ != Phase::kOpen) return now - accepted_at_ > kHelloTimeout;
     if ((writing_ || !inbox_.bytes().empty()) && now - received_at_ > kMessageTimeout) return true;
-    return reply_count_ > 0 && now - sent_at_ > kReplyTimeout;
+    return reply_count_ > 0 && !replies_[first_reply_].waiting && now - sent_at_ > kReplyTimeout;
 }
 
 void Connection::update_interest() {
     uint32_t wanted = 0;
     if (may_receive()) wanted |= EPOLLIN;
-    if (reply_count_ > 0) wanted |= EPOLLOUT;
+    if (reply_count_ > 0 && !reply(0).waiting) wanted |= EPOLLOUT;
     if (wanted != interest_) {
         interest_ = wanted;
         io_.change(token_, socket_.fd(), wanted);
@@ -104,7 +129,10 @@ void Connection::update_interest() {
     }
 }
 
-bool Connection::may_receive() const { return answers_owed_ < kAnswersMax && reply_descriptors_ < kReplyDescriptorsMax; }
+bool Connection::may_receive() const {
+    return answers_owed_ < kAnswersMax && reply_descriptors_ < kReplyDescriptorsMax && !waiting_for_slots_ &&
+           (writing_ || device_messages_ < kDeviceMessagesMax);
+}
 
 bool Connection::work() {
     size_t done = 0;
@@ -113,6 +141,7 @@ bool Connection::work() {
 
 bool Connection::work(size_t& done) {
     const bool conversed = std::exchange(conversing_, false);
+    if (device_messages_ > 0 && phase_ == Phase::kOpen && !collect()) return false;
     while (done < kConnectionStepBytes) {
         IoResult received;
         size_t sent = 0;
@@ -164,6 +193,7 @@ bool Connection::receive_hello(std::optional<Hello>& hello) {
 bool Connection::welcome(const HelloReply& answer) {
     checked_ = (answer.features & kFeatureChecksum) != 0;
     knows_kinds_ = (answer.features & kFeatureKinds) != 0;
+    knows_devices_ = (answer.features & kFeatureDevices) != 0;
     new_reply(0).out.head() = encode(answer);
     phase_ = answer.status == Status::kOk ? Phase::kOpen : Phase::kParting;
     return phase_ == Phase::kParting || handle_inbox();
@@ -220,7 +250,10 @@ void Connection::begin_write(const Header& header) {
     incoming_.start(header.payload_bytes, checked_);
     checked_version_ = server_.access().version();
     const size_t bad = server_.access().first_not_covered(ranges_, Access::kWrite);
-    if (bad != ranges_.size()) return refuse_write(ranges_[bad]);
+    if (bad != ranges_.size()) {
+        if (!begin_device_write(header)) refuse_write(ranges_[bad]);
+        return;
+    }
     for (const AddressRange& range : moved_ranges(header))
         incoming_.into().append(reinterpret_cast<std::byte*>(range.address), range.length);
 }
@@ -228,7 +261,7 @@ void Connection::begin_write(const Header& header) {
 /// Inside a Section. Stops the write if memory it has yet to touch was revoked meanwhile.
 void Connection::recheck_write() {
     const uint64_t version = server_.access().version();
-    if (version == checked_version_ || incoming_.discarding()) return;
+    if (version == checked_version_ || incoming_.discarding() || write_) return;
     for (const iovec& piece : incoming_.into().rest()) {
         const AddressRange range{.address = reinterpret_cast<uint64_t>(piece.iov_base), .length = piece.iov_len};
         if (!server_.access().covers(range, Access::kWrite)) return refuse_write(range);
@@ -250,6 +283,7 @@ void Connection::take_payload() {
 
 void Connection::end_write() {
     writing_ = false;
+    if (write_ && end_device_write(std::exchange(write_, nullptr))) return;
     if (incoming_.faulted()) return answer_error(write_id_, Status::kNotRegistered, "registered memory is not writable (unmapped?)");
     if (refusal_ != Status::kOk) return answer_error(write_id_, refusal_, refusal_text_);
     if (!incoming_.intact()) return answer_error(write_id_, Status::kCorrupt, "the checksum of what was written is wrong");
@@ -259,6 +293,7 @@ void Connection::end_write() {
 void Connection::begin_read(const Header& header) {
     const uint64_t version = server_.access().version();
     const size_t bad = server_.access().first_not_covered(ranges_, Access::kRead);
+    if (bad != ranges_.size() && begin_device_read(header)) return;
     if (bad != ranges_.size())
         return answer_error(header.id, refusal_status(ranges_[bad], Access::kRead), server_.access().refusal(ranges_[bad], Access::kRead));
     Reply& answer = new_reply(header.id);
@@ -278,22 +313,25 @@ Connection::Reply& Connection::new_reply(uint64_t id) {
     fresh.out.start(false);
     fresh.id = id;
     fresh.answers = 1;
+    fresh.device.reset();
+    fresh.waiting = false;
     ++answers_owed_;
     return fresh;
 }
 
 /// Short answers in a row become one piece.
 std::vector<std::byte>& Connection::head_for_answer(uint64_t id) {
-    if (reply_count_ == 0 || !reply(reply_count_ - 1).out.head_only()) return new_reply(id).out.head();
+    if (reply_count_ == 0 || !reply(reply_count_ - 1).out.head_only() || reply(reply_count_ - 1).waiting) return new_reply(id).out.head();
     Reply& last = reply(reply_count_ - 1);
     ++last.answers;
     ++answers_owed_;
     return last.out.head();
 }
 
-void Connection::answer_error(uint64_t id, Status status, const std::string& text) {
+void Connection::answer_error(uint64_t id, Status status, const std::string& text) { append_error(head_for_answer(id), id, status, text); }
+
+void Connection::append_error(std::vector<std::byte>& head, uint64_t id, Status status, std::string_view text) const {
     const size_t length = std::min(text.size(), kTextBytesMax);
-    std::vector<std::byte>& head = head_for_answer(id);
     append_head({.kind = Kind::kError, .status = status, .payload_bytes = static_cast<uint32_t>(length), .id = id}, {}, checked_, head);
     const auto bytes = std::as_bytes(std::span(text)).first(length);
     head.insert(head.end(), bytes.begin(), bytes.end());
@@ -304,7 +342,7 @@ bool Connection::recheck_reads() {
     const uint64_t version = server_.access().version();
     for (size_t i = 0; i < reply_count_; ++i) {
         Reply& answer = reply(i);
-        if (answer.out.payload().left() == 0 || answer.checked_version == version) continue;
+        if (answer.out.payload().left() == 0 || answer.checked_version == version || answer.device) continue;
         answer.checked_version = version;
         for (const iovec& piece : answer.out.payload().rest()) {
             const AddressRange range{.address = reinterpret_cast<uint64_t>(piece.iov_base), .length = piece.iov_len};
@@ -313,14 +351,7 @@ bool Connection::recheck_reads() {
             const uint64_t id = answer.id;
             reply_descriptors_ -= answer.out.payload().rest().size();
             answer.out.start(false);
-            const std::string text = server_.access().refusal(range, Access::kRead);
-            append_head({.kind = Kind::kError,
-                         .status = refusal_status(range, Access::kRead),
-                         .payload_bytes = static_cast<uint32_t>(text.size()),
-                         .id = id},
-                        {}, checked_, answer.out.head());
-            const auto bytes = std::as_bytes(std::span(text));
-            answer.out.head().insert(answer.out.head().end(), bytes.begin(), bytes.end());
+            append_error(answer.out.head(), id, refusal_status(range, Access::kRead), server_.access().refusal(range, Access::kRead));
             break;
         }
     }
@@ -328,11 +359,11 @@ bool Connection::recheck_reads() {
 }
 
 bool Connection::flush(size_t& moved) {
-    if (reply_count_ == 0) return true;
+    if (reply_count_ == 0 || reply(0).waiting) return true;
     const auto section = server_.access().section();
     if (!recheck_reads()) return false;
     IovList list;
-    for (size_t i = 0; i < reply_count_ && list.bytes() < kSendBytes; ++i)
+    for (size_t i = 0; i < reply_count_ && list.bytes() < kSendBytes && !reply(i).waiting; ++i)
         if (!reply(i).out.gather(list)) break;
     note_answering_others();
     const IoResult result = list.send(socket_.fd());
@@ -346,6 +377,10 @@ bool Connection::flush(size_t& moved) {
         left = out.consume(left, list);
         reply_descriptors_ -= before - out.payload().rest().size();
         if (!out.done()) break;
+        if (reply(0).device) {
+            reply(0).device.reset();
+            --device_messages_;
+        }
         answers_owed_ -= reply(0).answers;
         first_reply_ = (first_reply_ + 1) % kAnswersMax;
         --reply_count_;

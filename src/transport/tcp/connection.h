@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/thread_annotations.h"
 #include "net/socket.h"
+#include "transport/tcp/device_message.h"
 #include "transport/tcp/io_thread.h"
 #include "transport/tcp/policy.h"
 #include "transport/tcp/stream.h"
@@ -22,6 +24,7 @@ class Server;
 class Connection final : public IoHandler {
 public:
     Connection(Server& server, IoThread& io, net::Socket socket);
+    ~Connection();
 
     /// Begins to serve. May be destroyed by the I/O thread at any time afterwards.
     Result<> start();
@@ -42,9 +45,11 @@ private:
     enum class Phase : uint8_t { kHello, kOpen, kParting, kClosed };
     struct Reply {
         Outgoing out;
-        uint64_t id = 0;               // of its first answer
-        size_t answers = 0;            // short ones may share it
-        uint64_t checked_version = 0;  // of the AccessTable, when out.payload() was checked
+        uint64_t id = 0;                        // of its first answer
+        size_t answers = 0;                     // short ones may share it
+        uint64_t checked_version = 0;           // of the AccessTable, when out.payload() was checked
+        std::shared_ptr<DeviceMessage> device;  // of a read: `out` is in its slots
+        bool waiting = false;                   // for `device`: nothing of it can be sent
     };
 
     // All under mutex_. False: the connection is of no use any more.
@@ -70,9 +75,20 @@ private:
     Status refusal_status(AddressRange range, Access access) const MC_REQUIRES(mutex_);
     void refuse_write(AddressRange range) MC_REQUIRES(mutex_);
 
+    // Memory of devices (connection_devices.cpp)
+    std::shared_ptr<DeviceMessage> device_message(const Header& header, Access access) MC_REQUIRES(mutex_);
+    bool begin_device_write(const Header& header) MC_REQUIRES(mutex_);
+    bool begin_device_read(const Header& header) MC_REQUIRES(mutex_);
+    bool end_device_write(std::shared_ptr<DeviceMessage> message) MC_REQUIRES(mutex_);
+    void post(Reply& answer, std::shared_ptr<DeviceMessage> message) MC_REQUIRES(mutex_);
+    void receive_into_slots() MC_REQUIRES(mutex_);
+    bool collect() MC_REQUIRES(mutex_);
+    void fill(Reply& answer) MC_REQUIRES(mutex_);
+
     Reply& new_reply(uint64_t id) MC_REQUIRES(mutex_);
     std::vector<std::byte>& head_for_answer(uint64_t id) MC_REQUIRES(mutex_);
     void answer_error(uint64_t id, Status status, const std::string& text) MC_REQUIRES(mutex_);
+    void append_error(std::vector<std::byte>& head, uint64_t id, Status status, std::string_view text) const MC_REQUIRES(mutex_);
     void update_interest() MC_REQUIRES(mutex_);
     bool overdue(Time now) const MC_REQUIRES(mutex_);
     void retire();
@@ -86,9 +102,10 @@ private:
     Mutex mutex_;  // held by the I/O thread while it works; shut() waits for it
     net::Socket socket_ MC_GUARDED_BY(mutex_);
     Phase phase_ MC_GUARDED_BY(mutex_) = Phase::kHello;
-    bool checked_ MC_GUARDED_BY(mutex_) = false;      // checksums were agreed
-    bool knows_kinds_ MC_GUARDED_BY(mutex_) = false;  // it understands that memory of a device is not supported
-    uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;     // epoll events
+    bool checked_ MC_GUARDED_BY(mutex_) = false;        // checksums were agreed
+    bool knows_kinds_ MC_GUARDED_BY(mutex_) = false;    // it understands that memory of a device is not supported
+    bool knows_devices_ MC_GUARDED_BY(mutex_) = false;  // and that a device has failed
+    uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;       // epoll events
     bool ticking_ MC_GUARDED_BY(mutex_) = false;
     Time accepted_at_ MC_GUARDED_BY(mutex_);
     Time received_at_ MC_GUARDED_BY(mutex_);  // when bytes last came in
@@ -112,6 +129,12 @@ private:
     size_t reply_count_ MC_GUARDED_BY(mutex_) = 0;
     size_t answers_owed_ MC_GUARDED_BY(mutex_) = 0;  // in all of them
     size_t reply_descriptors_ MC_GUARDED_BY(mutex_) = 0;
+
+    // Memory of devices
+    std::shared_ptr<DeviceGate> gate_ MC_GUARDED_BY(mutex_);      // null: it was never asked for
+    std::shared_ptr<DeviceMessage> write_ MC_GUARDED_BY(mutex_);  // null: what is coming in is for the host's
+    bool waiting_for_slots_ MC_GUARDED_BY(mutex_) = false;        // it cannot come in yet
+    size_t device_messages_ MC_GUARDED_BY(mutex_) = 0;            // that have slots or want some
 };
 
 }  // namespace mooncake::tcp

@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -57,6 +58,27 @@ Result<IoThread::Token> IoThread::add(int fd, IoHandler& handler, uint32_t epoll
 void IoThread::change(Token token, int fd, uint32_t epoll_events) noexcept {
     epoll_event event{.events = epoll_events, .data = {.u64 = token}};
     if (::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT) ::epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void IoThread::wake(Token token) noexcept {
+    {
+        Lock lock(mutex_);
+        if (handlers_.find(token) == handlers_.end()) return;
+        woken_.push_back(token);
+    }
+    const uint64_t one = 1;
+    (void)!::write(wake_.fd(), &one, sizeof one);
+}
+
+void IoThread::call_woken() {
+    uint64_t times = 0;
+    (void)!::read(wake_.fd(), &times, sizeof times);
+    std::vector<Token> tokens;
+    {
+        Lock lock(mutex_);
+        tokens.swap(woken_);
+    }
+    for (const Token token : tokens) call(token, [](IoHandler& handler) { handler.on_ready(0); });
 }
 
 void IoThread::remove(Token token, int fd) noexcept {
@@ -152,7 +174,8 @@ void IoThread::run(const std::stop_token& stop) {
         if (ready > 0) recent_ = ready == 1 ? events[0].data.u64 : 0;
         for (int i = 0; i < ready; ++i) {
             const epoll_event& event = events[static_cast<size_t>(i)];
-            call(event.data.u64, [&event](IoHandler& handler) { handler.on_ready(event.events); });
+            if (event.data.u64 == 0) call_woken();
+            else call(event.data.u64, [&event](IoHandler& handler) { handler.on_ready(event.events); });
         }
         if (ticks_wanted_.load(std::memory_order_relaxed) == 0) continue;
         const Time now = Clock::now();

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "base/error.h"
 #include "base/fork.h"
@@ -49,6 +50,8 @@ public:
     void change(Token token, int fd, uint32_t epoll_events) noexcept;
     /// Afterwards the handler is not called any more, nor being called (unless this is the call). Before closing the socket.
     void remove(Token token, int fd) noexcept;
+    /// Has on_ready(0) called soon, if the handler is still there then.
+    void wake(Token token) noexcept;
     /// Ticks go to all handlers while the sum is positive.
     void want_ticks(int change) noexcept { ticks_wanted_.fetch_add(change, std::memory_order_relaxed); }
     /// Ends and joins the thread. Idempotent.
@@ -66,6 +69,7 @@ private:
     template <typename Call>
     bool call(Token token, const Call& call);
     void tick(Time now);
+    void call_woken();
 
     const net::Socket epoll_;  // closed in a forked child, as sockets are
     const net::Socket wake_;   // eventfd
@@ -82,6 +86,7 @@ private:
     std::unordered_map<Token, IoHandler*> handlers_ MC_GUARDED_BY(mutex_);
     Token next_token_ MC_GUARDED_BY(mutex_) = 1;
     Token running_ MC_GUARDED_BY(mutex_) = 0;
+    std::vector<Token> woken_ MC_GUARDED_BY(mutex_);
 
     std::jthread thread_;
 };

@@ -32,7 +32,7 @@ uint32_t epoll_events(short wants) noexcept {
 
 Hello Initiator::hello(const Target& target) const {
     return {.version = target.version,
-            .features = kFeatureKinds | (options.tcp_checksum ? kFeatureChecksum : 0),
+            .features = kFeatureKinds | kFeatureDevices | (options.tcp_checksum ? kFeatureChecksum : 0),
             .initiator = incarnation,
             .target = target.incarnation};
 }

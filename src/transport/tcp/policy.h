@@ -36,6 +36,7 @@ inline constexpr size_t kSendBytes = 1 << 20;   // gathered for one sendmsg()
 // Target
 inline constexpr size_t kAnswersMax = 64;  // answers a connection may owe before we stop reading from it
 inline constexpr size_t kReplyDescriptorsMax = 4096;
+inline constexpr size_t kDeviceMessagesMax = 4;          // of a connection, which hold memory that all of them share
 inline constexpr size_t kConnectionStepBytes = 2 << 20;  // then the next connection has its turn
 inline constexpr size_t kConnectionsMax = 8192;
 inline constexpr size_t kSessionsRemembered = 1024;  // of initiators that have no connection at the moment

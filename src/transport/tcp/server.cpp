@@ -13,10 +13,11 @@
 
 namespace mooncake::tcp {
 
-Result<std::unique_ptr<Server>> Server::create(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads) {
+Result<std::unique_ptr<Server>> Server::create(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads,
+                                               Staging& staging) {
     MC_ASSIGN_OR_RETURN(auto listener, net::listen_in_range(context.options.bind_address, context.options.port_min,
                                                             context.options.port_max, context.options.listen_backlog));
-    std::unique_ptr<Server> server(new Server(context, io_threads, std::move(listener)));
+    std::unique_ptr<Server> server(new Server(context, io_threads, staging, std::move(listener)));
     MC_ASSIGN_OR_RETURN(server->token_, io_threads.front()->add(server->listener_.socket.fd(), *server, EPOLLIN));
     return server;
 }

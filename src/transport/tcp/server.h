@@ -20,11 +20,13 @@ namespace mooncake::tcp {
 /// The target: listens, knows which connections belong to which session, and owns them; they live on the I/O threads. Thread-safe. The I/O threads must be stopped before it is destroyed.
 class Server final : public IoHandler {
 public:
-    static Result<std::unique_ptr<Server>> create(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads);
+    static Result<std::unique_ptr<Server>> create(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads,
+                                                  Staging& staging);
     ~Server();
 
     uint16_t port() const noexcept { return listener_.port; }
     AccessTable& access() noexcept { return context_.access; }
+    Staging& staging() noexcept { return staging_; }
     size_t connections() const;
     /// For good: the port is closed, connections end, and when it returns no peer touches our memory any more. Idempotent; not from an
     /// I/O thread.
@@ -52,8 +54,8 @@ private:
         bool idle = false;
     };
 
-    Server(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads, net::Listener listener)
-        : context_(context), io_threads_(io_threads), listener_(std::move(listener)) {}
+    Server(const TransportContext& context, std::vector<std::unique_ptr<IoThread>>& io_threads, Staging& staging, net::Listener listener)
+        : context_(context), io_threads_(io_threads), staging_(staging), listener_(std::move(listener)) {}
     void accept_one(net::Socket socket);
     void set_listening(bool on);
     void close_listener();
@@ -63,6 +65,7 @@ private:
 
     const TransportContext& context_;
     std::vector<std::unique_ptr<IoThread>>& io_threads_;
+    Staging& staging_;
     net::Listener listener_;  // its socket: only the I/O thread of the listener, until stop_serving() took it from there
     IoThread::Token token_ = 0;
     Mutex stop_mutex_;           // held by stop_serving(), taken first

@@ -203,10 +203,10 @@ TEST(TcpServer, RefusedWriteIsDrainedAndTheConnectionGoesOn) {
     EXPECT_EQ(target.memory[(1 << 20) - 100], std::byte{0});
 }
 
-TEST(TcpServer, MemoryOfADeviceIsRefusedByANameThatTheInitiatorKnows) {
+TEST(TcpServer, MemoryOfADeviceThatNobodyCopiesIsRefusedByANameThatTheInitiatorKnows) {
     Side target(4096);
     const uint64_t device = 0x7000'0000'0000;  // never touched
-    target.access.allow({.range = {.address = device, .length = 1 << 20}, .kind = MemoryKind::kCuda});
+    target.access.allow({.range = {.address = device, .length = 1 << 20}, .kind = MemoryKind::kAscend});
     for (const uint32_t features : {uint32_t{0}, kFeatureKinds}) {
         const Status expected = features == 0 ? Status::kNotRegistered : Status::kNotSupported;
         Raw raw = greeted(target, kStranger, 1, features);

@@ -53,7 +53,7 @@ bool fields_allowed(const Header& header) noexcept {
             return !header.part && header.status == Status::kOk && header.descriptors == 0 && header.payload_bytes > 0 &&
                    header.payload_bytes <= kPayloadBytesMax;
         case Kind::kError:
-            return !header.part && header.status != Status::kOk && header.status <= Status::kNotSupported && header.descriptors == 0 &&
+            return !header.part && header.status != Status::kOk && header.status <= kStatusMax && header.descriptors == 0 &&
                    header.payload_bytes <= kTextBytesMax;
     }
     return false;
@@ -70,6 +70,7 @@ Code code_of(Status status) noexcept {
         case Status::kCorrupt: return Code::kCorrupt;
         case Status::kNoSpace: return Code::kUnavailable;  // full now, perhaps not later
         case Status::kNotSupported: return Code::kNotSupported;
+        case Status::kDeviceFailed: return Code::kInvalidArgument;
     }
     return Code::kCorrupt;
 }
@@ -142,8 +143,7 @@ Result<HelloReply> decode_hello_reply(std::span<const std::byte, kHelloReplyByte
     if (get<uint64_t>(in.data()) != kMagic) return fail(Code::kCorrupt, "the answer is not from a mooncake tcp transport");
     const auto status = get<uint16_t>(in.data() + 10);
     text_bytes = get<uint32_t>(in.data() + 16);
-    if (status > static_cast<uint16_t>(Status::kNotSupported) || text_bytes > kTextBytesMax)
-        return fail(Code::kCorrupt, "the answer makes no sense");
+    if (status > static_cast<uint16_t>(kStatusMax) || text_bytes > kTextBytesMax) return fail(Code::kCorrupt, "the answer makes no sense");
     return HelloReply{.version = get<uint16_t>(in.data() + 8),
                       .status = static_cast<Status>(status),
                       .features = get<uint32_t>(in.data() + 12),

@@ -19,8 +19,9 @@ inline constexpr uint64_t kMagic = 0x31504354434b434d;  // "MCKCTCP1"
 inline constexpr uint16_t kVersion = 2;
 inline constexpr uint16_t kNumberedSessions = 1;  // the version before: as this one, except for sessions
 inline constexpr uint32_t kFeatureChecksum = 1;
-inline constexpr uint32_t kFeatureKinds = 2;  // the initiator knows Status::kNotSupported
-inline constexpr uint32_t kFeaturesKnown = kFeatureChecksum | kFeatureKinds;
+inline constexpr uint32_t kFeatureKinds = 2;    // the initiator knows Status::kNotSupported
+inline constexpr uint32_t kFeatureDevices = 4;  // and Status::kDeviceFailed
+inline constexpr uint32_t kFeaturesKnown = kFeatureChecksum | kFeatureKinds | kFeatureDevices;
 
 // Limits. Who exceeds them speaks another protocol.
 inline constexpr size_t kDescriptorsMax = 1000;
@@ -28,7 +29,17 @@ inline constexpr uint32_t kPayloadBytesMax = 4 << 20;
 inline constexpr size_t kTextBytesMax = 1000;
 inline constexpr size_t kEndedMax = 64;
 
-enum class Status : uint8_t { kOk = 0, kStale = 1, kRefused = 2, kNotRegistered = 3, kCorrupt = 4, kNoSpace = 5, kNotSupported = 6 };
+enum class Status : uint8_t {
+    kOk = 0,
+    kStale = 1,
+    kRefused = 2,
+    kNotRegistered = 3,
+    kCorrupt = 4,
+    kNoSpace = 5,
+    kNotSupported = 6,
+    kDeviceFailed = 7
+};
+inline constexpr Status kStatusMax = Status::kDeviceFailed;
 Code code_of(Status status) noexcept;
 
 /// Names a session. Random, so that who names one knows of it from its initiator, and nobody ends those of others.

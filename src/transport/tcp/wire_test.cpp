@@ -112,7 +112,7 @@ TEST(TcpWire, HeadersThatBreakTheRulesOfTheirKindAreCorrupt) {
         {.kind = Kind::kData, .payload_bytes = 0},
         {.kind = Kind::kData, .payload_bytes = kPayloadBytesMax + 1},
         {.kind = Kind::kError, .status = Status::kOk},
-        {.kind = Kind::kError, .status = Status{7}},
+        {.kind = Kind::kError, .status = Status{8}},
         {.kind = Kind::kError, .status = Status::kStale, .payload_bytes = kTextBytesMax + 1},
     };
     for (const Header& header : bad) {

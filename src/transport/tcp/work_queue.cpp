@@ -9,12 +9,6 @@
 
 namespace mooncake::tcp {
 
-namespace {
-
-bool of_host(const Slice& slice) noexcept { return slice.region == nullptr || slice.region->kind == MemoryKind::kHost; }
-
-}  // namespace
-
 Finished& FinishedList::add() { return count_ < first_.size() ? first_[count_++] : more_.emplace_back(); }
 
 void FinishedList::succeed(Completion* completion, uint32_t operations, uint64_t bytes) {
@@ -77,7 +71,8 @@ void Flight::append(const Slice& slice, uint64_t from, uint64_t length) {
     if (slice.copier != nullptr && !shown) unseen.push_back({slice.copier, slice.local + from, length});
     mapped = mapped && slice.region != nullptr;
     // The peer judges the slice, not the part: it refuses all of it or nothing.
-    if (part) remote = {{.address = slice.remote, .length = slice.length}, {.address = slice.remote + from, .length = length}};
+    const Slice& whole = slice.whole != nullptr ? *slice.whole : slice;
+    if (part) remote = {{.address = whole.remote, .length = whole.length}, {.address = slice.remote + from, .length = length}};
     else if (!remote.empty() && remote.back().address + remote.back().length == slice.remote) remote.back().length += length;
     else remote.push_back({.address = slice.remote, .length = length});
 }
@@ -92,7 +87,7 @@ void WorkQueue::take_whole_slices(Entry& entry, Flight& flight) {
     size_t taken = 0;
     for (; taken < entry.slices.size() && taken < kDescriptorsMax; ++taken) {
         const Slice& slice = entry.slices[taken];
-        if (slice.completion != flight.completion || slice.length > kMessageBytes - flight.bytes || !of_host(slice)) break;
+        if (slice.completion != flight.completion || slice.length > kMessageBytes - flight.bytes || slice.whole != nullptr) break;
         flight.append(slice, 0, slice.length);
         flight.bytes += static_cast<uint32_t>(slice.length);
     }
@@ -124,17 +119,13 @@ void WorkQueue::take_part(Entry& entry, Flight& flight) {
     }
 }
 
-/// Ends what is left of the first slice if it cannot be moved: memory of a device is not ours to touch; and if a part of it was cut and its
-/// completion has failed since, there may be no end of refusals, since the whole was judged with the part. True when it did.
+/// Ends what is left of the first slice if a part of it was cut and its completion has failed since: there may be no end of refusals, since the
+/// whole was judged with the part. True when it did.
 bool WorkQueue::drop_first(FinishedList& finished) {
     Entry& entry = entries_.front();
     const Slice& slice = entry.slices.front();
-    if (!of_host(slice))
-        finished.fail(slice.completion, 1,
-                      error(Code::kNotSupported, "tcp: local memory at {} is a device's", static_cast<void*>(slice.local)));
-    else if (entry.offset > 0 && slice.completion->failed())
-        finished.fail(slice.completion, 1, error(Code::kCancelled, "tcp: a part of it failed"));  // never seen: the first error stands
-    else return false;
+    if (entry.offset == 0 || !slice.completion->failed()) return false;
+    finished.fail(slice.completion, 1, error(Code::kCancelled, "tcp: a part of it failed"));  // never seen: the first error stands
     entry.slices = entry.slices.subspan(1);
     entry.offset = 0;
     if (entry.slices.empty()) entries_.pop_front();
@@ -159,7 +150,7 @@ bool WorkQueue::pull(Flight& flight, bool checked, FinishedList& finished) {
     flight.part = false;
     flight.shown = false;
     flight.begin(checked);
-    if (entry.slices.front().length > kMessageBytes) take_part(entry, flight);
+    if (entry.slices.front().length > kMessageBytes || entry.slices.front().whole != nullptr) take_part(entry, flight);
     else take_whole_slices(entry, flight);
     if (entry.slices.empty()) {
         entries_.pop_back();

@@ -90,8 +90,8 @@ public:
     /// False once closed.
     bool push(Direction direction, std::span<const Slice> slices);
     /// Cuts the next message: flight's direction, completion, operations, bytes, local memory (in out.payload() or local) and
-    /// remote. False when there is nothing. What is left of a slice of which a part has failed already is not cut, but ends here; so do slices
-    /// of memory that no CPU may touch.
+    /// remote. False when there is nothing. What is left of a slice of which a part has failed already is not cut, but ends here. All local
+    /// memory is the host's.
     bool pull(Flight& flight, bool checked, FinishedList& finished);
     /// Takes back, and fails, all slices of a completion and of its parts.
     void remove(const Completion& completion, const Error& reason, FinishedList& finished);

@@ -171,6 +171,8 @@ protected:
     KindPair kinds() const { return {std::get<1>(GetParam()), std::get<2>(GetParam())}; }
     /// Whether the transport says that it carries this pair.
     bool carried() { return pair->initiator().transport().capabilities().pairs.has(kinds()); }
+    /// Whether each side copies between its own memory and a network.
+    bool copies_apart() { return pair->initiator().transport().capabilities().reach == Reach::kNetwork; }
     /// Waits until a thread is held in a copy of the device. False: the transfer ended without one.
     bool wait_until_held(const Completion& completion);
 

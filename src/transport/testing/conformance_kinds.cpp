@@ -174,8 +174,15 @@ TEST_P(TransportKinds, CancelIsAFenceForWhatADeviceCopies) {
             });
             while (!begun.load()) std::this_thread::yield();
             for (int i = 0; i < 100; ++i) std::this_thread::yield();
-            EXPECT_FALSE(over.load()) << "a copy is under way";
-            EXPECT_FALSE(completion.done());
+            const auto poison = noise(kBytes, 3);
+            const bool early = over.load();
+            if (copies_apart() && direction == Direction::kRead) {
+                // What the target's device copies meanwhile goes nowhere.
+                if (early) destination.write(poison);
+            } else {
+                EXPECT_FALSE(early) << "a copy is under way";
+                EXPECT_FALSE(completion.done());
+            }
 
             allocator.device().resume();
 
@@ -183,9 +190,9 @@ TEST_P(TransportKinds, CancelIsAFenceForWhatADeviceCopies) {
             ASSERT_TRUE(completion.done());
             stopped = !completion.result();
             EXPECT_EQ(code_of(completion.result()), stopped ? Code::kTimedOut : Code::kOk);
+            while (early && allocator.device().held() > 0) std::this_thread::yield();
             EXPECT_EQ(allocator.device().held(), 0u);
-            const auto poison = noise(kBytes, 3);
-            destination.write(poison);
+            if (!early) destination.write(poison);
             ASSERT_TRUE(transfer(*peer, direction, slice(0, 0, 1)));
             EXPECT_TRUE(std::equal(poison.begin() + 1, poison.end(), destination.read().begin() + 1)) << "a byte landed after cancel()";
         }
@@ -201,9 +208,15 @@ TEST_P(TransportKinds, UnregisteringIsAFenceForWhatADeviceCopies) {
     peer->submit(Direction::kWrite, all, Submit::kLeave);
     if (!wait_until_held(completion)) GTEST_SKIP() << "no device copies here";
 
-    EXPECT_EQ(code_of(pair->target().remove(remote_region, Deadline::after(1ms))), Code::kBusy);
+    const auto removed = pair->target().remove(remote_region, Deadline::after(1ms));
+    // Where each side copies for itself the target may not have been touched yet.
+    if (!copies_apart() || kinds().local == MemoryKind::kHost) {
+        EXPECT_EQ(code_of(removed), Code::kBusy);
+    }
     allocator.device().resume();
-    ASSERT_TRUE(pair->target().remove(remote_region));
+    if (!removed) {
+        ASSERT_TRUE(pair->target().remove(remote_region));
+    }
 
     const auto poison = noise(kBytes, 4);
     remote->write(poison);

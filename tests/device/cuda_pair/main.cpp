@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda_pair [path of libcuda.so.1 [notimes]]: memory of a GPU between two processes, over the transport of one host: whether every byte is right, what
-// taking memory back, killing either side and freeing do, and how fast it is beside the driver's own calls. Ends with 1 if something was wrong.
-// "cuda_pair lend PATH" and "cuda_pair write PATH" are its other process.
+// taking memory back, killing either side and freeing do, and how fast it is beside the driver's own calls; and the same over tcp, beside host memory.
+// Ends with 1 if something was wrong. "cuda_pair lend PATH", "cuda_pair lend-tcp PATH" and "cuda_pair write PATH" are its other process.
 #include <csignal>
 #include <cstdio>
 #include <thread>
@@ -184,6 +184,7 @@ int run(const std::string& library, bool times) {
         side.remove_all();
         (void)side.app.free(address_of(card));
     }
+    check_tcp(library, times, table);
     (void)side.app.memory_info(&free_after, &total);
     table.title("end");
     table.tell("GPU memory taken meanwhile",
@@ -198,6 +199,7 @@ int main(int count, char** arguments) {
     std::signal(SIGPIPE, SIG_IGN);
     const std::string first = count > 1 ? arguments[1] : "libcuda.so.1";
     if (first == "lend") return pair::lend(arguments[2]);
+    if (first == "lend-tcp") return pair::lend_over_tcp(arguments[2]);
     if (first == "write") return pair::write(arguments[2]);
     return pair::run(first, count < 3);
 }

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "transport/shm/shm.h"
+#include "transport/tcp/tcp.h"
 
 namespace pair {
 
@@ -26,9 +27,10 @@ using mooncake::Slice;
 using namespace std::chrono_literals;
 using probe::address_of;
 
-Side::Side(const std::string& library) {
+Side::Side(const std::string& library, const std::string& name) : protocol(name) {
     if (!app.start(library)) return;
-    auto made = mooncake::make_shm_transport({.incarnation = incarnation, .options = options, .access = access, .control = control});
+    const mooncake::TransportContext context{.incarnation = incarnation, .options = options, .access = access, .control = control};
+    auto made = name == "tcp" ? mooncake::tcp::make_tcp_transport(context) : mooncake::make_shm_transport(context);
     if (!made) {
         std::printf("%s\n", made.error().to_string().c_str());
         return;
@@ -42,6 +44,8 @@ Side::~Side() { remove_all(); }
 const MemoryRegion* Side::add(std::byte* card, size_t length) {
     entries.push_back(std::make_unique<Entry>(
         Entry{.region = {.address = card, .length = length, .kind = MemoryKind::kCuda, .location = "cuda:0"}, .registration = nullptr}));
+    (void)mooncake::Devices::of_process().describe(card, length);  // as the registry of an engine does
+    access.allow({.range = {.address = address_of(card), .length = length}, .kind = MemoryKind::kCuda});
     auto registration = transport->register_memory(entries.back()->region);
     if (registration) entries.back()->registration = std::move(*registration);
     else std::printf("%s\n", registration.error().to_string().c_str());
@@ -51,11 +55,13 @@ const MemoryRegion* Side::add(std::byte* card, size_t length) {
 const MemoryRegion* Side::add_host(std::byte* memory, size_t length) {
     entries.push_back(
         std::make_unique<Entry>(Entry{.region = {.address = memory, .length = length, .location = "*"}, .registration = nullptr}));
+    access.allow({.address = address_of(memory), .length = length});
     return &entries.back()->region;
 }
 
 Result<> Side::remove(const MemoryRegion* region) {
     const auto found = std::find_if(entries.begin(), entries.end(), [region](const auto& entry) { return &entry->region == region; });
+    if (!access.revoke(address_of(region->address), Deadline::after(10s))) return mooncake::fail(mooncake::Code::kBusy, "still in use");
     if ((*found)->registration) MC_RETURN_IF_ERROR((*found)->registration->revoke(Deadline::after(10s)));
     entries.erase(found);
     return {};
@@ -139,22 +145,32 @@ Reached::Reached(Side& side, const std::string& offer) {
     }
     in >> std::ws;
     std::getline(in, endpoint);
-    const auto parsed = mooncake::Incarnation::parse(incarnation);
-    if (!parsed) return;
-    auto peer = side.transport->connect(
-        {.name = "other", .incarnation = *parsed, .boot_id = mooncake::boot_id(), .endpoints = {{"shm", endpoint}}}, Deadline::after(10s));
-    if (peer) peer_ = std::move(*peer);
-    else std::printf("%s\n", peer.error().to_string().c_str());
+    peer_ = side.connect(incarnation, endpoint);
+}
+
+std::unique_ptr<mooncake::Peer> Side::connect(const std::string& other, const std::string& endpoint) {
+    const auto parsed = mooncake::Incarnation::parse(other);
+    if (!parsed) return nullptr;
+    auto peer = transport->connect(
+        {.name = "other", .incarnation = *parsed, .host = "127.0.0.1", .boot_id = mooncake::boot_id(), .endpoints = {{protocol, endpoint}}},
+        Deadline::after(10s));
+    if (peer) return std::move(*peer);
+    std::printf("%s\n", peer.error().to_string().c_str());
+    return nullptr;
 }
 
 Result<uint64_t> Reached::move(Direction direction, std::vector<Slice> slices) {
-    if (peer_ == nullptr) return mooncake::fail(mooncake::Code::kUnavailable, "not connected");
+    return pair::move(peer_.get(), direction, std::move(slices));
+}
+
+Result<uint64_t> move(mooncake::Peer* peer, Direction direction, std::vector<Slice> slices) {
+    if (peer == nullptr) return mooncake::fail(mooncake::Code::kUnavailable, "not connected");
     mooncake::Completion completion;
     completion.add(static_cast<uint32_t>(slices.size()));
     for (Slice& slice : slices) slice.completion = &completion;
-    peer_->submit(direction, slices, mooncake::Submit::kWait);
-    if (!peer_->wait(completion, Deadline::after(60s)))
-        (void)peer_->cancel(completion, mooncake::Error(mooncake::Code::kTimedOut, "a minute"), Deadline::after(60s));
+    peer->submit(direction, slices, mooncake::Submit::kWait);
+    if (!peer->wait(completion, Deadline::after(60s)))
+        (void)peer->cancel(completion, mooncake::Error(mooncake::Code::kTimedOut, "a minute"), Deadline::after(60s));
     return completion.result();
 }
 

@@ -10,7 +10,7 @@
 #include "../cuda_probe/probe.h"
 #include "transport/transport.h"
 
-/// A process with a GPU and the transport of one host, and the other such process.
+/// A process with a GPU and a transport, and the other such process.
 namespace pair {
 
 constexpr size_t kBytes = 256 << 20, kHostBytes = 64 << 20;
@@ -24,7 +24,7 @@ public:
 };
 
 struct Side {
-    explicit Side(const std::string& library);
+    explicit Side(const std::string& library, const std::string& name = "shm");
     ~Side();
 
     const mooncake::MemoryRegion* add(std::byte* card, size_t length);
@@ -37,12 +37,16 @@ struct Side {
     void put(const mooncake::MemoryRegion& region, const std::vector<std::byte>& bytes) const;
     std::vector<std::byte> get(const mooncake::MemoryRegion& region, size_t length) const;
 
+    /// For the one who reads an offer(). Null, and it is printed why: it cannot be reached.
+    std::unique_ptr<mooncake::Peer> connect(const std::string& incarnation, const std::string& endpoint);
+
     struct Entry {
         mooncake::MemoryRegion region;
         std::unique_ptr<mooncake::Registration> registration;
     };
     const mooncake::Incarnation incarnation = mooncake::Incarnation::random();
     const mooncake::EngineOptions options;
+    const std::string protocol;
     mooncake::AccessTable access;
     NoControl control;
     probe::Application app;
@@ -75,6 +79,7 @@ public:
 
     mooncake::Result<uint64_t> move(mooncake::Direction direction, std::vector<mooncake::Slice> slices);
     uint64_t address() const noexcept { return address_; }
+    mooncake::Peer* peer() const noexcept { return peer_.get(); }
     const probe::abi::IpcHandle& handle() const noexcept { return handle_; }
 
 private:
@@ -103,7 +108,11 @@ private:
     std::unique_ptr<Reached> reached_;
 };
 
+mooncake::Result<uint64_t> move(mooncake::Peer* peer, mooncake::Direction direction, std::vector<mooncake::Slice> slices);
+
 int lend(const std::string& library);
+int lend_over_tcp(const std::string& library);
+void check_tcp(const std::string& library, bool times, probe::Table& table);
 int write(const std::string& library);
 int run(const std::string& library, bool times);
 

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/staged_peer.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+
+#include "base/error_copy.h"
+#include "transport/staged_chunk.h"
+
+namespace mooncake {
+
+namespace {
+
+bool of_host(const Slice& slice) noexcept { return slice.region == nullptr || slice.region->kind == MemoryKind::kHost; }
+
+Error another_piece_failed() {
+    return Error(Code::kCancelled, "another piece of the transfer failed");
+}  // never seen: the first error stands
+
+}  // namespace
+
+StagedPeer::StagedPeer(std::unique_ptr<Peer> host, Staging& staging)
+    : host_(std::move(host)), core_(std::make_shared<StagedCore>(*host_, staging)) {}
+
+StagedPeer::~StagedPeer() {
+    {
+        Lock lock(core_->mutex);
+        if (core_->idle()) return;  // what is left is the host peer's to end
+    }
+    try {
+        close(Error(Code::kCancelled, "given up"));
+    } catch (const std::exception&) {  // it has no memory for its last word: the peer's own end says it, or whoever connects next
+    }
+}
+
+void StagedPeer::submit(Direction direction, std::span<const Slice> slices, Submit how) {
+    while (!slices.empty()) {
+        const bool host = of_host(slices.front());
+        size_t end = 1;
+        while (end < slices.size() && of_host(slices[end]) == host) ++end;
+        if (host) host_->submit(direction, slices.first(end), how);
+        else stage(direction, slices.first(end), how);
+        slices = slices.subspan(end);
+    }
+}
+
+void StagedPeer::stage(Direction direction, std::span<const Slice> slices, Submit how) {
+    StagedCore::Fresh fresh;
+    std::optional<Error> closed;
+    {
+        Lock lock(core_->mutex);
+        closed = core_->closed;
+        if (!closed) {
+            core_->push(direction, slices);
+            core_->cut_all(fresh);
+        }
+    }
+    if (closed) {
+        for (const Slice& slice : slices) slice.completion->fail(copy_error(*closed));
+        return;
+    }
+    StagedCore::fail(fresh.lost, another_piece_failed());
+    for (const auto& chunk : fresh.chunks) {
+        // Who waits for little has done it sooner than others are woken.
+        if (how == Submit::kWait && fresh.chunks.size() == 1) {
+            chunk->slots = core_->staging.try_take(1);
+            if (!chunk->slots.empty()) {
+                chunk->slots_wanted = 0;
+                chunk->go_on(how);
+                continue;
+            }
+        }
+        core_->post(chunk);
+    }
+}
+
+bool StagedPeer::wait(Completion& completion, Deadline deadline) {
+    if (core_->staged.load(std::memory_order_relaxed) == 0) return host_->wait(completion, deadline);
+    bool in_time = true;
+    while (in_time && !completion.done()) {
+        std::shared_ptr<StagedChunk> under_way;
+        bool ours = false;
+        {
+            Lock lock(core_->mutex);
+            ours = core_->has(completion, under_way);
+            if (ours && !under_way && !completion.done()) {
+                // Nobody tells a completion without moving on a chunk afterwards.
+                if (deadline.is_never()) core_->changed.wait(core_->mutex);
+                else in_time = core_->changed.wait_until(core_->mutex, deadline.at()) == std::cv_status::no_timeout;
+            }
+        }
+        if (under_way) in_time = under_way->wait_on_network(deadline);
+        else if (!ours) in_time = host_->wait(completion, deadline);
+    }
+    return completion.done();
+}
+
+void StagedPeer::withdraw(const Completion& whole, const Error& reason) {
+    std::vector<StagedCore::Lost> lost;
+    {
+        Lock lock(core_->mutex);
+        core_->drop([&](const Slice& slice) { return slice.completion->is_part_of(whole); }, lost);
+    }
+    StagedCore::fail(lost, reason);
+    host_->withdraw(whole, reason);
+}
+
+Stopped StagedPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
+    if (core_->staged.load(std::memory_order_relaxed) == 0) return host_->cancel(completion, reason, deadline);
+    std::vector<StagedCore::Lost> lost;
+    {
+        Lock lock(core_->mutex);
+        core_->drop([&](const Slice& slice) { return slice.completion == &completion; }, lost);
+    }
+    StagedCore::fail(lost, reason);
+    Stopped stopped = Stopped::kEverywhere;
+    for (bool more = true; more;) {
+        std::shared_ptr<StagedChunk> one;
+        auto next = StagedCore::Next::kWait;
+        {
+            Lock lock(core_->mutex);
+            one = core_->find(completion);
+            more = one != nullptr;
+            if (more) next = core_->stop(*one, reason);
+            if (more && next == StagedCore::Next::kWait) core_->changed.wait(core_->mutex);
+        }
+        if (!more) break;
+        if (next == StagedCore::Next::kFinish) one->finish(reason);
+        if (next == StagedCore::Next::kNetwork && host_->cancel(one->network, reason, deadline) == Stopped::kRemoteInDoubt)
+            stopped = Stopped::kRemoteInDoubt;
+    }
+    const Stopped host = host_->cancel(completion, reason, deadline);
+    return stopped == Stopped::kEverywhere ? host : stopped;
+}
+
+void StagedPeer::close(const Error& reason) {
+    {
+        Lock lock(core_->mutex);
+        if (!core_->closed) core_->closed = copy_error(reason);
+    }
+    core_->fail_entries(reason);
+    std::exception_ptr threw;
+    try {
+        host_->close(reason);  // nothing moves any more, also if it throws
+    } catch (const std::exception&) {
+        threw = std::current_exception();
+    }
+    end_chunks(reason);
+    if (threw) std::rethrow_exception(threw);
+}
+
+void StagedPeer::end_chunks(const Error& reason) noexcept {
+    for (;;) {
+        std::shared_ptr<StagedChunk> ended;
+        {
+            Lock lock(core_->mutex);
+            bool waiting = false;
+            for (const auto& chunk : core_->chunks) {
+                if (chunk->told_here()) continue;  // by somebody below us on the stack
+                waiting = true;
+                if (core_->stop(*chunk, reason) != StagedCore::Next::kFinish) continue;
+                ended = chunk;
+                break;
+            }
+            if (!waiting) return;
+            if (!ended) core_->changed.wait(core_->mutex);
+        }
+        if (ended) ended->finish(reason);
+    }
+}
+
+}  // namespace mooncake

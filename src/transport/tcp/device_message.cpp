@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/device_message.h"
+
+#include <exception>
+
+namespace mooncake::tcp {
+
+bool DeviceGate::enter() {
+    Lock lock(mutex_);
+    if (closed_) return false;
+    ++inside_;
+    return true;
+}
+
+void DeviceGate::leave() {
+    Lock lock(mutex_);
+    --inside_;
+    left_.notify_all();
+}
+
+void DeviceGate::wake() {
+    Lock lock(mutex_);
+    if (!forgotten_) io_.wake(token_);
+}
+
+void DeviceGate::close() {
+    Lock lock(mutex_);
+    closed_ = true;
+}
+
+bool DeviceGate::copying() const {
+    Lock lock(mutex_);
+    return inside_ > 0;
+}
+
+void DeviceGate::wait_until_left() const {
+    Lock lock(mutex_);
+    while (inside_ > 0) left_.wait(mutex_);
+}
+
+void DeviceGate::forget() {
+    Lock lock(mutex_);
+    closed_ = forgotten_ = true;
+}
+
+DeviceMessage::DeviceMessage(Means means, Access access, std::vector<AddressRange> ranges, MemoryKind device, uint32_t bytes)
+    : means_(std::move(means)), access_(access), ranges_(std::move(ranges)), bytes_(bytes), copies_(access == Access::kRead) {
+    kind = device;
+    slots_wanted = StagingSlots::count_for(bytes);
+}
+
+void DeviceMessage::begin_copy() noexcept {
+    copies_ = true;
+    done_.store(false, std::memory_order_relaxed);
+}
+
+void DeviceMessage::run() noexcept {
+    if (trouble) {
+        status = trouble->code() == Code::kInvalidArgument ? Status::kDeviceFailed : Status::kNoSpace;
+        text = trouble->message();
+    } else if (copies_ && means_.gate->enter()) {
+        try {
+            copy();
+        } catch (const std::exception&) {
+            status = Status::kNoSpace;
+        }
+        // A write is done with them, and others wait.
+        if (access_ == Access::kWrite || status != Status::kOk) slots.release();
+        means_.gate->leave();
+    }
+    const auto gate = means_.gate;
+    done_.store(true, std::memory_order_release);
+    gate->wake();
+}
+
+void DeviceMessage::copy() {
+    std::vector<CopyPart> parts;
+    parts.reserve(ranges_.size() + StagingSlots::count_for(bytes_));
+    uint64_t offset = 0;
+    for (const AddressRange& range : ranges_) {
+        auto* at = reinterpret_cast<std::byte*>(range.address);
+        slots.pieces(offset, range.length, [&](std::byte* slot, uint64_t length) {
+            parts.push_back({.to = access_ == Access::kWrite ? at : slot, .from = access_ == Access::kWrite ? slot : at, .length = length});
+            at += length;
+        });
+        offset += range.length;
+    }
+    const auto section = means_.access.section();
+    for (const AddressRange& range : ranges_) {
+        if (means_.access.kind_of(range, access_) == kind) continue;
+        status = Status::kNotRegistered;
+        text = means_.access.refusal(range, access_);
+        return;
+    }
+    const Devices& devices = means_.staging.devices();
+    const auto copied = access_ == Access::kWrite ? devices.copy(kind, MemoryKind::kHost, parts)
+                                                  : devices.copy(MemoryKind::kHost, kind, parts);
+    if (copied) return;
+    status = copied.error().code() == Code::kNoSpace ? Status::kNoSpace : Status::kDeviceFailed;
+    text = copied.error().message();
+}
+
+}  // namespace mooncake::tcp
