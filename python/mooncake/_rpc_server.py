@@ -3,11 +3,13 @@
 
 One thread reads from all connections as bytes arrive, so that nobody who sends slowly, half or nonsense delays another. Whole messages go
 to a fixed number of workers; a connection is read again when its message was answered, which bounds what waits to one per connection.
+A thread, descriptor or memory that cannot be had costs the connection that wanted it, never the server.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import selectors
 import socket
@@ -20,6 +22,7 @@ from ._rpc_frames import ANSWER_FRAME, FrameReader, Message
 
 CONNECTIONS_MAX = 1024
 _SWEEP_S = 1.0
+_PAUSE_S = 0.1  # after what should not have failed
 
 
 class _Connection:
@@ -90,22 +93,30 @@ class Server:
         self._own_threads.add(threading.get_ident())
         try:
             while not self._stopping:
-                waits = bool(self._hurried) or not self._accepting
-                for key, _ in self._selector.select(_SWEEP_S if waits else None):
-                    key.data()
-                self._sweep()
+                try:
+                    self._turn()
+                except Exception as error:  # what it was about is dropped already, or comes again
+                    with contextlib.suppress(Exception):  # no memory for that either
+                        self._complain(f"goes on after {error!r}")
+                    time.sleep(_PAUSE_S)
         finally:
             self._listener.close()
             self._workers.shutdown(cancel_futures=True)
             self._close_all()
             self.stopped.set()
 
+    def _turn(self) -> None:
+        waits = bool(self._hurried) or not self._accepting
+        for key, _ in self._selector.select(_SWEEP_S if waits else None):
+            key.data()
+        self._sweep()
+
     def _accept(self) -> None:
         try:
             peer, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # out of descriptors, most likely: try again later
+        except (OSError, MemoryError) as error:  # out of descriptors, most likely: try again later
             self._complain(f"cannot accept connections: {error}")
             self._selector.unregister(self._listener)
             self._accepting = False
@@ -114,7 +125,7 @@ class Server:
             peer.setblocking(False)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = _Connection(peer)
-        except OSError:  # gone already
+        except (OSError, MemoryError):  # gone already, or no room for it
             peer.close()
             return
         if len(self._connections) >= CONNECTIONS_MAX and not self._drop_the_oldest():
@@ -130,7 +141,10 @@ class Server:
             self._accepting = True
 
     def _watch(self, connection: _Connection) -> None:
-        self._selector.register(connection.socket, selectors.EVENT_READ, functools.partial(self._read, connection))
+        try:
+            self._selector.register(connection.socket, selectors.EVENT_READ, functools.partial(self._read, connection))
+        except (OSError, MemoryError) as error:
+            self._drop(connection, error)
 
     def _read(self, connection: _Connection) -> None:
         if connection not in self._connections:  # dropped since select() named it
@@ -149,15 +163,14 @@ class Server:
             self._workers.submit(self._serve, connection, message)
         except BlockingIOError:
             pass
-        except (OSError, ValueError, MemoryError, RuntimeError) as error:  # RuntimeError: the interpreter is exiting
-            self._complain(f"the connection from {connection.name} is closed: {error}")
-            self._drop(connection)
+        except (OSError, ValueError, MemoryError, RuntimeError) as error:  # RuntimeError: no thread, or the interpreter is exiting
+            self._drop(connection, error)
 
     def _take_answered(self) -> None:
         self._wake_out.recv(4096)
         while self._answered:
             connection, good = self._answered.popleft()
-            if good:
+            if good and connection in self._connections:
                 connection.since = time.monotonic()
                 self._watch(connection)
             else:
@@ -168,10 +181,9 @@ class Server:
         if now - self._swept < _SWEEP_S:
             return
         self._swept = now
-        self._accept_again()
         for connection in [late for late in self._hurried if now - late.since > self._timeout_s]:
-            self._complain(f"the connection from {connection.name} is closed: it sent nothing for {self._timeout_s:g} s in the midst of a message")
-            self._drop(connection)
+            self._drop(connection, f"it sent nothing for {self._timeout_s:g} s in the midst of a message")
+        self._accept_again()
 
     def _drop_the_oldest(self) -> bool:
         """False if all have messages that are being dealt with."""
@@ -181,7 +193,10 @@ class Server:
             self._drop(min(idle, key=lambda connection: connection.since))
         return bool(idle)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _Connection, why: object = None) -> None:
+        """Nothing if that was done before."""
+        if connection not in self._connections:
+            return
         try:
             self._selector.unregister(connection.socket)
         except KeyError:  # its message is being answered
@@ -189,6 +204,8 @@ class Server:
         self._connections.discard(connection)
         self._hurried.discard(connection)
         connection.socket.close()
+        if why is not None:
+            self._complain(f"the connection from {connection.name} is closed: {why}")
 
     def _complain(self, text: str) -> None:
         """Seldom: strangers may cause it as often as they like."""
@@ -204,6 +221,8 @@ class Server:
     # ---- the workers
 
     def _serve(self, connection: _Connection, message: Message) -> None:
+        if connection not in self._connections:  # a thread was missing, and its sender has been told; submit() queues it all the same
+            return
         self._deliver(message, connection.name)
         try:
             good = connection.socket.send(ANSWER_FRAME) == len(ANSWER_FRAME)
