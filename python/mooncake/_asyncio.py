@@ -2,7 +2,7 @@
 """Transfers that an event loop can wait for.
 
 The engine's threads drop a token into a queue behind an eventfd; the loop watches that descriptor like any socket. No thread is
-needed per call, and the engine never waits for the interpreter.
+needed per call, nor to cancel one, and the engine never waits for the interpreter.
 """
 
 from __future__ import annotations
@@ -70,25 +70,24 @@ async def transfer(
     opcode: TransferOpcode | int,
 ) -> int:
     loop = asyncio.get_running_loop()
+    port = _Port.of(loop)  # first: once bytes move nothing may be missing that it takes to hear of their end
     # In this thread, though it may be long before the peer is reached: the addresses are those of whoever awaits, who is also told when the peer
     # has restarted. The engine's threads connect meanwhile.
     batch = engine._submit(target_hostname, buffers, peer_buffer_addresses, lengths, opcode)
     if batch == 0:
         return -1
-    return await _finish(engine, batch, loop)
-
-
-async def _finish(engine: TransferEngine, batch: int, loop: asyncio.AbstractEventLoop) -> int:
-    over = _Port.of(loop).done(engine, batch, loop)
     try:
-        await asyncio.shield(over)
-    except asyncio.CancelledError:
-        # The caller may reuse the memory as soon as CancelledError arrives, so the transfer must have stopped by then.
-        await _outlive(loop.run_in_executor(None, engine.cancel, batch))
-        await _outlive(over)
-        engine._discard(batch)
-        raise
-    except GeneratorExit:  # the loop is gone; nobody can be waited for any more
+        over = port.done(engine, batch, loop)
+        try:
+            await asyncio.shield(over)
+        except asyncio.CancelledError:
+            # Not by a thread of the loop's executor: that may have none to spare, or be shut down.
+            engine._begin_cancel(batch)
+            await _outlive(over)
+            raise
+    except BaseException:
+        # The caller may reuse the memory as soon as this arrives, so the transfer must have stopped by then. It has, unless nobody could wait for
+        # that: the loop is gone (GeneratorExit), or there is no memory.
         engine.cancel(batch)
         engine._discard(batch)
         raise

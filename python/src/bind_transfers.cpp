@@ -145,6 +145,7 @@ void bind_async_transfers(EngineClass& engine) {
                 return self.submit_batch("transfer_async", target, buffers, peers, lengths, direction_from(opcode), Connect::kMeanwhile);
             },
             "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a)
+        .def("_begin_cancel", &TransferEngine::begin_cancel, "batch_id"_a)
         .def("_discard", &TransferEngine::discard, "batch_id"_a);
 }
 

@@ -234,6 +234,11 @@ bool TransferEngine::is_connected(const Text& target) {
     return without_gil([&] { return engine_->connected(target); });
 }
 
+void TransferEngine::begin_cancel(BatchId batch) {
+    Engine* const engine = use("transfer_async");
+    if (engine != nullptr) (void)without_gil([&] { return engine->begin_cancel(batch); });
+}
+
 void TransferEngine::discard(BatchId batch) {
     Engine* const engine = use("transfer_async");
     if (engine == nullptr) return;

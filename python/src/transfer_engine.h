@@ -86,6 +86,8 @@ public:
     // ---- what mooncake._asyncio is made of
     bool watch(CompletionPort& port, BatchId batch, uint64_t token);
     bool is_connected(const Text& target);
+    /// As cancel() without waiting: the port hears of the end.
+    void begin_cancel(BatchId batch);
     /// Waits for a batch whose outcome nobody will be told, and frees it.
     void discard(BatchId batch);
 

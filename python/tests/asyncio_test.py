@@ -4,10 +4,13 @@
 import asyncio
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from helpers import PATIENCE_S, run_python
+from mooncake import _asyncio
 from mooncake.engine import TransferOpcode
 
 READ, WRITE = TransferOpcode.Read, TransferOpcode.Write
@@ -106,6 +109,113 @@ def test_cancelled_task_has_stopped_its_transfer(stalling_pair, wait_for):
 
     asyncio.run(main())
     assert np.all(pair.local.memory == 77)
+
+
+@pytest.mark.parametrize("executor", ["busy", "shut down"])
+def test_cancelling_needs_no_thread_of_the_loops_executor(stalling_pair, executor):
+    pair = stalling_pair
+
+    async def main(release):
+        loop = asyncio.get_running_loop()
+        if executor == "busy":
+            loop.set_default_executor(ThreadPoolExecutor(1))
+            loop.run_in_executor(None, release.wait)
+        else:
+            await loop.shutdown_default_executor()
+        call = (pair.peer.name, [pair.local.address], [pair.peer.address])
+        assert await pair.engine.transfer_async(*call, [16], WRITE) == 0
+        pair.peer.pause()
+        tasks = [asyncio.create_task(pair.engine.transfer_async(*call, [8 << 20], READ)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=PATIENCE_S)
+        assert all(task.cancelled() for task in tasks)
+        pair.local.memory[:] = 77
+        pair.peer.resume()
+        assert await pair.engine.transfer_async(*call, [16], WRITE) == 0
+
+    released = threading.Event()
+
+    async def main_and_release():
+        try:
+            await main(released)
+        finally:
+            released.set()
+
+    asyncio.run(main_and_release())
+    assert np.all(pair.local.memory == 77)
+
+
+def test_what_fails_behind_the_submit_stops_the_transfer(stalling_pair, monkeypatch):
+    pair = stalling_pair
+
+    def no_memory(*_):
+        raise MemoryError
+
+    async def main():
+        call = (pair.peer.name, [pair.local.address], [pair.peer.address])
+        assert await pair.engine.transfer_async(*call, [16], WRITE) == 0
+        pair.peer.pause()
+        with monkeypatch.context() as patch:
+            patch.setattr(_asyncio._Port, "done", no_memory)
+            with pytest.raises(MemoryError):
+                await pair.engine.transfer_async(*call, [8 << 20], READ)
+        pair.local.memory[:] = 77
+        pair.peer.resume()
+        assert await pair.engine.transfer_async(*call, [16], WRITE) == 0
+
+    asyncio.run(main())
+    assert np.all(pair.local.memory == 77)
+
+
+NO_DESCRIPTORS = """
+import asyncio, os, resource, signal, sys
+import numpy as np
+from mooncake import _asyncio  # now: later there is no descriptor to import it
+from mooncake.engine import TransferEngine
+
+name, address, process = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+engine, memory = TransferEngine(), np.zeros(8 << 20, np.uint8)
+assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == 0
+local = memory.ctypes.data
+assert engine.register_memory(local, len(memory)) == 0
+assert engine.transfer_sync_write(name, local, address, 16) == 0
+
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    held = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        pass
+    os.kill(process, signal.SIGSTOP)
+    try:
+        print("answered", await engine.transfer_async(name, [local], [address], [len(memory)], 0))
+    except (OSError, RuntimeError) as error:
+        print("raised", error)
+    for descriptor in held:
+        os.close(descriptor)
+    memory[:] = 77
+    os.kill(process, signal.SIGCONT)
+    assert await engine.transfer_async(name, [local], [address], [16], 1) == 0
+
+
+asyncio.run(main())
+print("untouched", bool(np.all(memory == 77)))
+engine.close()
+"""
+
+
+def test_a_loop_that_can_hear_of_nothing_starts_nothing(make_peer):
+    env = {"MC_TRANSPORTS": "tcp"}
+    peer = make_peer(8 << 20, env=env)
+    done = run_python(NO_DESCRIPTORS, peer.name, str(peer.address), str(peer.process.pid), env=env)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("raised") and "Too many open files" in lines[0]
+    assert lines[1] == "untouched True"
 
 
 def test_a_peer_that_went_and_does_not_answer_holds_up_nobody_else_of_the_loop(make_local, make_peer, monkeypatch):

@@ -175,21 +175,34 @@ bool Batch::wait(Deadline deadline) {
     return running_.wait(deadline);
 }
 
-void Batch::cancel() {
+std::vector<TransferGroup*> Batch::unfinished() {
     std::vector<TransferGroup*> groups;
-    {
-        Lock lock(mutex_);
-        for (TransferGroup& group : groups_)
-            if (!group.over()) groups.push_back(&group);
-    }
+    Lock lock(mutex_);
+    for (TransferGroup& group : groups_)
+        if (!group.over()) groups.push_back(&group);
+    return groups;
+}
+
+static void cancel_group(TransferGroup& group, Deadline fence) { group.stop(Code::kCancelled, "cancelled", fence); }
+
+bool Batch::post_stop(TransferGroup& group, Deadline fence) {
+    return core_.service->post_stop([&group, fence, self = shared_from_this()] { cancel_group(group, fence); }, group.key());
+}
+
+void Batch::cancel() {
+    const auto groups = unfinished();
     // All at once, as each may wait for its peer. We stop those that no thread has come to yet, and wait for the others.
     const Deadline fence = Deadline::after(kFenceTime);
-    const auto stop = [fence](TransferGroup& group) { group.stop(Code::kCancelled, "cancelled", fence); };
-    if (groups.size() > 1) {
-        for (TransferGroup* const group : groups)
-            core_.service->post_stop([group, stop, self = shared_from_this()] { stop(*group); }, group->key());
-    }
-    for (TransferGroup* const group : groups) stop(*group);
+    if (groups.size() > 1)
+        for (TransferGroup* const group : groups) (void)post_stop(*group, fence);
+    for (TransferGroup* const group : groups) cancel_group(*group, fence);
+}
+
+void Batch::begin_cancel() {
+    // The fence counts from now: those that wait behind each other for one silent peer end together.
+    const Deadline fence = Deadline::after(kFenceTime);
+    for (TransferGroup* const group : unfinished())
+        if (!post_stop(*group, fence)) cancel_group(*group, fence);
 }
 
 void Batch::on_done(std::function<void()> callback) {

@@ -186,6 +186,8 @@ public:
     /// False at the deadline.
     bool wait(Deadline deadline = Deadline::never());
     void cancel();
+    /// The same without waiting: the service's threads do it, and on_done() tells of the end. Waits only where they cannot be asked.
+    void begin_cancel();
     bool busy() const noexcept { return !running_.done(); }
     void on_done(std::function<void()> callback);
 
@@ -215,6 +217,9 @@ private:
     /// Whether all peers live that the addresses belong to, as far as is known without asking anybody. Tells the calling thread.
     static Result<> check_lives(const Ways& ways);
     Worst worst();
+    std::vector<TransferGroup*> unfinished();
+    /// Has the service stop a group. False: we have to.
+    bool post_stop(TransferGroup& group, Deadline fence);
     /// By a group that just became final; the last one delivers notifications and callbacks.
     void group_finished() noexcept;
     void notify(std::span<const PendingNotification> notifications);

@@ -155,6 +155,32 @@ TEST_F(BatchTest, CancelStopsWhatRunsAndOnlyThat) {
     batch->cancel();
 }
 
+TEST_F(BatchTest, ACancelThatIsOnlyBegunWaitsForNobodyAndTellsItsEnd) {
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(0, 64, "a"), request(0, 64, "b")}));
+    while (world.script.submits < 2) std::this_thread::yield();
+    std::latch go(1), over(1);
+    world.script.before_cancel = [&] { go.wait(); };  // would wait for ever, were it for us to stop them
+    batch->on_done([&] { over.count_down(); });
+    batch->begin_cancel();
+    EXPECT_TRUE(batch->busy());
+    go.count_down();
+    over.wait();
+    EXPECT_EQ(batch->status().state, TransferState::kCancelled);
+    batch->begin_cancel();
+    world.service.stop();  // before the latches go
+}
+
+TEST_F(BatchTest, ACancelThatNoThreadCanBeginIsDoneAtOnce) {
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(0)}));
+    while (world.script.submits < 1) std::this_thread::yield();
+    world.service.stop();
+    batch->begin_cancel();
+    EXPECT_FALSE(batch->busy());
+    EXPECT_EQ(batch->status().state, TransferState::kCancelled);
+}
+
 TEST_F(BatchTest, ManyTasksAreStoppedInOnePassWhereThePeerCan) {
     ASSERT_TRUE(submit({request(0)}));  // connects
     batch->wait();

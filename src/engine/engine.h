@@ -176,6 +176,8 @@ public:
     /// The same without the outcome, of which nobody is told: false at `deadline`.
     virtual Result<bool> await_batch(BatchId batch, Deadline deadline = Deadline::never()) = 0;
     virtual Result<> cancel_batch(BatchId batch) = 0;
+    /// The same without waiting, by threads of the engine's own: on_batch_done() tells when it has stopped.
+    virtual Result<> begin_cancel(BatchId batch) = 0;
     /// kBusy while a task runs.
     virtual Result<> free_batch(BatchId batch) = 0;
     /// Calls back once, when the batch is terminal (at once if it already is), on one of our threads; must not block.

@@ -399,6 +399,13 @@ Result<> EngineImpl::cancel_batch(BatchId batch) {
     return {};
 }
 
+Result<> EngineImpl::begin_cancel(BatchId batch) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));
+    found->begin_cancel();
+    return {};
+}
+
 Result<> EngineImpl::free_batch(BatchId batch) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(const auto found, parts_->batches.get(batch));

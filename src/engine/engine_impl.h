@@ -63,6 +63,7 @@ public:
     Result<TransferStatus> wait_batch(BatchId batch, Deadline deadline) override;
     Result<bool> await_batch(BatchId batch, Deadline deadline) override;
     Result<> cancel_batch(BatchId batch) override;
+    Result<> begin_cancel(BatchId batch) override;
     Result<> free_batch(BatchId batch) override;
     Result<> on_batch_done(BatchId batch, std::function<void()> callback) override;
 
