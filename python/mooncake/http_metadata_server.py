@@ -20,6 +20,8 @@ from enum import Enum
 
 from aiohttp import web
 
+from ._http_site import Connections, Site
+
 __all__ = ["KVBootstrapServer", "KVPoll", "main"]
 
 log = logging.getLogger("mooncake.http_metadata_server")
@@ -52,7 +54,8 @@ class KVBootstrapServer:
         self.port = port
         self.host = host
         self.store: dict[str, bytes] = {}
-        self.app = web.Application(client_max_size=VALUE_BYTES_MAX)
+        self._connections = Connections()
+        self.app = web.Application(client_max_size=VALUE_BYTES_MAX, middlewares=[self._connections.middleware])
         self.app.router.add_route("*", "/metadata", self._handle_metadata)
         self.thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -115,7 +118,7 @@ class KVBootstrapServer:
         runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self.host, self.port).start()
+            await Site(runner, self.host, self.port, self._connections).start()
             self.port = runner.addresses[0][1]
             self._listening = True
             self._started.set()

@@ -14,6 +14,7 @@ from typing import Any, Awaitable, Callable, Sequence
 
 from aiohttp import web
 
+from ._http_site import Connections, Site
 from .mooncake_config import MooncakeConfig
 from .store import MooncakeDistributedStore
 
@@ -48,7 +49,7 @@ def _handler(method: Callable[[MooncakeStoreService, web.Request], Awaitable[web
             return await method(self, request)
         except _BadRequest as problem:
             return _answer(400, error=str(problem))
-        except web.HTTPException:
+        except (web.HTTPException, ConnectionError):  # the client's connection: the store has codes instead
             raise
         except Exception as problem:
             logger.exception("%s failed", method.__name__)
@@ -134,6 +135,7 @@ class MooncakeStoreService:
         self.current_mode = "prefill"  # or "decode": a segment was mounted by /api/reconfigure
         self.mounted_segment_ids: list[str] = []
         self.last_mount_info: dict[str, Any] = {}
+        self._connections = Connections()
         self._state_lock = asyncio.Lock()
 
     # ---- life
@@ -179,12 +181,12 @@ class MooncakeStoreService:
         """Serves from now on."""
         self._runner = web.AppRunner(self.make_app(), access_log=None, shutdown_timeout=_STOP_TIMEOUT_S, max_line_size=_LINE_BYTES_MAX)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        await Site(self._runner, host, port, self._connections).start()
         logger.info("the REST service listens on %s:%d", host, self._runner.addresses[0][1])
         return True
 
     def make_app(self) -> web.Application:
-        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._connections.middleware])
         app.add_routes([
             web.put("/api/put", self.handle_put),
             web.get(r"/api/get/{key:[\s\S]+}", self.handle_get),

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -123,6 +125,21 @@ def test_half_a_request_does_not_hold_up_the_end(master):
     service.process.communicate(timeout=30)
     assert service.process.returncode == 0
     peer.close()
+
+
+def test_a_crowd_of_half_requests_keeps_nobody_else_out(master):
+    service = Service(master.address)
+    resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (200, 200))
+    held = []
+    for _ in range(250):
+        with contextlib.suppress(ConnectionError):  # closed already
+            held.append(service.talk(b""))
+            held[-1].sendall(b"PUT /api/put HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert service.ask("PUT", "/api/put", {"key": "crowd", "value": "v"})[0] == 200
+    assert service.ask("GET", "/api/get/crowd") == (200, b"v")
+    for peer in held:
+        peer.close()
+    assert service.stop() == 0
 
 
 def test_segments_over_http(service):

@@ -2,7 +2,9 @@
 """The metadata server over real HTTP, called directly, and as a program."""
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -12,7 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 import requests
+from aiohttp import web
 
+from mooncake import _http_site
 from mooncake.http_metadata_server import KVBootstrapServer, KVPoll, main, parse_args
 
 TIMEOUT_S = 20
@@ -160,6 +164,97 @@ def test_close_does_not_wait_for_idle_clients(server):
         session.get(f"http://127.0.0.1:{server.port}/metadata?key=k", timeout=TIMEOUT_S)
         server.close()  # the session still holds its connection
     assert server.poll() is KVPoll.Failed
+
+
+HALF = [b"", b"GET /meta", b"PUT /metadata?key=q HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nabc"]
+
+
+def open_half(port, text):
+    connection = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+    with contextlib.suppress(ConnectionError):  # it may have been closed already
+        connection.sendall(text)
+    return connection
+
+
+def is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("text", HALF, ids=["nothing", "half a head", "half a body"])
+def test_who_falls_silent_in_a_request_is_shown_out(server, monkeypatch, text):
+    monkeypatch.setattr(_http_site, "SILENCE_S", 0.0)
+    with open_half(server.port, text) as connection:
+        assert is_closed(connection)
+
+
+def test_connections_that_are_silent_make_room_for_others(server, monkeypatch):
+    monkeypatch.setattr(_http_site, "CONNECTIONS_MAX", 8)
+    held = [open_half(server.port, HALF[i % len(HALF)]) for i in range(40)]
+    assert call(server, "PUT", "k", b"v").status_code == 200
+    assert call(server, "GET", "k").content == b"v"
+    assert is_closed(held[0])
+    for connection in held:
+        connection.close()
+
+
+def test_a_request_that_is_being_dealt_with_is_left_alone(monkeypatch):
+    monkeypatch.setattr(_http_site, "CONNECTIONS_MAX", 1)
+
+    async def scenario():
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(request):
+            begun.set()
+            await go_on.wait()
+            return web.Response(text="done")
+
+        connections = _http_site.Connections()
+        app = web.Application(middlewares=[connections.middleware])
+        app.router.add_get("/", work)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await _http_site.Site(runner, "127.0.0.1", 0, connections).start()
+        port = runner.addresses[0][1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        await begun.wait()
+        monkeypatch.setattr(_http_site, "SILENCE_S", 0.0)
+        connections._sweep()
+        silent, refused = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionResetError):
+            assert await silent.read() == b""
+        refused.close()
+        go_on.set()
+        answer = await reader.read()
+        writer.close()
+        await runner.cleanup()
+        return answer
+
+    assert asyncio.run(asyncio.wait_for(scenario(), TIMEOUT_S)).endswith(b"done")
+
+
+def test_a_crowd_of_half_requests_leaves_descriptors_for_others():
+    command = [sys.executable, "-m", "mooncake.http_metadata_server", "--host", "127.0.0.1", "--port", "0"]
+    program = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+    held = []
+    try:
+        port = int(program.stderr.readline().rsplit(":", 1)[1])
+        for i in range(200):
+            held.append(open_half(port, HALF[i % len(HALF)]))
+        url = f"http://127.0.0.1:{port}/metadata?key=k"
+        assert requests.put(url, data=b"v", timeout=TIMEOUT_S).status_code == 200
+        assert requests.get(url, timeout=TIMEOUT_S).content == b"v"
+    finally:
+        for connection in held:
+            connection.close()
+        program.terminate()
+        log = program.communicate(timeout=TIMEOUT_S)[1]
+    assert program.returncode == 0
+    assert "Too many open files" not in log
 
 
 def test_a_taken_port_fails_without_an_exception(caplog):
