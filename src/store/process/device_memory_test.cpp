@@ -171,16 +171,20 @@ INSTANTIATE_TEST_SUITE_P(Store, DeviceMemoryHere, ::testing::Values(Where::kHere
 
 class DeviceMemoryFarAway : public DeviceMemory {};
 
-TEST_P(DeviceMemoryFarAway, IsRefusedWhereNoTransportCarriesIt) {
+TEST_P(DeviceMemoryFarAway, IsReachedOverTheNetwork) {
     user_->unregister_buffer(memory_);
     user_ = requester([&](StoreConfig& config) { config.engine = engine({"tcp"}); });
     ASSERT_EQ(user_->register_buffer(memory_, kBytes), StoreCode::kOk);
-    auto value = pattern(1000, 2);
-    const Piece piece = on_device(value);
-    EXPECT_EQ(put("k", {&piece, 1}), StoreCode::kTransferFail);
-    EXPECT_EQ(ClientTest::put(*user_, "host", value), StoreCode::kOk) << "the segment is as good as before";
-    EXPECT_EQ(get("host", {&piece, 1}), static_cast<int64_t>(StoreCode::kTransferFail));
-    EXPECT_TRUE(holds(*user_, "host", value));
+    for (const uint64_t length : {uint64_t{1000}, 3 * kMiB + 5}) {
+        const std::string key = format_text("k{}", length);
+        auto value = pattern(length, 2);
+        const Piece piece = on_device(value);
+        ASSERT_EQ(put(key, {&piece, 1}), StoreCode::kOk);
+        EXPECT_TRUE(holds(*user_, key, value));
+        device_->write(memory_, std::vector<std::byte>(length));
+        ASSERT_EQ(get(key, {&piece, 1}), static_cast<int64_t>(length));
+        EXPECT_EQ(device_->read(memory_, length), value);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Store, DeviceMemoryFarAway, ::testing::Values(Where::kNear));
