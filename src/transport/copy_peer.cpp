@@ -207,11 +207,7 @@ void CopyPeer::fail_all(const CopyChunk& chunk, const Error& error, CopyFailures
 
 void CopyPeer::run_chunk(const CopyChunk& chunk, CopyFailures& failures) {
     const auto section = copying_.enter();
-    if (broken_.load(std::memory_order_seq_cst)) {
-        Lock lock(mutex_);
-        fail_all(chunk, broken_reason_, failures);
-        return;
-    }
+    if (broken_.load(std::memory_order_seq_cst)) return fail_all(chunk, broken_reason(), failures);
     // What already failed need not be copied; its own error stays, since the first one wins.
     const Completion* const first = chunk.slices.front().completion;
     if (first->failed() &&
@@ -299,6 +295,11 @@ void CopyPeer::mark_broken(const Error& reason) {
     if (broken_.load(std::memory_order_relaxed)) return;
     broken_reason_ = reason;
     broken_.store(true, std::memory_order_seq_cst);
+}
+
+Error CopyPeer::broken_reason() {
+    Lock lock(mutex_);
+    return broken_reason_;
 }
 
 void CopyPeer::close(const Error& reason) {

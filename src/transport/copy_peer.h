@@ -64,6 +64,8 @@ protected:
     void stop();
     /// From now on nothing is copied any more and everything fails with the first reason given. Does not wait.
     void mark_broken(const Error& reason);
+    Error broken_reason();
+    static void fail_all(const CopyChunk& chunk, const Error& error, CopyFailures& failures);
 
     /// Copies one chunk and reports the slices that failed, in any order, perhaps twice. May run in several threads at once.
     virtual void copy(const CopyChunk& chunk, CopyFailures& failures) = 0;
@@ -87,7 +89,6 @@ private:
     void run_chunk(const CopyChunk& chunk, CopyFailures& failures);
     static void finish_whole(const CopyChunk& chunk, CopyFailures& failures);
     static void fail_whole(const CopyChunk& chunk, const Error& error) noexcept;
-    static void fail_all(const CopyChunk& chunk, const Error& error, CopyFailures& failures);
 
     CopyPool& pool_;
     CopyQueue queue_;

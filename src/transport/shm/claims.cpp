@@ -7,13 +7,13 @@ namespace mooncake::shm {
 
 uint32_t Claims::take_slot() noexcept {
     const uint32_t home = thread_number() % kSlots;
-    SpinPause pause;
-    for (uint32_t i = home;; i = (i + 1) % kSlots) {
-        Slot& slot = slots_[i];
+    for (uint32_t i = 0; i < kSlots; ++i) {
+        Slot& slot = slots_[(home + i) % kSlots];
         uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
-        if (sequence % 2 == 0 && slot.sequence.compare_exchange_strong(sequence, sequence + 1, std::memory_order_seq_cst)) return i;
-        if ((i + 1) % kSlots == home) pause();
+        if (sequence % 2 == 0 && slot.sequence.compare_exchange_strong(sequence, sequence + 1, std::memory_order_seq_cst))
+            return (home + i) % kSlots;
     }
+    return kSlots;
 }
 
 void Claims::leave(uint32_t slot) noexcept {

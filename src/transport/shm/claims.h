@@ -15,7 +15,8 @@ namespace mooncake::shm {
 /// returns true, every Section that may have seen the entry live is over. Copies that touch other entries are not waited for.
 ///
 /// Thread-safe; plain atomics without pointers. At most kSlots Sections are open at once, further threads spin until one ends; so
-/// they must be short, and none may be opened inside another.
+/// they must be short, and none may be opened inside another. The other side can write anything into the page: who must not depend on it says
+/// how long it waits.
 class Claims {
 public:
     static constexpr uint32_t kSlots = 64;
@@ -25,11 +26,23 @@ public:
 
     class Section {
     public:
-        explicit Section(Claims& owner) noexcept : owner_(owner), slot_(owner.take_slot()) {}
-        ~Section() { owner_.leave(slot_); }
+        explicit Section(Claims& owner)
+            : Section(owner, [pause = SpinPause()]() mutable {
+                  pause();
+                  return true;
+              }) {}
+        /// Asks before each further look whether to go on waiting for a slot. If not, it is not open: nothing may be claimed.
+        template <typename KeepWaiting>
+        Section(Claims& owner, KeepWaiting&& keep_waiting) : owner_(owner), slot_(owner.take_slot()) {
+            while (slot_ == kSlots && keep_waiting()) slot_ = owner.take_slot();
+        }
+        ~Section() {
+            if (open()) owner_.leave(slot_);
+        }
         Section(const Section&) = delete;
         Section& operator=(const Section&) = delete;
 
+        bool open() const noexcept { return slot_ != kSlots; }
         /// Before the entry's state is read, with seq_cst.
         void claim(uint32_t entry) noexcept {
             std::atomic<uint64_t>& word = owner_.slots_[slot_].claimed[word_of(entry)];
@@ -40,7 +53,7 @@ public:
 
     private:
         Claims& owner_;
-        const uint32_t slot_;
+        uint32_t slot_;
         bool first_ = true;  // claim of this Section
     };
 
@@ -72,6 +85,7 @@ private:
 
     static uint32_t word_of(uint32_t entry) noexcept { return entry % kEntries / 64; }
     static uint64_t bit_of(uint32_t entry) noexcept { return uint64_t{1} << entry % 64; }
+    /// kSlots: none is free.
     uint32_t take_slot() noexcept;
     void leave(uint32_t slot) noexcept;
     static bool wait_for(Slot& slot, uint32_t sequence, Deadline deadline) noexcept;

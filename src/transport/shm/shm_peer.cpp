@@ -289,13 +289,30 @@ void ShmPeer::drop_memories() {
 
 // ---- copying
 
+bool ShmPeer::keep_waiting(SlotWait& wait) {
+    constexpr uint32_t kLooks = 64;  // for one at the clock
+    wait.pause();
+    if (++wait.looks % kLooks != 0) return true;
+    if (!usable()) return false;
+    const Time now = Clock::now();
+    if (wait.looks == kLooks) wait.began = now;
+    // While there are some, each copy under way has a slot of this to itself, ours too.
+    if (wait.looks == kLooks || copying().open_now().size() >= Claims::kSlots) wait.crowded = now;
+    if (now - wait.crowded < kSlotTime && now - wait.began < kCrowdTime) return true;
+    mark_broken(error(Code::kUnavailable, "process {} spoilt the page that it shares with us", link_.pid));
+    return false;
+}
+
 /// One Section of the claims page: finds the slices' regions, copies what is mapped at once, collects the rest for the kernel and for devices.
 class ShmPeer::Pass {
 public:
     Pass(ShmPeer& peer, const CopyChunk& chunk, const RegionView& view, CopyFailures& failures)
-        : peer_(peer), chunk_(chunk), view_(view), failures_(failures), section_(peer.claims()), by_device_(peer.means_.devices, failures) {
-    }
+        : peer_(peer), chunk_(chunk), view_(view), failures_(failures),
+          section_(peer.claims(), [&peer, wait = SlotWait()]() mutable { return peer.keep_waiting(wait); }),
+          by_device_(peer.means_.devices, failures) {}
 
+    /// False: the peer is broken, and nothing can be added.
+    bool open() const noexcept { return section_.open(); }
     /// False: not in live regions, as far as the view knows.
     bool add(size_t index);
     /// Copies what was collected.
@@ -547,6 +564,7 @@ void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
     std::vector<size_t> refused_ones;
     {
         Pass pass(*this, chunk, *view, failures);
+        if (!pass.open()) return fail_all(chunk, broken_reason(), failures);
         for (size_t i = 0; i < chunk.slices.size(); ++i)
             if (!pass.add(i)) refused_ones.push_back(i);
         pass.flush();
@@ -564,6 +582,7 @@ void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {
         }
         view = fresh;
         Pass pass(*this, chunk, *view, failures);
+        if (!pass.open()) return fail_all(chunk, broken_reason(), failures);
         std::erase_if(refused_ones, [&pass](size_t i) { return pass.add(i); });
         pass.flush();
     }

@@ -52,6 +52,8 @@ public:
     static constexpr size_t kWantedMax = 32;      // asked for at once
     static constexpr Duration kLookTime = 500ms;  // for a table that changes all the time, before a range counts as not registered
     static constexpr Duration kOpenTime = 10s;    // for memory of a device, which nobody copies until it has been opened here
+    static constexpr Duration kSlotTime = 1s;     // for a slot of the claims page, when fewer of our threads copy than it has
+    static constexpr Duration kCrowdTime = 10s;   // and when there are more
 
 private:
     class Pass;
@@ -63,6 +65,13 @@ private:
         pid_t pid = 0;
         RemoteTable table;
         Mapping claims;
+    };
+
+    /// Of a copy that finds no free slot in the claims page.
+    struct SlotWait {
+        SpinPause pause;
+        uint32_t looks = 0;
+        Time began{}, crowded{};  // crowded: when last as many copies as there are slots were under way
     };
 
     ShmPeer(Link link, const Means& means);
@@ -78,6 +87,8 @@ private:
     bool process_ended() const noexcept;
     void unwatch();
     Error lost(int system_errno);
+    /// False: the peer is broken. The copies that have the slots are ours and short, unless it wrote into the page what is not so.
+    bool keep_waiting(SlotWait& wait);
     Claims& claims() const noexcept { return *reinterpret_cast<Claims*>(link_.claims.address()); }
 
     /// A view newer than `old`, or `old` itself if what it says of these slices is still true. Inside a copy.

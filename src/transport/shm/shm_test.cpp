@@ -322,6 +322,47 @@ TEST_F(ShmTransport, ReportsLocalMemoryThatCannotBeWritten) {
     EXPECT_TRUE(transfer(*peer, Direction::kWrite, into));
 }
 
+/// In the target's copy or the peer's: it is the same page.
+void spoil_claims() {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (line.find("memfd:mooncake-claims ") == std::string::npos) continue;
+        auto* const page = reinterpret_cast<uint32_t*>(std::stoull(line, nullptr, 16));
+        for (size_t slot = 0; slot < shm::Claims::kSlots; ++slot) std::atomic_ref(page[slot * 16]).fetch_or(1);
+    }
+}
+
+TEST_F(ShmTransport, GivesUpAPeerWhosePageSaysThatAllSlotsAreTaken) {
+    const TestMemory lent(1 << 20);
+    pair.target().add(lent);
+    const auto peer = pair.connect();
+    const Slice one{.local = local.data(), .remote = lent.address(), .length = 4096, .region = region};
+    ASSERT_TRUE(transfer(*peer, Direction::kWrite, one));
+    spoil_claims();
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kWrite, one)), Code::kUnavailable);
+    EXPECT_FALSE(peer->usable());
+    EXPECT_EQ(code_of(transfer(*peer, Direction::kRead, one)), Code::kUnavailable);
+    EXPECT_TRUE(transfer(*pair.connect(), Direction::kWrite, one)) << "another connection has another page";
+}
+
+TEST_F(ShmTransport, LetsMoreThreadsCopyThanThereAreSlots) {
+    const TestMemory lent(1 << 20);
+    pair.target().add(lent);
+    const auto peer = pair.connect();
+    std::atomic<int> failed{0};
+    {
+        std::vector<std::jthread> threads;
+        for (uint32_t t = 0; t < shm::Claims::kSlots + 16; ++t)
+            threads.emplace_back([&] {
+                for (int i = 0; i < 8; ++i)
+                    failed += !transfer(*peer, Direction::kWrite,
+                                        Slice{.local = local.data(), .remote = lent.address(), .length = 1 << 20, .region = region});
+            });
+    }
+    EXPECT_EQ(failed, 0);
+    EXPECT_TRUE(peer->usable());
+}
+
 TEST_F(ShmTransport, IsNotBlockedByStrangersThatSayNothing) {
     std::vector<net::Socket> strangers;
     for (size_t i = 0; i < shm::Target::kStrangersMax + 16; ++i) strangers.push_back(raw_connection());
