@@ -26,7 +26,7 @@ public:
     Result<> finish();
 
     /// Whether any byte came.
-    bool began() const noexcept { return began_; }
+    bool began() const noexcept { return bytes_ > 0; }
     /// After completion: the connection can carry another request.
     bool reusable() const;
     HttpResponse take();
@@ -35,7 +35,7 @@ private:
     struct Parser;
 
     const Limits limits_;
-    bool began_ = false;
+    uint64_t bytes_ = 0;  // of all that came
     std::unique_ptr<Parser> parser_;
 };
 

@@ -19,6 +19,27 @@ TEST(HttpAnswerParser, TakesAWholeAnswerAndOneInPieces) {
     }
 }
 
+TEST(HttpAnswerParser, RefusesAnswersThatNeverComeToTheirBody) {
+    const std::string extension(1000, 'x');
+    for (const auto& [head, again] :
+         {std::pair<std::string, std::string>{"", "HTTP/1.1 100 Continue\r\n\r\n"},
+          std::pair<std::string, std::string>{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", extension}}) {
+        HttpAnswerParser parser({.body_bytes_max = 64 << 20, .head = false});
+        Result<bool> complete = parser.feed(head);
+        uint64_t bytes = 0;
+        for (; complete && !*complete && bytes < 10'000'000; bytes += again.size()) complete = parser.feed(again);
+        EXPECT_FALSE(complete) << again.substr(0, 20) << " " << bytes;
+    }
+}
+
+TEST(HttpAnswerParser, TakesALongBodyInSmallChunks) {
+    HttpAnswerParser parser({.body_bytes_max = 1 << 20, .head = false});
+    ASSERT_TRUE(parser.feed("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    for (int i = 0; i < 1 << 20; ++i) ASSERT_FALSE(parser.feed("1\r\nx\r\n").value());
+    ASSERT_TRUE(parser.feed("0\r\n\r\n").value());
+    EXPECT_EQ(parser.take().body.size(), size_t{1} << 20);
+}
+
 TEST(HttpAnswerParser, RefusesAStatusBelow100) {
     for (const std::string_view status : {"000", "099"}) {
         HttpAnswerParser parser({.body_bytes_max = 10, .head = false});

@@ -54,6 +54,8 @@ Result<> receive_answer(int fd, HttpAnswerParser& parser, Deadline deadline) {
         if (got == 0) return parser.finish();
         MC_ASSIGN_OR_RETURN(const bool complete, parser.feed({bytes.data(), got}));
         if (complete) return {};
+        // Who never stops sending leaves nothing to wait for.
+        if (deadline.passed()) return fail(Code::kTimedOut, "no whole answer in time");
     }
 }
 

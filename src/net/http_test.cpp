@@ -436,6 +436,26 @@ TEST(HttpClient, EndsAtItsDeadlineWhenTheServerIsSilent) {
     EXPECT_THAT(answer.error().message(), HasSubstr("waiting for the answer"));
 }
 
+TEST(HttpClient, EndsAtItsDeadlineWhenTheServerNeverStopsTalking) {
+    RawServer server;
+    std::atomic<bool> over{false};
+    std::jthread talking([&] {
+        const Socket socket = server.accept();
+        RawServer::read_header(socket);
+        RawServer::write(socket, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        std::string chunks;  // which are read more slowly than they are sent
+        while (chunks.size() < 65'536) chunks += "1\r\nx\r\n";
+        while (!over && send_all(socket.fd(), chunks.data(), chunks.size(), soon())) {}
+    });
+    HttpClient client({.response_bytes_max = uint64_t{1} << 50});
+    const Deadline hang = soon();
+    const auto answer = client.send({.url = url_of(server.port(), "/")}, Deadline::after(50ms));
+    over = true;
+    ASSERT_FALSE(answer);
+    EXPECT_EQ(answer.error().code(), Code::kTimedOut) << answer.error().to_string();
+    EXPECT_FALSE(hang.passed());
+}
+
 TEST(HttpClient, EndsAtItsDeadlineWhenTheServerTakesNothing) {
     RawServer server;
     const auto answer = http_request({.method = "PUT", .url = url_of(server.port(), "/x"), .body = std::string(64 << 20, 'x')},

@@ -107,15 +107,27 @@ Result<Listener> listen_on(uint16_t port, int backlog) {
     return listen_family(AF_INET, port, backlog);
 }
 
-Result<Listener> listen_on(const std::string& host, uint16_t port, int backlog) {
-    MC_ASSIGN_OR_RETURN(const auto addresses, resolve(host, port));
+namespace {
+
+/// Whether another port may do better.
+bool concerns_the_port(const Error& error) noexcept { return error.system_errno() == EADDRINUSE || error.system_errno() == EACCES; }
+
+Result<Listener> listen_at_first(std::vector<SocketAddress>& addresses, const std::string& host, uint16_t port, int backlog) {
     Error last(Code::kUnavailable, format_text("'{}' has no address", host));
-    for (const SocketAddress& address : addresses) {
+    for (SocketAddress& address : addresses) {
+        address.set_port(port);
         auto listener = listen_at(address, backlog);
         if (listener) return listener;
-        last = std::move(listener).error();
+        if (!concerns_the_port(last)) last = std::move(listener).error();
     }
     return Unexpected(std::move(last));
+}
+
+}  // namespace
+
+Result<Listener> listen_on(const std::string& host, uint16_t port, int backlog) {
+    MC_ASSIGN_OR_RETURN(auto addresses, resolve(host, port));
+    return listen_at_first(addresses, host, port, backlog);
 }
 
 Result<Listener> listen_in_range(const std::string& host, uint16_t port_min, uint16_t port_max, int backlog) {
@@ -123,11 +135,15 @@ Result<Listener> listen_in_range(const std::string& host, uint16_t port_min, uin
     constexpr uint64_t kTries = 500;
     const uint64_t count = static_cast<uint64_t>(port_max) - port_min + 1;
     const uint64_t first = random_u64() % count;
+    std::vector<SocketAddress> addresses;
+    if (!host.empty()) {
+        MC_ASSIGN_OR_RETURN(addresses, resolve(host, port_min));
+    }
     Error last(Code::kUnavailable, "no port tried");
     for (uint64_t i = 0; i < std::min(kTries, count); ++i) {
         const auto port = static_cast<uint16_t>(port_min + (first + i) % count);
-        auto listener = host.empty() ? listen_on(port, backlog) : listen_on(host, port, backlog);
-        if (listener) return listener;
+        auto listener = host.empty() ? listen_on(port, backlog) : listen_at_first(addresses, host, port, backlog);
+        if (listener || !concerns_the_port(listener.error())) return listener;
         last = std::move(listener).error();
     }
     return Unexpected(std::move(last).with_context(format_text("no free port in {}-{}", port_min, port_max)));

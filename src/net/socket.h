@@ -91,7 +91,8 @@ struct Listener {
 Result<Listener> listen_on(uint16_t port, int backlog);
 /// Listens on one address only. kUnavailable: the host has no such address.
 Result<Listener> listen_on(const std::string& host, uint16_t port, int backlog);
-/// As listen_on(), with a free port from [port_min, port_max]: tries up to 500, from a random one on. No host: the wildcard address.
+/// As listen_on(), with a free port from [port_min, port_max]: tries up to 500, from a random one on, unless it is not the port
+/// that is wrong. No host: the wildcard address.
 Result<Listener> listen_in_range(const std::string& host, uint16_t port_min, uint16_t port_max, int backlog);
 
 /// Connects to the first address that answers. The result is non-blocking, TCP_NODELAY, with keep-alive.

@@ -85,6 +85,16 @@ TEST(ListenInRange, StaysInsideAndFindsTheOnlyFreePort) {
     EXPECT_EQ(found->port, freed);
 }
 
+TEST(ListenInRange, NamesWhatIsWrongWithTheAddressInsteadOfTryingAllPorts) {
+    const auto nowhere = listen_in_range("192.0.2.1", 15000, 17000, 8);
+    ASSERT_FALSE(nowhere);
+    EXPECT_EQ(nowhere.error().system_errno(), EADDRNOTAVAIL);
+    EXPECT_EQ(nowhere.error().message().find("no free port"), std::string::npos) << nowhere.error().to_string();
+    const auto nobody = listen_in_range("no such host", 15000, 17000, 8);
+    ASSERT_FALSE(nobody);
+    EXPECT_EQ(nobody.error().message().find("no free port"), std::string::npos) << nobody.error().to_string();
+}
+
 TEST(ListenInRange, RefusesARangeThatIsNone) {
     EXPECT_EQ(listen_in_range("", 17000, 15000, 8).error().code(), Code::kInvalidArgument);
     EXPECT_EQ(listen_in_range("", 0, 15000, 8).error().code(), Code::kInvalidArgument);
