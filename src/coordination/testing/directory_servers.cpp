@@ -115,9 +115,16 @@ protected:
     std::vector<std::string> command(uint16_t port) override {
         const auto given = process_environment()("MC_TEST_PYTHON");
         const fs::path python = given ? fs::path(*given) : source_folder() / ".venv/bin/python";
-        return {python.string(), (source_folder() / "python/mooncake/http_metadata_server.py").string(),
-                "--host",        "127.0.0.1",
-                "--port",        format_text("{}", port)};
+        // As users start it, but of the sources, whatever is installed.
+        return {"/usr/bin/env",
+                "PYTHONPATH=" + (source_folder() / "python").string(),
+                python.string(),
+                "-m",
+                "mooncake.http_metadata_server",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                format_text("{}", port)};
     }
 };
 
