@@ -88,7 +88,8 @@ class TransferEngine:
         """As initialize(), with the scheme of the directory ("http", "etcd", "redis") in metadata_type."""
     def close(self) -> None:
         """Ends everything that runs, takes all memory back from the peers and joins the engine's threads. When it returns, nobody touches
-        registered memory any more, whoever else is closing it. Later calls fail."""
+        registered memory any more, whoever else is closing it. Later calls fail. RuntimeError if a process of this host hangs in the midst
+        of an access to our memory (it was stopped, say) and may go on with it: everything else is done, and calling it again waits for that."""
 
     # ---- identity
 

@@ -72,11 +72,21 @@ void bind_life(EngineClass& engine) {
              "device_name"_a.none(), "metadata_type"_a,
              "As initialize(), with the scheme of the directory (\"http\", \"etcd\", \"redis\") in metadata_type.")
         .def("close", &TransferEngine::close,
-             "Ends everything that runs, forgets all registrations and joins the engine's threads. Later calls fail.")
+             "Ends everything that runs, takes all memory back from the peers and joins the engine's threads. Later calls fail. "
+             "RuntimeError if a\n"
+             "process of this host hangs in the midst of an access to our memory: everything else is done, and calling it again waits for "
+             "that.")
         .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
         .def(
-            "__exit__", [](TransferEngine& self, nb::handle, nb::handle, nb::handle) { self.close(); }, "exc_type"_a.none(),
-            "exc_value"_a.none(), "traceback"_a.none())
+            "__exit__",
+            [](TransferEngine& self, nb::handle raised, nb::handle, nb::handle) {
+                try {
+                    self.close();
+                } catch (const std::runtime_error&) {
+                    if (raised.is_none()) throw;  // else what was raised inside is of more interest; last_error() has this
+                }
+            },
+            "exc_type"_a.none(), "exc_value"_a.none(), "traceback"_a.none())
         .def("get_rpc_port", &TransferEngine::get_rpc_port,
              "The port of this engine: f\"{host}:{port}\" is the name peers pass as target_hostname. RuntimeError before initialize().")
         .def("get_engine", &TransferEngine::get_engine,

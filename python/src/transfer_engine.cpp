@@ -127,12 +127,10 @@ void TransferEngine::close() {
     if (!engine_ || !engine_.ours() || exiting()) return;
     // Also where another thread is at it, or has failed: who returns from here takes the memory for its own.
     const Result<> closed = without_gil([this] { return engine_->close(); });
-    if (!closed) {
-        record_failure("close", closed.error());
-        keep_objects_for_ever();
-    }
-    registered_objects_.clear();
     batch_objects_.clear();
+    // Some process may still be about to access what is registered: the next close() asks again, and else our end.
+    if (!closed) raise_failure("close", closed.error());
+    registered_objects_.clear();
 }
 
 Error TransferEngine::why_not() const {

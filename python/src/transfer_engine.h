@@ -44,6 +44,7 @@ public:
     int initialize(const Text& local_hostname, const Text& metadata_server, const Text& protocol, const std::optional<Text>& device_name);
     int initialize_ext(const Text& local_hostname, const Text& metadata_server, const Text& protocol,
                        const std::optional<Text>& device_name, const Text& metadata_type);
+    /// RuntimeError if another process may still access our memory; everything else is done then.
     void close();
 
     // ---- identity

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """close() and the end of the interpreter are fences: peers that go on writing reach nothing any more."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from helpers import HAS_FABRIC, HERE, PATHS, PATIENCE_S
+from mooncake.engine import TransferEngine
 
 KiB = 1024
 POISON = 0xA5
@@ -84,6 +86,60 @@ def test_whoever_closes_beside_another_returns_when_it_is_done(path, leave, monk
         finally:
             writer.stop()
         assert (target.memory == POISON).all()
+
+
+WRITES_WITHOUT_END = """
+import sys
+import numpy as np
+from mooncake.engine import TransferEngine
+name, address, length = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+engine = TransferEngine()
+assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == 0
+source = np.full(length, 7, np.uint8)
+assert engine.transfer_sync_write(name, source, address) == 0, engine.last_error()
+print("writes", flush=True)
+while True:
+    engine.transfer_sync_write(name, source, address)
+"""
+
+
+@pytest.fixture
+def stopped_inside(monkeypatch):
+    """An engine, closed while a writer to its managed memory is stopped inside a copy; an object that it has registered; and that writer."""
+    monkeypatch.setenv("MC_TRANSFER_TIMEOUT", "5")  # close() waits as long
+    size = 8 << 20
+    for _ in range(50):  # until the writer is stopped inside a copy: that is what it does most of the time
+        engine, held = TransferEngine(), bytearray(4096)
+        assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == 0
+        assert engine.register_memory(held) == 0
+        address = engine.allocate_managed_buffer(size)
+        writer = subprocess.Popen([sys.executable, "-c", WRITES_WITHOUT_END, f"127.0.0.1:{engine.get_rpc_port()}", str(address), str(size)],
+                                  stdout=subprocess.PIPE, text=True)
+        try:
+            assert writer.stdout.readline() == "writes\n"
+            writer.send_signal(signal.SIGSTOP)
+            try:
+                engine.close()
+            except RuntimeError as error:
+                yield engine, held, writer, error
+                return
+            assert "still accesses" not in engine.last_error()
+        finally:
+            writer.kill()
+            writer.communicate()
+    pytest.fail("the writer was never stopped inside a copy")
+
+
+def test_close_says_when_a_process_may_still_write(stopped_inside):
+    engine, held, writer, error = stopped_inside
+    assert f"process {writer.pid} still accesses our memory" in str(error)
+    with pytest.raises(BufferError):
+        held.append(1)  # the engine keeps what it has not got back
+    with pytest.raises(KeyError), engine:
+        raise KeyError  # not hidden by the same failure
+    writer.send_signal(signal.SIGCONT)
+    engine.close()
+    held.append(1)
 
 
 AT_EXIT = f"""
