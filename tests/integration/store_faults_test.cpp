@@ -61,7 +61,7 @@ TEST_P(LateNode, KnowsAllThatWasAnsweredWhenItsMasterIsKilled) {
         const uint64_t before = turns;
         const Deadline a_while = Deadline::after(300ms);
         while (turns == before && !a_while.passed()) std::this_thread::yield();
-        return turns == before;
+        return turns == before && before > 100;  // few, and it was the machine that stood still
     }));
     done = true;
     master_->kill();
