@@ -30,7 +30,7 @@ void MasterState::apply(const ClientSeen& change) {
 void MasterState::apply(const ClientGone& change) {
     const ClientNumber number = clients_.find(change.client);
     MC_CHECK(number != 0 && clients_[number].segments.empty());
-    const bool quiet = change.how != ClientEnd::kSilent;
+    const bool quiet = change.how == ClientEnd::kGoodbye;  // who is replaced may not have heard of it
     // Its connection is up, so the process is there and does not run. When it goes on, its threads finish what they were copying before any of
     // them hears of us: what it was writing is in quarantine until it reports.
     const bool stopped = !quiet && clients_[number].follows;

@@ -7,11 +7,58 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <deque>
+#include <utility>
 
 #include "base/log.h"
+#include "base/thread_annotations.h"
+#include "base/time.h"
 #include "base/unique_fd.h"
 
 namespace mooncake::store {
+
+namespace {
+
+/// Addresses of memory that was lent. As long as the engine lives, a writer that has not heard of it may write there, and neither the engine nor a master of a
+/// later life could tell. So nothing else is to lie there for a while; of memory they take none. Thread-safe.
+class HeldAddresses {
+public:
+    /// Nothing is mapped there now.
+    void hold(void* base, size_t bytes) {
+        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+        void* const address = ::mmap(base, bytes, PROT_NONE, flags, -1, 0);
+        if (address == MAP_FAILED) return;  // somebody was faster, or there are no addresses left
+        Mapping mapping(address, bytes);
+        if (address != base) return;  // an old kernel takes the address for a wish
+        const Time now = Clock::now();
+        Lock lock(mutex_);
+        held_.push_back({std::move(mapping), bytes, now});
+        bytes_ += bytes;
+        while (held_.size() > kCountMax || bytes_ > kBytesMax || now - held_.front().since > kTime) {
+            bytes_ -= held_.front().bytes;
+            held_.pop_front();
+        }
+    }
+
+private:
+    static constexpr Duration kTime = 10min;  // as long as a write may be under way
+    static constexpr size_t kCountMax = 1024, kBytesMax = size_t{16} << 40;
+    struct Held {
+        Mapping mapping;
+        size_t bytes = 0;
+        Time since{};
+    };
+    Mutex mutex_;
+    std::deque<Held> held_ MC_GUARDED_BY(mutex_);
+    size_t bytes_ MC_GUARDED_BY(mutex_) = 0;
+};
+
+HeldAddresses& held_addresses() {
+    static auto* const held = new HeldAddresses;  // also for who ends with the process
+    return *held;
+}
+
+}  // namespace
 
 Result<FileRangeLock> FileRangeLock::take(UniqueFd file, uint64_t offset, uint64_t size) {
     struct flock range {};
@@ -70,7 +117,12 @@ LentMemory::~LentMemory() {
     warmer_.reset();
     // A fence: returns when no peer touches it any more. A closed engine has done that for all its memory.
     const auto given_back = file_ ? engine_->unregister_memory(base_) : engine_->free_memory(base_);
-    if (given_back || given_back.error().code() == Code::kUnavailable) return;
+    if (given_back) {
+        file_ = Mapping();
+        held_addresses().hold(base_, size_);
+        return;
+    }
+    if (given_back.error().code() == Code::kUnavailable) return;
     MC_LOG_WARNING("memory of a segment is not given back: {}", given_back.error().to_string());
     // Some process may still be about to touch it: better lost than given to somebody else.
     [[maybe_unused]] const auto* const kept_for_ever = new Mapping(std::move(file_));

@@ -269,6 +269,15 @@ TEST_F(Segments, RangesOfAStoppedWriterAreInQuarantineUntilItReports) {
     EXPECT_EQ(state().quarantine().bytes(), 0u) << "who reports has ended its writes";
 }
 
+TEST_F(Segments, RangesOfAWriterThatWasReplacedUnderItsNameAreInQuarantineForAWhile) {
+    add_node(1);
+    attach(kOther);
+    start("k", kKiB, {}, kOther);
+    auto t = transaction();
+    end_client(t, state().clients().find(kOther), ClientEnd::kReplaced, now_);
+    EXPECT_EQ(state().quarantine().bytes(), kKiB) << "whoever took its name need not have stopped it";
+}
+
 TEST_F(Segments, RangesOfASilentWriterAreInQuarantineForAWhile) {
     add_node(1);
     start("k", kPool);
