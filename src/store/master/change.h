@@ -134,7 +134,7 @@ struct ReportsWithdrawn {
     std::vector<ClientId> clients;
     Time now{};
 };
-/// A node reported a value of that generation, which must be below Generations::kEnd.
+/// A node reported a value of that generation, which must be credible (Generations).
 struct GenerationSeen {
     uint64_t generation = 0;
 };

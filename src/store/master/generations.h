@@ -15,11 +15,16 @@ class Generations {
 public:
     static constexpr uint64_t kEnd = uint64_t{1} << 63;  // the wall clock gets there in the year 2262
 
-    explicit Generations(uint64_t first) : begin_(first), next_(first) {}
+    /// How far a clock may have been ahead, in nanoseconds: ten years. What is further is a lie, which would leave no room for newer ones.
+    static constexpr uint64_t kAheadMax = uint64_t{10} * 366 * 24 * 3600 * 1'000'000'000;
+
+    explicit Generations(uint64_t first) : begin_(first), next_(first), limit_(first + kAheadMax) {}
 
     uint64_t next() const noexcept { return next_; }
     uint64_t take() noexcept { return next_++; }
-    /// A node reports this one, below kEnd: the next ones are above.
+    /// Whether a node may report this one.
+    bool credible(uint64_t generation) const noexcept { return generation != 0 && generation < limit_; }
+    /// A node reports this one, a credible one: the next ones are above.
     void seen(uint64_t generation) {
         if (generation < next_) return;
         if (begin_ != next_) earlier_.emplace_back(begin_, next_);
@@ -40,6 +45,7 @@ public:
 
 private:
     uint64_t begin_, next_;                               // given out since the last jump
+    uint64_t limit_;                                      // of what others gave out
     std::vector<std::pair<uint64_t, uint64_t>> earlier_;  // and before; few: clocks are rarely set back
 };
 

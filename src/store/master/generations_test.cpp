@@ -35,5 +35,18 @@ TEST(Generations, OfThisLifeAreNewerThanAllOthers) {
     EXPECT_FALSE(generations.newer(100, 100));
 }
 
+TEST(Generations, ThatNoClockCanHaveGivenOutAreNotCredible) {
+    const uint64_t today = uint64_t{56} * 365 * 24 * 3600 * 1'000'000'000;
+    Generations generations(today);
+    EXPECT_TRUE(generations.credible(1));
+    EXPECT_TRUE(generations.credible(today + Generations::kAheadMax / 2)) << "the clock was wrong, and was set right since";
+    EXPECT_FALSE(generations.credible(0));
+    EXPECT_FALSE(generations.credible(today + Generations::kAheadMax));
+    EXPECT_FALSE(generations.credible(Generations::kEnd - 1));
+    generations.seen(today + Generations::kAheadMax - 1);
+    EXPECT_TRUE(generations.newer(generations.take(), today + Generations::kAheadMax - 1));
+    EXPECT_TRUE(Generations(today + 1'000'000).credible(generations.take())) << "to the next life";
+}
+
 }  // namespace
 }  // namespace mooncake::store

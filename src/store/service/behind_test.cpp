@@ -94,6 +94,20 @@ TEST_F(BehindTest, ANodeWhoseStreamBreaksIsNamedToAllOthersUntilItHasHeardAllAga
     EXPECT_THAT(caught_up(reader), ElementsAre(kNode));
 }
 
+TEST_F(BehindTest, AMasterOfALifeThatNobodyCanHaveHeardOfIsNotBelieved) {
+    for (const uint64_t life : {UINT64_MAX, UINT64_MAX - 1, Generations::kEnd}) caller_.remount({.client = kLate, .heard = {life, 1}});
+    caller_.join(kNode, 1);
+    caller_.join(kReader, 0);
+    Following reader(caller_.address(), kReader);
+    ASSERT_TRUE(reader.wait_complete());
+    {
+        Following node(caller_.address(), kNode);
+        ASSERT_TRUE(node.wait_complete());
+        caller_.put(kNode, {"price"});
+    }
+    EXPECT_TRUE(hears_of_behind(reader));
+}
+
 TEST_F(BehindTest, WhoLendsNothingCannotBeBehind) {
     caller_.join(kNode, 1);
     caller_.join(kReader, 0);

@@ -87,7 +87,7 @@ public:
     void asked(const MasterState& state, Incarnation process, Time now);
     /// A member joins: it has heard everything until then, and of earlier masters that these are behind. Returns members of whom that was
     /// not known before, and who have not heard so much.
-    std::vector<ClientId> believe(const ClientId& member, const HistoryPoint& heard, std::span<const Behind> behind);
+    std::vector<ClientId> believe(const ClientId& member, const HistoryPoint& told, std::span<const Behind> behind);
     /// Whether an earlier master went on without this member: what it tells of that one's values may be outdated.
     bool distrusts(const ClientId& member) const;
     /// Tells the client the next part of what its segments hold, if wants_report().

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "store/master/generations.h"
 #include "store/service/event_hub.h"
 
 namespace mooncake::store {
@@ -58,9 +59,11 @@ void EventHub::note_caught_up(const ClientId& client) {
     }
 }
 
-std::vector<ClientId> EventHub::believe(const ClientId& member, const HistoryPoint& heard, std::span<const Behind> behind) {
+std::vector<ClientId> EventHub::believe(const ClientId& member, const HistoryPoint& told, std::span<const Behind> behind) {
     std::vector<ClientId> fresh;
     Lock lock(mutex_);
+    // Lives are numbered by the clock; there must be room for those to come.
+    const HistoryPoint heard = told.life < options_.life + Generations::kAheadMax ? told : HistoryPoint{};
     if (heard.life > life_) {  // the clock was set back between it and us
         life_ = heard.life + 1;
         went_on_.store(false, std::memory_order_relaxed);

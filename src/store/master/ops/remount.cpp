@@ -68,7 +68,7 @@ private:
             if (in_bounds(write.offset, write.length) && !stopped(write.writer))
                 writes.push_back({write.offset, write.offset + state().rounded(write.length), nullptr, &write});
         for (const HeldObject& object : held_.objects) {
-            const bool sensible = !object.key.empty() && object.generation != 0 && object.generation < Generations::kEnd &&
+            const bool sensible = !object.key.empty() && state().generations().credible(object.generation) &&
                                   in_bounds(object.offset, object.length);
             if (sensible) objects.push_back({object.offset, object.offset + state().rounded(object.length), &object, nullptr});
             else ++result.refused;
