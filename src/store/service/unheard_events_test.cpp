@@ -18,8 +18,10 @@ std::vector<std::byte> drop_of(uint64_t generation) {
 }
 std::vector<uint64_t> generations(const UnheardEvents::Missed& missed) {
     std::vector<uint64_t> all;
-    for (const auto& body : missed.updates)
-        for (const RangeDropped& one : decode_event_update(body).value().dropped) all.push_back(one.generation);
+    for (const auto& body : missed.updates) {
+        const EventUpdate update = decode_event_update(body).value();
+        for (const RangeDropped& one : update.dropped) all.push_back(one.generation);
+    }
     return all;
 }
 using Generations = std::vector<uint64_t>;
