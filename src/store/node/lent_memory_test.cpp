@@ -28,7 +28,7 @@ TEST_F(LentMemoryTest, ThatWasTakenBackLeavesItsAddressesAloneForAWhile) {
 }
 
 TEST_F(LentMemoryTest, OfAFileLeavesItsAddressesAloneForAWhile) {
-    std::string path = "/tmp/mooncake-lent-XXXXXX";
+    std::string path = ::testing::TempDir() + "mooncake-lent-XXXXXX";
     const int file = ::mkstemp(path.data());
     ASSERT_GE(file, 0);
     ASSERT_EQ(::ftruncate(file, kBytes), 0);
