@@ -129,7 +129,7 @@ public:
     void value_outdated(const MasterState&, ObjectId) override {}
     void copy_ordered(const MasterState&, CopyId) override {}
     void segment_removed(const MasterState&, SegmentNumber) override {}
-    void range_dropped(const MasterState&, SegmentNumber, uint64_t generation, Duration) override {
+    void range_dropped(const MasterState&, SegmentNumber, uint64_t generation, Duration, bool) override {
         const auto found = known_.find(generation);
         if (found == known_.end()) return;
         const double age = static_cast<double>(bytes_put_ - found->second.used) / static_cast<double>(capacity_);

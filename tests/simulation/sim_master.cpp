@@ -173,6 +173,7 @@ void SimMaster::expect_return() {
     }
     for (const auto& [key, generation] : acknowledged_) {
         const ObjectId id = find(key);
+        if (id != 0 && state_->objects()[id].generation > generation) expect_one_of_two(key, generation, state_->objects()[id]);
         if (id == 0 || state_->objects()[id].generation != generation) continue;
         const ReplicaList& replicas = state_->objects()[id].replicas;
         for (size_t i = 0; i < replicas.size(); ++i)
@@ -181,8 +182,36 @@ void SimMaster::expect_return() {
     }
 }
 
+void SimMaster::note_replaced(const MasterState& state, SegmentNumber segment, uint64_t generation) {
+    const auto key = written_.find(generation);
+    const ObjectId id = key == written_.end() ? 0 : find(key->second);
+    if (id == 0 || state.objects()[id].generation != generation || state.objects()[id].write == 0) return;
+    Replaced& replaced = replaced_[generation];
+    const uint64_t successor = state.write(state.objects()[id].write).generation;
+    if (std::exchange(replaced.successor, successor) != successor) replaced.segments.clear();
+    replaced.segments.push_back(segment);
+}
+
+/// A value that was acknowledged is being replaced, and nobody was told that it was: whichever the nodes know of comes back.
+void SimMaster::expect_one_of_two(const std::string& key, uint64_t generation, const Object& object) {
+    const auto replaced = replaced_.find(generation);
+    if (replaced == replaced_.end() || replaced->second.successor != object.generation) return;
+    const auto hears_all = [&](SegmentNumber segment) {
+        const SimEventStream* stream = state_->segments().exists(segment) ? stream_of(segment) : nullptr;
+        return stream != nullptr && stream->complete();
+    };
+    std::vector<SegmentId> successors;
+    for (size_t i = 0; i < object.replicas.size(); ++i) {
+        if (!hears_all(object.replicas[i].segment)) return;
+        successors.push_back(state_->segments()[object.replicas[i].segment].spec.id);
+    }
+    for (const SegmentNumber segment : replaced->second.segments)
+        if (hears_all(segment)) expected_.push_back({key, generation, state_->segments()[segment].spec.id, object.generation, successors});
+}
+
 void SimMaster::end_life() {
     away_.clear();
+    replaced_.clear();
     told_early_.clear();
     for (auto& [client, stream] : streams_) stream->kill();
     streams_.clear();
@@ -194,7 +223,8 @@ void SimMaster::end_life() {
 void SimMaster::check_recovered(const std::function<bool(const SegmentId&)>& survived) {
     rebuilding_ = false;
     for (const Expected& one : expected_)
-        if (!holds(one.key, one.generation) && !dropped_.contains(one.generation) && survived(one.segment))
+        if (!holds(one.key, one.generation) && !dropped_.contains(one.generation) && !dropped_.contains(one.successor) &&
+            survived(one.segment) && std::all_of(one.successors_segments.begin(), one.successors_segments.end(), survived))
             world_.violated(format_text("{} of generation {} did not come back with its node", one.key, one.generation));
     expected_.clear();
     std::erase_if(acknowledged_, [&](const auto& entry) { return !holds(entry.first, entry.second); });

@@ -73,10 +73,12 @@ public:
     auto run(Op&& op) {
         const size_t before = log_.size();
         Transaction transaction(*state_, &log_);
+        hub_->catch_up(transaction, world_.now());
         auto reply = op(transaction);
         ++steps;
         hub_->flush();
         after_step(before);
+        if (when_held_back && hub_->holds_back()) std::exchange(when_held_back, nullptr)();
         return reply;
     }
     /// As run(), of an operation that lets somebody in or out.
@@ -163,6 +165,8 @@ public:
 
     Endpoint endpoint;
     uint64_t steps = 0;
+    /// Runs once, when some node does not take what it is told of a value that replaces another one.
+    std::function<void()> when_held_back;
     bool writer_limited = false;  // whoever starts a write now says that there are segments it cannot reach
 
 private:
@@ -170,6 +174,14 @@ private:
         std::string key;
         uint64_t generation = 0;
         SegmentId segment;
+        // Or this one, on all of these, which was to replace it.
+        uint64_t successor = 0;
+        std::vector<SegmentId> successors_segments{};
+    };
+    /// A value that another one is replacing.
+    struct Replaced {
+        uint64_t successor = 0;
+        std::vector<SegmentNumber> segments;
     };
 
     void range_planned(const MasterState& state, SegmentNumber segment, WriteId write) override {
@@ -185,14 +197,15 @@ private:
         ended_.try_emplace(generation, ++moment_);  // and not copies of it
         hub_->range_filled(state, segment, generation, checksum);
     }
-    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) override {
+    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine, bool rests) override {
         dropped_.insert(generation);
-        hub_->range_dropped(state, segment, generation, quarantine);
+        note_replaced(state, segment, generation);
+        hub_->range_dropped(state, segment, generation, quarantine, rests);
     }
     void value_outdated(const MasterState& state, ObjectId object) override { hub_->value_outdated(state, object); }
     void tombstone_left(const MasterState& state) override { hub_->tombstone_left(state); }
     void copy_ordered(const MasterState& state, CopyId copy) override { hub_->copy_ordered(state, copy); }
-    Duration delay(const MasterState& state, SegmentNumber segment) override { return hub_->delay(state, segment); }
+    bool tells_of_replaced() const noexcept override { return true; }
     void segment_removed(const MasterState& state, SegmentNumber segment) override;
 
     template <typename Which>
@@ -210,6 +223,8 @@ private:
     SimEventStream* stream_of(SegmentNumber segment) const;
     void end_life();
     void expect_return();
+    void expect_one_of_two(const std::string& key, uint64_t generation, const Object& object);
+    void note_replaced(const MasterState& state, SegmentNumber segment, uint64_t generation);
     void after_step(size_t before);
     void note_change(const Change& change) const;
     void check_change(const Change& change);
@@ -247,6 +262,7 @@ private:
     uint64_t moment_ = 0;                      // rises
     std::map<uint64_t, uint64_t> ended_;       // by generation: when its write did
     std::set<uint64_t> dropped_;               // generations, since the cold start
+    std::map<uint64_t, Replaced> replaced_;    // by generation, in this life
     // The same: when values of a key, of those that match, or of all were removed.
     std::map<std::string, uint64_t> removed_;
     std::vector<std::pair<std::function<bool(std::string_view)>, uint64_t>> removed_matching_;

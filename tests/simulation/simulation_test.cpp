@@ -71,7 +71,7 @@ private:
             faults();
             SimNode& node = *nodes_[world_.random.below(nodes_.size())];
             SimClient& client = *clients_[world_.random.below(clients_.size())];
-            switch (world_.random.below(11)) {
+            switch (world_.random.below(12)) {
                 case 0:
                     if (client.endpoint.up) client.crash();
                     break;
@@ -90,6 +90,13 @@ private:
                 case 7: crash_master(true); break;
                 case 8:
                     if (master_.endpoint.up && !master_.rebuilding()) drain(node.spec().name);
+                    break;
+                case 10:  // just when a value replaces another one, and a node does not take that
+                    master_.when_held_back = [this] {
+                        world_.after(world_.between(1ms, 1s), [this] {
+                            if (!calm_) crash_master(true);
+                        });
+                    };
                     break;
                 case 9:  // a network that loses what is on its way
                     node.endpoint.cut_until = world_.now() + world_.between(100ms, 8s);

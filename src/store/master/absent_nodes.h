@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <unordered_map>
 
 #include "base/time.h"
 #include "store/protocol/ids.h"
@@ -23,9 +24,13 @@ public:
 
     /// Given up with all it held, which the state had known.
     void left(const SegmentId& segment, Time now) {
-        back(segment);
-        segments_.push_back({segment, now});
-        if (segments_.size() > kSegmentsMax) segments_.pop_front();
+        known_[segment] = ++last_;
+        segments_.push_back({segment, last_, now});
+        drop_forgotten();
+        while (known_.size() > kSegmentsMax) {
+            known_.erase(segments_.front().id);
+            drop_forgotten();
+        }
     }
     /// Given up again before it had told what it holds.
     void still_away(const SegmentId& segment, Time now) {
@@ -33,7 +38,7 @@ public:
     }
     /// It has told what it holds, or never will.
     void back(const SegmentId& segment) {
-        if (const auto found = find(segment); found != segments_.end()) segments_.erase(found);
+        if (known_.erase(segment) != 0) drop_forgotten();
     }
     void hear_of_earlier_life() noexcept { earlier_life_ = true; }
     bool earlier_life() const noexcept { return earlier_life_; }
@@ -45,27 +50,38 @@ public:
         if (now - first_write_ < kReturnWindow && (earlier_life_ || unheard_++ < kUnheardMax)) return true;
         unwatched_ = true;
         segments_.clear();
+        known_.clear();
         return false;
     }
 
     /// Whether everything was watched since this segment was given up.
-    bool contains(const SegmentId& segment) const { return find(segment) != segments_.end(); }
+    bool contains(const SegmentId& segment) const { return known_.contains(segment); }
     /// The same, since this life began.
     bool believes_earlier_lives() const noexcept { return !unwatched_; }
     /// Whether anybody is believed who comes back.
     bool any() const noexcept { return !unwatched_ || !segments_.empty(); }
-    size_t size() const noexcept { return segments_.size(); }
+    size_t size() const noexcept { return known_.size(); }
 
 private:
     struct Segment {
         SegmentId id;
+        uint64_t number = 0;
         Time since{};
     };
-    std::deque<Segment>::const_iterator find(const SegmentId& segment) const {
-        return std::find_if(segments_.begin(), segments_.end(), [&](const Segment& one) { return one.id == segment; });
+    bool forgotten(const Segment& one) const {
+        const auto found = known_.find(one.id);
+        return found == known_.end() || found->second != one.number;
+    }
+    /// The first and the last are known ones; of the others at most as many are not as could be.
+    void drop_forgotten() {
+        while (!segments_.empty() && forgotten(segments_.front())) segments_.pop_front();
+        while (!segments_.empty() && forgotten(segments_.back())) segments_.pop_back();
+        if (segments_.size() > 2 * kSegmentsMax) std::erase_if(segments_, [this](const Segment& one) { return forgotten(one); });
     }
 
-    std::deque<Segment> segments_;  // in the order in which they were given up
+    std::deque<Segment> segments_;                   // in the order in which they were given up, with some that are back
+    std::unordered_map<SegmentId, uint64_t> known_;  // by which of their numbers
+    uint64_t last_ = 0;
     Time first_write_ = Time::max();
     uint64_t unheard_ = 0;
     bool earlier_life_ = false, unwatched_ = false;

@@ -51,7 +51,7 @@ void MasterState::apply(const WriteCommitted& change) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
         leave_tombstone(tombstone_hash(object), rank);
         tellers_.forget(object.generation);
-        drop_ranges_of(object, change.now, change.replaced_until);
+        drop_ranges_of(object, change.now, change.replaced_rests ? &write.replicas : nullptr);
     } else {
         // Nothing of this life is contradicted, so nobody need be told.
         if (absent_.watch(change.now)) tombstones_.leave(tombstone_hash(object), rank);
@@ -72,6 +72,11 @@ void MasterState::apply(const WriteCommitted& change) {
     object.write = 0;
     forget_write(change.write);
     update_order(id);
+}
+
+void MasterState::apply(const ReplacedTold& change) {
+    for (const QuarantineId id : quarantine_.find_replaced(change.generation))
+        if (quarantine_[id].segment == change.segment) end_rest(id, change.now);
 }
 
 void MasterState::apply(const WriteDropped& change) { drop_write(change.write, change.quarantine_until, change.now, change.in_doubt); }

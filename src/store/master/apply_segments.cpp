@@ -14,6 +14,12 @@ void MasterState::apply(const Restarted& change) {
         segments_[number].reporting = true;
         segments_[number].adopting = false;
     }
+    // Nobody is left who would say so. Nodes mount or report before anything new goes there.
+    std::vector<QuarantineId> resting;
+    quarantine_.for_each([&](QuarantineId id, const Quarantine::Quarantined& one) {
+        if (one.replaced) resting.push_back(id);
+    });
+    for (const QuarantineId id : resting) end_rest(id, change.now);
     segments_.rebuild_view(change.now);
 }
 
@@ -25,6 +31,15 @@ void MasterState::apply(const ClientSeen& change) {
     if (options_.silent_after == Duration::zero()) return;
     for (const SegmentNumber segment : client.segments)
         segments_.heard(segment, client.expires - options_.client_ttl + options_.silent_after);
+}
+
+void MasterState::apply(const ClientLeaves& change) {
+    const ClientNumber number = clients_.find(change.client);
+    MC_CHECK(number != 0 && clients_[number].alive);
+    clients_[number].leaving = change.how;
+    if (clients_[number].segments.empty()) return;
+    for (const SegmentNumber segment : clients_[number].segments) segments_[segment].leaving = true;
+    segments_.rebuild_view(change.now);  // once for all of them
 }
 
 void MasterState::apply(const ClientGone& change) {
@@ -44,8 +59,10 @@ void MasterState::apply(const ClientGone& change) {
     }
     if (!stopped) end_quarantine_of(number, quiet_from, change.now, false);
     if (quiet) std::erase_if(departed_, [&](const Departed& gone) { return gone.writer == change.client; });
+    tenants_.follow_capacity(segments_.capacity());
     Client& client = clients_[number];
     client.alive = client.attached = client.follows = false;
+    client.leaving.reset();
     client.expires = {};
     client.stream_down_since = Time::max();
     client.closed_requests.clear();
@@ -97,8 +114,7 @@ void MasterState::apply(const SegmentMounted& change) {
     clients_[client].segments.push_back(number);
     segments_[number].stream_down = clients_[client].stream_down_since != Time::max();
     if (options_.silent_after != Duration::zero()) segments_[number].heard_until = change.now + options_.silent_after;
-    meet_departed(number, change.now);
-    segments_.rebuild_view(change.now);
+    meet_departed(number, change.now);  // the view changes when it is opened
     tenants_.share_out(segments_.capacity());
 }
 
@@ -177,11 +193,7 @@ void MasterState::apply(const SegmentStatusSet& change) {
     segments_.rebuild_view(change.now);
 }
 
-void MasterState::apply(const SegmentSuspected& change) {
-    segments_[change.segment].suspect_until = change.now + change.duration;
-    segments_[change.segment].suspect_for = change.duration;
-    segments_.rebuild_view(change.now);
-}
+void MasterState::apply(const SegmentSuspected& change) { segments_.suspect(change.segment, change.now, change.duration); }
 
 void MasterState::note_departed(SegmentNumber number, RangeAllocator::Block block, Time now) {
     const Segment& segment = segments_[number];
@@ -204,7 +216,7 @@ void MasterState::note_departed(SegmentNumber number, RangeAllocator::Block bloc
             break;
         case OwnerKind::kQuarantined: {
             const Quarantine::Quarantined& one = quarantine_[owner_number(owner)];
-            gone.until = one.until;
+            gone.until = one.replaced ? one.leased_until : one.until;
             if (one.writer != 0) gone.writer = clients_[one.writer].id;
             break;
         }
@@ -268,10 +280,12 @@ void MasterState::apply(const SegmentRemoved& change) {
     for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block))
         if (!allocator.is_free(block)) forget_block(allocator.owner(block), change.segment, change.now, broken);
     const ClientNumber client = segments_[change.segment].client;
-    std::erase(clients_[client].segments, change.segment);
+    std::vector<SegmentNumber>& lent = clients_[client].segments;
+    lent.erase(std::find(lent.rbegin(), lent.rend(), change.segment).base() - 1);
+    const bool writable = segments_[change.segment].view_position != UINT32_MAX;
     segments_.erase(change.segment);
-    segments_.rebuild_view(change.now);
-    tenants_.share_out(segments_.capacity());
+    if (writable) segments_.rebuild_view(change.now);  // of very many that go together none is in it any more
+    if (!clients_[client].leaving) tenants_.share_out(segments_.capacity());
     drop_groups(broken, change.now);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "store/master/client_table.h"
 #include "store/master/object.h"
 #include "store/protocol/ids.h"
 #include "store/protocol/objects.h"
@@ -52,7 +53,12 @@ struct ClientSeen {
     Time expires{};
     bool attached = false;  // it told what it holds
 };
-enum class ClientEnd : uint8_t { kGoodbye, kReplaced, kSilent };
+/// It is as good as gone; its segments, to which nothing new goes from now on, are taken away one by one.
+struct ClientLeaves {
+    ClientId client;
+    ClientEnd how = ClientEnd::kGoodbye;
+    Time now{};
+};
 /// Drops its unfinished writes and copies; its segments have gone before.
 struct ClientGone {
     ClientId client;
@@ -174,7 +180,13 @@ struct WriteStarted {
 struct WriteCommitted {
     WriteId write = 0;
     uint64_t checksum = 0;
-    Time replaced_until{};  // the memory of an older value is in quarantine till then, if not longer: its node may have to report it again
+    bool replaced_rests = false;  // the memory of an older value on other nodes is in quarantine until ReplacedTold, if not longer
+    Time now{};
+};
+/// The nodes of the value that has replaced this one can know of that, whatever becomes of us: its own may be told to give it up.
+struct ReplacedTold {
+    SegmentNumber segment = 0;
+    uint64_t generation = 0;
     Time now{};
 };
 struct WriteDropped {
@@ -324,11 +336,11 @@ struct ClockAdvanced {
     Time now{};
 };
 
-using Change = std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened,
-                            RangeBusy, SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, ReportsWithdrawn,
-                            GenerationSeen, EarlierLifeSeen, RangeReserved, WriteStarted, WriteCommitted, WriteDropped, WriterStopped,
-                            LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft, TombstoneOfAll, TombstoneOfMatching,
-                            ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped,
-                            DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+using Change = std::variant<Restarted, ClientSeen, ClientLeaves, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted,
+                            SegmentOpened, RangeBusy, SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted,
+                            ReportsWithdrawn, GenerationSeen, EarlierLifeSeen, RangeReserved, WriteStarted, WriteCommitted, ReplacedTold,
+                            WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft, TombstoneOfAll,
+                            TombstoneOfMatching, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded,
+                            CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

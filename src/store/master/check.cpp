@@ -82,7 +82,7 @@ private:
             MC_AGREE(write.started >= last, "write {} is older than the one before", id);
             last = write.started;
             MC_AGREE(state_.objects().exists(write.object) && state_.objects()[write.object].write == id, "write {} has no object", id);
-            MC_AGREE(state_.clients().alive(write.client), "write {} has no living writer", id);
+            MC_AGREE(state_.clients()[write.client].alive, "write {} has no living writer", id);
             ++writes_[write.client];
             MC_AGREE(!write.replicas.empty(), "write {} has no range", id);
             for (size_t i = 0; i < write.replicas.size(); ++i)
@@ -145,7 +145,8 @@ private:
             MC_AGREE(segment.allocator.used_blocks() == claimed_[number], "segment {} has {} used ranges, {} of them claimed", number,
                      segment.allocator.used_blocks(), claimed_[number]);
             MC_AGREE(segment.quarantined_bytes == in_quarantine_[number], "segment {} has another number of bytes in quarantine", number);
-            MC_AGREE(state_.clients().alive(segment.client), "segment {} has no living owner", number);
+            MC_AGREE(state_.clients()[segment.client].alive, "segment {} has no living owner", number);
+            MC_AGREE(segment.leaving == state_.clients().leaving(segment.client), "segment {} leaves without its owner", number);
             if (segment.view_position != UINT32_MAX) {
                 const SegmentView& view = state_.segments().view().segments[segment.view_position];
                 MC_AGREE(view.segment == number && view.free == segment.allocator.free_bytes(), "segment {} is not seen as it is", number);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -12,14 +13,17 @@
 
 namespace mooncake::store {
 
+enum class ClientEnd : uint8_t { kGoodbye, kReplaced, kSilent };
+
 /// One life of a client. Kept after its end for as long as objects name it as their writer.
 struct Client {
     static constexpr size_t kClosedRequests = 64;
 
     ClientId id;
     bool alive = false;
-    bool attached = false;  // it told us what it holds since we came up; others are asked to
-    bool follows = false;   // its event stream is up
+    bool attached = false;             // it told us what it holds since we came up; others are asked to
+    bool follows = false;              // its event stream is up
+    std::optional<ClientEnd> leaving;  // it has ended so, and has segments that are yet to be taken away
     Time expires{};
     Time stream_down_since = Time::max();  // when its event stream broke; Time::max(): it follows, or never did
     uint32_t objects = 0;                  // whose writer it is
@@ -58,7 +62,8 @@ public:
 
     Client& operator[](ClientNumber number) { return clients_[number]; }
     const Client& operator[](ClientNumber number) const { return clients_[number]; }
-    bool alive(ClientNumber number) const { return number != 0 && clients_[number].alive; }
+    bool alive(ClientNumber number) const { return number != 0 && clients_[number].alive && !clients_[number].leaving; }
+    bool leaving(ClientNumber number) const { return number != 0 && clients_[number].leaving.has_value(); }
     ClientNumber limit() const noexcept { return clients_.limit(); }
     size_t size() const noexcept { return clients_.size(); }
 

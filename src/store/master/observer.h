@@ -22,16 +22,17 @@ public:
     /// A copy in progress got a range on this segment.
     virtual void range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) = 0;
     virtual void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) = 0;
-    /// Not called for what goes with its segment.
-    virtual void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) = 0;
+    /// Not called for what goes with its segment. `rests`: another value has replaced it, and its memory has no other use until somebody applies
+    /// ReplacedTold.
+    virtual void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine, bool rests) = 0;
     /// The object, still in the state, is about to lose or to change its value while somebody may hold a lease of either kind on it.
     virtual void value_outdated(const MasterState& state, ObjectId object) = 0;
     /// A value was removed or replaced, or is not to come back: nodes that the state does not know may hold an older one.
     virtual void tombstone_left(const MasterState& /*state*/) {}
     /// A copy or move is to be carried out by the owner of its source.
     virtual void copy_ordered(const MasterState& state, CopyId copy) = 0;
-    /// How long it may take until the segment's owner can know what happens to it now; for operations, not while a change is applied.
-    virtual Duration delay(const MasterState& /*state*/, SegmentNumber /*segment*/) { return {}; }
+    /// Whether somebody will apply ReplacedTold for each range that rests; otherwise none does.
+    virtual bool tells_of_replaced() const noexcept { return false; }
     /// The segment's owner is about to lose it.
     virtual void segment_removed(const MasterState& state, SegmentNumber segment) = 0;
 };

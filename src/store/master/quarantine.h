@@ -27,6 +27,7 @@ public:
         bool until_report = false;        // over when its writer reports to us: before that it ends all writes that were planned for it
         bool write = false;               // of a put or upsert that was taken from its writer, who may yet tell that it has stopped
         uint64_t copy = 0;                // likewise of a copy: the low half of its task's id
+        bool replaced = false;            // by a value of which its nodes may not know: for ever, unless somebody says that they can
         uint64_t bytes = 0;
         uint64_t length = 0;  // of the value that was or should have been there
         uint64_t generation = 0;
@@ -43,6 +44,7 @@ public:
             by_writer_[quarantine.writer].push_back(id, [this](QuarantineId other) -> Links& { return quarantined_[other].of_writer; });
         if (quarantine.write) of_writes_.emplace(quarantine.generation, id);
         if (quarantine.copy != 0) of_copies_.emplace(quarantine.copy, id);
+        if (quarantine.replaced) of_replaced_.emplace(quarantine.generation, id);
         bytes_ += quarantine.bytes;
         return id;
     }
@@ -63,6 +65,7 @@ public:
         }
         if (quarantine.write) erase(of_writes_, quarantine.generation, id);
         if (quarantine.copy != 0) erase(of_copies_, quarantine.copy, id);
+        if (quarantine.replaced) erase(of_replaced_, quarantine.generation, id);
         bytes_ -= quarantine.bytes;
         const Quarantined extracted = quarantine;
         quarantined_.give_back(id);
@@ -84,6 +87,9 @@ public:
     /// What is in quarantine for fear of that write or copy, in an order that is the same wherever the same changes are applied.
     std::vector<QuarantineId> find_write(uint64_t generation) const { return find(of_writes_, generation); }
     std::vector<QuarantineId> find_copy(uint64_t task) const { return find(of_copies_, task); }
+    /// What a replaced value of that generation has, and whether there is any of such values.
+    std::vector<QuarantineId> find_replaced(uint64_t generation) const { return find(of_replaced_, generation); }
+    bool any_replaced() const noexcept { return !of_replaced_.empty(); }
 
     const Quarantined& operator[](QuarantineId id) const { return quarantined_[id]; }
     Time next() const { return by_time_.empty() ? Time::max() : by_time_.begin()->first; }
@@ -126,8 +132,9 @@ private:
     Slab<Quarantined, 256> quarantined_;
     std::map<Time, IndexList> by_time_;
     std::unordered_map<ClientNumber, IndexList> by_writer_;
-    Index of_writes_;  // by generation: one for each replica
-    Index of_copies_;  // by task: one for each target
+    Index of_writes_;    // by generation: one for each replica
+    Index of_copies_;    // by task: one for each target
+    Index of_replaced_;  // by generation: one for each replica
     uint64_t bytes_ = 0;
 };
 

@@ -21,7 +21,7 @@ public:
     void range_filled(const MasterState&, SegmentNumber segment, uint64_t generation, uint64_t checksum) override {
         heard.push_back(format_text("filled {} on {} with {}", generation, segment, checksum));
     }
-    void range_dropped(const MasterState&, SegmentNumber segment, uint64_t generation, Duration quarantine) override {
+    void range_dropped(const MasterState&, SegmentNumber segment, uint64_t generation, Duration quarantine, bool) override {
         heard.push_back(format_text("dropped {} on {} for {} s", generation, segment, quarantine / 1s));
     }
     void value_outdated(const MasterState& state, ObjectId object) override {

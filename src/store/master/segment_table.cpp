@@ -3,7 +3,18 @@
 
 #include <algorithm>
 
+#include "store/master/walk_counter.h"
+
 namespace mooncake::store {
+
+namespace {
+
+/// Of a list in which numbers rise. Those that came last mostly go first.
+void erase_number(std::vector<SegmentNumber>& numbers, SegmentNumber number) {
+    numbers.erase(std::lower_bound(numbers.begin(), numbers.end(), number));
+}
+
+}  // namespace
 
 std::span<const SegmentNumber> SegmentTable::find_name(std::string_view name) const {
     const auto found = by_name_.find(name);
@@ -15,8 +26,12 @@ SegmentNumber SegmentTable::insert(SegmentSpec spec, ClientNumber client, uint64
     const auto number = static_cast<SegmentNumber>(segments_.size());
     numbers_.push_back(number);
     by_id_.emplace(spec.id, number);
-    by_name_[spec.name].push_back(number);
+    std::vector<SegmentNumber>& same = by_name_[spec.name];
+    constexpr uint32_t kUnranked = 1U << 31;  // until the view is made: like no other name
+    const uint32_t name_number = same.empty() ? kUnranked + number : segments_[same.front()]->name_number;
+    same.push_back(number);
     segments_.push_back(std::make_unique<Segment>(std::move(spec), client, alignment));
+    segments_[number]->name_number = name_number;
     capacity_ += segments_[number]->allocator.capacity();
     return number;
 }
@@ -27,10 +42,10 @@ void SegmentTable::erase(SegmentNumber number) {
     used_bytes_ -= segment.allocator.used_bytes();
     by_id_.erase(segment.spec.id);
     const auto name = by_name_.find(segment.spec.name);
-    std::erase(name->second, number);
+    erase_number(name->second, number);
     if (name->second.empty()) by_name_.erase(name);
     segments_[number].reset();
-    std::erase(numbers_, number);
+    erase_number(numbers_, number);
 }
 
 RangeAllocator::Block SegmentTable::take(SegmentNumber number, uint64_t offset, uint64_t length, uint64_t owner) {
@@ -79,7 +94,17 @@ void SegmentTable::note_silence(std::span<const std::pair<std::string_view, Segm
     }
 }
 
+void SegmentTable::suspect(SegmentNumber number, Time now, Duration duration) {
+    Segment& segment = *segments_[number];
+    segment.suspect_until = now + duration;
+    segment.suspect_for = duration;
+    segment.trusted &= duration <= Duration::zero();
+    next_opening_ = std::min(next_opening_, segment.suspect_until);
+    if (segment.view_position != UINT32_MAX) view_[segment.view_position].suspect |= duration > Duration::zero();
+}
+
 void SegmentTable::rebuild_view(Time now) {
+    steps_walked() += numbers_.size();
     view_.clear();
     capacity_sums_.clear();
     hosts_.clear();
@@ -94,8 +119,8 @@ void SegmentTable::rebuild_view(Time now) {
             segment.view_position = UINT32_MAX;
             if (segment.closed_until > now) next_opening_ = std::min(next_opening_, segment.closed_until);
             if (segment.suspect_until > now) next_opening_ = std::min(next_opening_, segment.suspect_until);
-            const bool writable = segment.status == SegmentStatus::kOk && !segment.reporting && segment.closed_until <= now &&
-                                  segment.allocator.capacity() != 0;
+            const bool writable = !segment.leaving && segment.status == SegmentStatus::kOk && !segment.reporting &&
+                                  segment.closed_until <= now && segment.allocator.capacity() != 0;
             if (writable) open.emplace_back(host_of(name), number);
         }
     }

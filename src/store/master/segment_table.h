@@ -41,6 +41,7 @@ struct Segment {
     bool adopting = true;   // and what we do not know is news to us
     Time suspect_until{};   // its data path was reported failing
     Duration suspect_for{0};
+    bool leaving = false;            // its owner has gone: no new ranges
     bool stream_down = false;        // its owner is not told of new ranges now
     Time heard_until = Time::max();  // its owner is silent from then on
     bool silent = false;             // when the view was made
@@ -74,6 +75,8 @@ public:
     void heard(SegmentNumber number, Time until);
     /// After a segment came, went, or changed what it is good for.
     void rebuild_view(Time now);
+    /// Its data path is failing from now on, for a while.
+    void suspect(SegmentNumber number, Time now, Duration duration);
     PlacementView view() const { return {view_, capacity_sums_}; }
     uint32_t host_number(std::string_view host) const;  // in the view; UINT32_MAX: none
     /// The capacity of the largest segment in the view.

@@ -76,7 +76,7 @@ void MasterState::give_ranges(const ReplicaList& replicas, uint64_t owner) {
 }
 
 void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, Feared feared) {
-    if (observer_ != nullptr) observer_->range_dropped(*this, replica.segment, generation, std::max(until - now, Duration::zero()));
+    if (observer_ != nullptr) observer_->range_dropped(*this, replica.segment, generation, std::max(until - now, Duration::zero()), false);
     if (segments_[replica.segment].reporting) segments_[replica.segment].dropped.insert(generation);
     if (until <= now) segments_.free(replica.segment, replica.block);
     else
@@ -89,6 +89,27 @@ void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t g
                            .length = length,
                            .generation = generation,
                            .until = until});
+}
+
+void MasterState::rest_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now) {
+    if (observer_ != nullptr) observer_->range_dropped(*this, replica.segment, generation, std::max(until - now, Duration::zero()), true);
+    if (segments_[replica.segment].reporting) segments_[replica.segment].dropped.insert(generation);
+    put_in_quarantine({.segment = replica.segment,
+                       .block = replica.block,
+                       .replaced = true,
+                       .length = length,
+                       .generation = generation,
+                       .until = Time::max(),
+                       .leased_until = until});
+}
+
+void MasterState::end_rest(QuarantineId id, Time now) {
+    Quarantine::Quarantined one = quarantine_.extract(id);
+    segments_[one.segment].quarantined_bytes -= one.bytes;
+    one.replaced = false;
+    one.until = one.leased_until;
+    if (one.until <= now) segments_.free(one.segment, one.block);
+    else put_in_quarantine(one);
 }
 
 void MasterState::put_in_quarantine(Quarantine::Quarantined what) {
@@ -109,11 +130,21 @@ void MasterState::end_quarantine(QuarantineId id) {
 }
 
 /// Of its value. Readers keep the bytes until their leases are over, and so long they count as leased.
-void MasterState::drop_ranges_of(const Object& object, Time now, Time not_before) {
+void MasterState::drop_ranges_of(const Object& object, Time now, const ReplicaList* successor) {
     refund(object.tenant, object.length, object.replicas.size());
     soft_leased_.remove(object.soft_lease_end, rounded(object.length));
-    for (size_t i = 0; i < object.replicas.size(); ++i)
-        drop_range(object.replicas[i], object.length, object.generation, std::max(object.lease_end, not_before), now);
+    for (size_t i = 0; i < object.replicas.size(); ++i) {
+        const Replica& replica = object.replicas[i];
+        const bool rests = successor != nullptr && !same_node(*successor, replica.segment);  // a node hears of its own in order
+        if (rests) rest_range(replica, object.length, object.generation, object.lease_end, now);
+        else drop_range(replica, object.length, object.generation, object.lease_end, now);
+    }
+}
+
+bool MasterState::same_node(const ReplicaList& replicas, SegmentNumber segment) const {
+    for (size_t i = 0; i < replicas.size(); ++i)
+        if (segments_[replicas[i].segment].client == segments_[segment].client) return true;
+    return false;
 }
 
 void MasterState::lease(Object& object, Time until) {

@@ -63,6 +63,7 @@ public:
     void apply(const Change& change);
     void apply(const Restarted& change);
     void apply(const ClientSeen& change);
+    void apply(const ClientLeaves& change);
     void apply(const ClientGone& change);
     void apply(const WriterQuiet& change);
     void apply(const ClientFollows& change);
@@ -81,6 +82,7 @@ public:
     void apply(const EarlierLifeSeen&) { absent_.hear_of_earlier_life(); }
     void apply(const WriteStarted& change);
     void apply(const WriteCommitted& change);
+    void apply(const ReplacedTold& change);
     void apply(const WriteDropped& change);
     void apply(const WriterStopped& change);
     void apply(const LeasesGranted& change);
@@ -147,8 +149,8 @@ public:
     uint64_t bytes_of(ObjectId unit) const;
     /// Has a value, and so have all others of its group.
     bool readable(const Object& object) const { return object.has_value() && (object.group == 0 || groups_[object.group].writing == 0); }
-    /// See StateObserver::delay().
-    Duration delay(SegmentNumber segment) const { return observer_ == nullptr ? Duration{} : observer_->delay(*this, segment); }
+    /// See StateObserver::tells_of_replaced().
+    bool replaced_rests() const noexcept { return observer_ != nullptr && observer_->tells_of_replaced(); }
     /// What a value of this length takes of a segment.
     uint64_t rounded(uint64_t length) const { return (stored_bytes(length) + options_.alignment - 1) & ~(options_.alignment - 1); }
     /// The length of a value that takes that much, a multiple of the alignment.
@@ -191,6 +193,9 @@ private:
     void give_ranges(const ReplicaList& replicas, uint64_t owner);
     /// A range of that generation is of no use any more: it is free now, or goes into quarantine; its node is told.
     void drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, Feared feared = {});
+    /// The same, of a value that another one replaces elsewhere: not before ReplacedTold.
+    void rest_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now);
+    void end_rest(QuarantineId id, Time now);
     void put_in_quarantine(Quarantine::Quarantined what);
     /// The writer, whom it was feared for, may be forgotten with it.
     void end_quarantine(QuarantineId id);
@@ -200,7 +205,10 @@ private:
     void quarantine_free_parts(SegmentNumber segment, const BusyMemory& busy);
     void meet_departed(SegmentNumber segment, Time now);
     void note_departed(SegmentNumber segment, RangeAllocator::Block block, Time now);
-    void drop_ranges_of(const Object& object, Time now, Time not_before = {});
+    /// `successor`: of its value, which is told first; those that lie on other nodes rest meanwhile.
+    void drop_ranges_of(const Object& object, Time now, const ReplicaList* successor = nullptr);
+    /// Whether one of these is lent by the client that lends this segment.
+    bool same_node(const ReplicaList& replicas, SegmentNumber segment) const;
     void lease(Object& object, Time until);
     void lease_softly(Object& object, Time until);
     Duration rationed(const HoldLedger& ledger, Duration shortest, Time now) const;

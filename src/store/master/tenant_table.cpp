@@ -25,6 +25,7 @@ void TenantTable::set_quota(TenantNumber number, std::optional<uint64_t> bytes, 
 }
 
 void TenantTable::share_out(uint64_t capacity) {
+    shared_out_ = capacity;
     std::vector<Tenant*> tenants;
     unsigned __int128 requested = 0;
     for (const auto& tenant : tenants_) {

@@ -44,6 +44,10 @@ public:
     void set_quota(TenantNumber number, std::optional<uint64_t> bytes, uint64_t capacity);
     /// Shares out `capacity`: each gets what it asked for, or its proportional part if that is more than there is.
     void share_out(uint64_t capacity);
+    /// The same, if that is another capacity than was shared out last.
+    void follow_capacity(uint64_t capacity) {
+        if (capacity != shared_out_) share_out(capacity);
+    }
     /// Forgets it if it has no policy and nothing of its own; never the default one.
     void drop_if_unused(TenantNumber number);
 
@@ -54,6 +58,7 @@ public:
 
 private:
     ObjectTable& objects_;
+    uint64_t shared_out_ = 0;
     std::vector<std::unique_ptr<Tenant>> tenants_;
     std::vector<TenantNumber> free_;
     std::unordered_map<std::string, TenantNumber> by_name_;

@@ -56,7 +56,8 @@ TEST(Contain, ACallThatThrowsIsAnsweredWithAnErrorAndCostsNobodyElse) {
 class CountingSink final : public EventSink {
 public:
     void flush() override { ++flushes; }
-    int flushes = 0;
+    void catch_up(Transaction& /*transaction*/, Time /*now*/) override { ++operations; }
+    int flushes = 0, operations = 0;
 };
 
 TEST(Contain, AnOperationThatThrowsLeavesWholeChangesAndFreesTheLock) {

@@ -38,7 +38,6 @@ void EventHub::noted_range(Follower& follower) {
 }
 
 void EventHub::plan(Follower& follower, const RangePlanned& event) {
-    if (!held_drops_.empty()) release_drops_of(follower.client, event.generation);
     open_item(follower).planned(RangePlannedView::of(event));
     noted_range(follower);
 }
@@ -54,10 +53,6 @@ void EventHub::range_planned_for_copy(const MasterState& state, SegmentNumber se
     Lock lock(mutex_);
     if (planned_from_ == 0) planned_from_ = observed_.load(std::memory_order_relaxed) + 1;
     Follower* follower = owner(state, segment);
-    if (!held_drops_.empty()) {  // they come before this one
-        const uint64_t generation = state.objects()[state.copy(copy).object].generation;
-        release_drops_of(state.clients()[state.segments()[segment].client].id, generation);
-    }
     if (follower == nullptr) {
         UnheardEvents* const unheard = unheard_of(state, segment);
         if (unheard == nullptr) return;
@@ -75,20 +70,22 @@ void EventHub::range_filled(const MasterState& state, SegmentNumber segment, uin
     if (Follower* follower = owner(state, segment)) {
         open_item(*follower).filled(event);
         noted_range(*follower);
-        note_filled(*follower);
+        last_filled_ = observed_.load(std::memory_order_relaxed);
     } else if (UnheardEvents* unheard = unheard_of(state, segment)) {
         unheard->unsent().filled(event);
     }
 }
 
-void EventHub::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) {
+void EventHub::range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine, bool rests) {
     Lock lock(mutex_);
     const RangeDropped event{.segment = state.segments()[segment].spec.id, .generation = generation, .quarantine = quarantine};
     if (Follower* follower = owner(state, segment)) {
-        if (hold_drop(*follower, event)) return;
+        if (rests && hold_drop(*follower, segment, event)) return;
+        if (rests) end_rest(segment, generation);
         open_item(*follower).dropped(event);
         return noted_range(*follower);
     }
+    if (rests) end_rest(segment, generation);
     if (UnheardEvents* unheard = unheard_of(state, segment)) unheard->unsent().dropped(event);
     note_behind(state.clients()[state.segments()[segment].client].id);
 }
@@ -199,13 +196,19 @@ void EventHub::drop_strangers(const MasterState& state) {
 bool EventHub::wants_report(const ClientId& client) const {
     Lock lock(mutex_);
     const auto found = followers_.find(client);
-    return found != followers_.end() && found->second->reporting && found->second->report_outstanding < options_.report_window;
+    return found != followers_.end() && may_report(*found->second);
+}
+
+bool EventHub::may_report(const Follower& follower) const {
+    if (!follower.reporting || follower.report_outstanding >= options_.report_window) return false;
+    // The end of a report says that it was everything, so that what was not told is gone. Who hears that something goes acknowledges it, and is told the end.
+    return !follower.unreported.empty() || !holds_drop_of(follower.client);
 }
 
 void EventHub::report(const MasterState& state, const ClientId& client, Time now) {
     Lock lock(mutex_);
     const auto found = followers_.find(client);
-    if (found == followers_.end() || !found->second->reporting || found->second->report_outstanding >= options_.report_window) return;
+    if (found == followers_.end() || !may_report(*found->second)) return;
     Follower& follower = *found->second;
     Item& item = follower.items.emplace_back();
     item.sealed = true;
@@ -215,7 +218,7 @@ void EventHub::report(const MasterState& state, const ClientId& client, Time now
         follower.unreported.pop_back();
         follower.cursor = {};
     }
-    if (follower.unreported.empty()) {
+    if (follower.unreported.empty() && !holds_drop_of(client)) {
         item.complete = true;
         item.report->now = {.life = life_, .event = observed_.load(std::memory_order_relaxed)};
         follower.reporting = false;

@@ -70,11 +70,12 @@ public:
     void range_planned(const MasterState& state, SegmentNumber segment, WriteId write) override;
     void range_planned_for_copy(const MasterState& state, SegmentNumber segment, CopyId copy) override;
     void range_filled(const MasterState& state, SegmentNumber segment, uint64_t generation, uint64_t checksum) override;
-    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine) override;
+    void range_dropped(const MasterState& state, SegmentNumber segment, uint64_t generation, Duration quarantine, bool rests) override;
     void value_outdated(const MasterState& state, ObjectId object) override;
     void tombstone_left(const MasterState& state) override;
     void copy_ordered(const MasterState& state, CopyId copy) override;
-    Duration delay(const MasterState& state, SegmentNumber segment) override;
+    bool tells_of_replaced() const noexcept override { return true; }
+    void catch_up(Transaction& transaction, Time now) override;
     void segment_removed(const MasterState& state, SegmentNumber segment) override;
 
     /// Begins the event stream of a member; an earlier one of the same client ends.
@@ -159,7 +160,10 @@ public:
     Time call_when_told(const Caused& caused, std::function<void()> then, Time now);
     /// Answers those who have waited long enough, cuts off who keeps them waiting; returns when it is to be called again.
     Time expire(Time now);
-    /// Answers everybody who waits; calls are not made any more.
+    /// This master ends. Who is cut off from now on never hears from it what it has missed, and nobody believes it any more: whoever waits for that
+    /// is not told that all is well, but that the master ends, and asks the next one.
+    void end_soon();
+    /// Answers those who need not wait any more, and fails the others; calls are not made any more.
     void answer_all();
     size_t followers() const;
     /// Whether it is held back that a value goes, until the kernel knows what has replaced it.
@@ -241,6 +245,12 @@ private:
         std::unique_ptr<rpc::Responder> responder{};
         rpc::Bytes body{};
         std::function<void()> then{};  // instead
+        bool forsaken = false;         // what it waits for will never be told
+    };
+    /// What a follower had not been told when it was cut off, and never will be.
+    struct Forsaken {
+        ClientId client;
+        Unsent unsent;
     };
     /// To copy to ranges that were planned by these events.
     struct HeldOrder {
@@ -252,11 +262,16 @@ private:
     /// That a value goes: a master that is killed must not take along both it and what has replaced it.
     struct HeldDrop {
         ClientId client;
+        SegmentNumber segment = 0;
         RangeDropped event;
         uint64_t number = 0;    // of the event
         Caused filled;          // what must be told first
-        Time rests_until{};     // its memory has no other use before
         uint64_t released = 0;  // the event that it was noted as at last, not sent yet; 0: it is held back
+    };
+    /// What a value has that was replaced, and whose memory need not rest any more.
+    struct Replaced {
+        SegmentNumber segment = 0;
+        uint64_t generation = 0;
     };
 
     Follower* owner(const MasterState& state, SegmentNumber segment) MC_REQUIRES(mutex_);
@@ -277,14 +292,14 @@ private:
     bool push() MC_REQUIRES(push_mutex_);
     /// The same, with all that follows from it.
     void push_all() MC_REQUIRES(push_mutex_);
-    /// A range of this follower's was filled: values that it replaces go after that is with the kernel.
-    void note_filled(const Follower& follower) MC_REQUIRES(mutex_);
-    /// Holds back that a value goes if another may have replaced it, of which the kernel does not know yet.
-    bool hold_drop(Follower& follower, const RangeDropped& event) MC_REQUIRES(mutex_);
+    /// Holds back that a value goes which another has replaced, of which the kernel does not know yet. False: it does.
+    bool hold_drop(Follower& follower, SegmentNumber segment, const RangeDropped& event) MC_REQUIRES(mutex_);
     /// False: nobody is to be told now.
     bool release(HeldDrop& held) MC_REQUIRES(mutex_);
-    /// Its memory gets another use: a value that is gone must not seem to lie there beside it, nor one of that generation go after it has come.
-    void release_drops_of(const ClientId& client, uint64_t generation) MC_REQUIRES(mutex_);
+    /// Whether it is held back that something of this client's goes: then it has not been told everything.
+    bool holds_drop_of(const ClientId& client) const MC_REQUIRES(mutex_);
+    /// For the next catch_up().
+    void end_rest(SegmentNumber segment, uint64_t generation) MC_REQUIRES(mutex_);
     /// Notes what was held back and need not be any more; false: nothing.
     bool release_held();
     bool holds_anything() const MC_REQUIRES(mutex_) { return !held_orders_.empty() || !held_drops_.empty(); }
@@ -294,6 +309,8 @@ private:
     bool add_changes(Follower& follower, const std::shared_ptr<Changes>& changes, Time now) MC_REQUIRES(mutex_);
     /// Nothing of the changes concerns this one: it has acknowledged them as soon as it has acknowledged what it was told before.
     void pass_over(Follower& follower, Time now) MC_REQUIRES(mutex_);
+    /// Whether there is more of its first report that it can be told now.
+    bool may_report(const Follower& follower) const MC_REQUIRES(mutex_);
     bool may_remember(const Follower& follower, Time now) const MC_REQUIRES(mutex_);
     bool too_far_behind(const Follower& follower, Time now) const;
     /// Whether its acknowledgements are waited for; once it is in followers_.
@@ -318,12 +335,14 @@ private:
     bool is_open(const Caused& caused) const MC_REQUIRES(mutex_);
     bool may_be_open(const Caused& caused) const noexcept {
         return caused.change != 0 || !caused.doubted.empty() || unsent_followers_.load(std::memory_order_acquire) != 0 ||
-               holds_drops_.load(std::memory_order_acquire);
+               holds_drops_.load(std::memory_order_acquire) || ending_.load(std::memory_order_acquire);
     }
+    bool is_forsaken(const Caused& caused) const MC_REQUIRES(mutex_);
     /// Forgets what the kernel has taken meanwhile.
     void look_after_unsent() MC_REQUIRES(mutex_);
     void forget_unsent(Follower& follower) MC_REQUIRES(mutex_);
     bool is_unsent(const Caused& caused) const MC_REQUIRES(mutex_);
+    static bool concerns(const Unsent& unsent, const Caused& caused);
     bool is_held(const Caused& caused) const MC_REQUIRES(mutex_);
     void cut_off(std::span<const FollowerPtr> slow, const Error& why) MC_REQUIRES(push_mutex_);
     /// Who keeps others waiting for too long.
@@ -355,11 +374,14 @@ private:
     std::vector<HeldOrder> held_orders_ MC_GUARDED_BY(mutex_);        // oldest first
     std::vector<HeldDrop> held_drops_ MC_GUARDED_BY(mutex_);          // oldest first
     uint64_t last_filled_ MC_GUARDED_BY(mutex_) = 0;                  // the last event that a range was filled
-    ClientId filled_by_ MC_GUARDED_BY(mutex_);                        // of those that are not sent yet; none: several
+    std::vector<Replaced> rested_ MC_GUARDED_BY(mutex_);              // not applied yet
+    std::atomic<bool> any_rested_{false};                             // written under mutex_
     std::atomic<bool> holds_drops_{false};                            // written under mutex_
     uint64_t planned_from_ MC_GUARDED_BY(mutex_) = 0;                 // the first event about the targets of the copy that is being ordered
     std::map<uint64_t, size_t> acknowledged_ MC_GUARDED_BY(mutex_);   // changes, and how many followers have come that far
     std::unordered_map<uint64_t, Time> asked_ MC_GUARDED_BY(mutex_);  // processes: until when they may remember something
+    std::vector<Forsaken> forsaken_ MC_GUARDED_BY(mutex_);            // since end_soon()
+    std::atomic<bool> ending_{false};                                 // written under mutex_
     std::atomic<size_t> unsent_followers_{0};                         // those that have something unsent; written under mutex_
     std::atomic<bool> went_on_{false};                                // everybody knows that this life has left tombstones
     std::atomic<uint64_t> relied_{0}, word_{0};                       // see Position

@@ -7,22 +7,15 @@
 
 namespace mooncake::store {
 
-void EventHub::note_filled(const Follower& follower) {
-    const bool first = last_filled_ <= told_.load(std::memory_order_relaxed);
-    filled_by_ = first || filled_by_ == follower.client ? follower.client : ClientId{};
-    last_filled_ = observed_.load(std::memory_order_relaxed);
-}
-
-bool EventHub::hold_drop(Follower& follower, const RangeDropped& event) {
+bool EventHub::hold_drop(Follower& follower, SegmentNumber segment, const RangeDropped& event) {
     const uint64_t told = told_.load(std::memory_order_relaxed);
-    // Within one update what is filled counts before what is dropped.
-    if (last_filled_ <= told || filled_by_ == follower.client) return false;
+    if (last_filled_ <= told) return false;  // nobody follows who has it
     noted();
     held_drops_.push_back({.client = follower.client,
+                           .segment = segment,
                            .event = event,
                            .number = observed_.load(std::memory_order_relaxed),
-                           .filled = {.first = told + 1, .last = last_filled_},
-                           .rests_until = event.quarantine == Duration::zero() ? Time{} : options_.clock() + event.quarantine});
+                           .filled = {.first = told + 1, .last = last_filled_}});
     holds_drops_.store(true, std::memory_order_release);
     follower.lends = true;
     return true;
@@ -53,17 +46,29 @@ bool EventHub::release_held() {
     return any;
 }
 
-void EventHub::release_drops_of(const ClientId& client, uint64_t generation) {
-    const Time now = options_.clock();
-    std::erase_if(held_drops_, [&](HeldDrop& held) MC_NO_THREAD_ANALYSIS {
-        if (held.released != 0 || held.client != client) return false;
-        if (held.rests_until > now && held.event.generation != generation) return false;
-        return !release(held);
-    });
-    holds_drops_.store(!held_drops_.empty(), std::memory_order_release);
+bool EventHub::holds_drop_of(const ClientId& client) const {
+    return std::any_of(held_drops_.begin(), held_drops_.end(),
+                       [&](const HeldDrop& held) { return held.released == 0 && held.client == client; });
+}
+
+void EventHub::end_rest(SegmentNumber segment, uint64_t generation) {
+    rested_.push_back({.segment = segment, .generation = generation});
+    any_rested_.store(true, std::memory_order_release);
+}
+
+void EventHub::catch_up(Transaction& transaction, Time now) {
+    if (!any_rested_.load(std::memory_order_acquire)) return;
+    std::vector<Replaced> rested;
+    {
+        Lock lock(mutex_);
+        rested.swap(rested_);
+        any_rested_.store(false, std::memory_order_relaxed);
+    }
+    for (const Replaced& one : rested) transaction.apply(ReplacedTold{.segment = one.segment, .generation = one.generation, .now = now});
 }
 
 bool EventHub::release(HeldDrop& held) {
+    end_rest(held.segment, held.event.generation);  // whatever its memory is used for is noted after this
     const auto found = followers_.find(held.client);
     if (found == followers_.end()) {
         unheard_by(held.client)->unsent().dropped(held.event);
@@ -71,6 +76,7 @@ bool EventHub::release(HeldDrop& held) {
     }
     Follower& follower = *found->second;
     open_item(follower).dropped(held.event);
+    if (follower.reporting) follower.items.back().ask = true;  // the end of its report waits for this
     noted_range(follower);
     follower.first_range = std::min(follower.first_range, held.number);  // whoever caused it waits for it
     held.released = observed_.load(std::memory_order_relaxed);

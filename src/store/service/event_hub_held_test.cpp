@@ -19,6 +19,7 @@ protected:
         follow(kOther, new_node_);
         for (const ClientId& client : {kNode, kOther}) hub_.acknowledge(client, 2);
         start_on(1, "k");
+        offset_ = old_node_.updates().back().planned.at(0).offset;
         end("k");
         const PutItem item{.key = "k", .length = 100, .group = {}};
         const PutStartRequest request{
@@ -60,6 +61,7 @@ protected:
     }
 
     Told old_node_, new_node_;
+    uint64_t offset_ = 0;  // of the old value
 };
 
 TEST_F(ReplacedValueTest, GoesInTheSameBreathWhereTheKernelTakesEverything) {
@@ -98,25 +100,86 @@ TEST_F(ReplacedValueTest, IsAnsweredOnlyWhenItsOwnNodeCanKnowAsWell) {
     EXPECT_TRUE(answer.over());
 }
 
-TEST_F(ReplacedValueTest, GoesBeforeItsMemoryIsUsedAgain) {
+TEST_F(ReplacedValueTest, KeepsItsMemoryAlsoIfItsSuccessorIsTheFirstThingThatTheKernelDoesNotTake) {
     new_node_.hold_back();
     end_upsert();
     start_on(1, "another");
-    EXPECT_EQ(old_node_.updates().back().planned.size(), 1u);
-    EXPECT_EQ(old_node_.updates().back().dropped.size(), 1u);
+    ASSERT_EQ(old_node_.updates().back().planned.size(), 1u);
+    EXPECT_NE(old_node_.updates().back().planned[0].offset, offset_) << "were we killed now, it would be overwritten";
+    EXPECT_EQ(drops(old_node_), 0u);
+    new_node_.let_go();
+    hub_.expire(Clock::now());
+    EXPECT_EQ(drops(old_node_), 1u);
+    start_on(1, "a third");
+    EXPECT_EQ(old_node_.updates().back().planned.at(0).offset, offset_) << "told, it is used again";
+}
+
+TEST_F(ReplacedValueTest, KeepsItsMemoryLongerThanALeaseOnItWouldHave) {
+    new_node_.hold_back();
+    end_upsert();
+    master_.run([&](Transaction& transaction, Time now) {
+        transaction.apply(ClockAdvanced{.now = now + 1h});
+        EXPECT_EQ(transaction.state().quarantine().size(), 1u);
+        EXPECT_TRUE(transaction.state().quarantine().any_replaced());
+        return true;
+    });
+    new_node_.let_go();
+    hub_.expire(Clock::now());
+    EXPECT_EQ(master_.run([&](Transaction& transaction, Time) { return transaction.state().quarantine().size(); }), 0u);
+}
+
+TEST_F(ReplacedValueTest, KeepsItsMemoryUntilItsReadersAreGoneEvenIfEverybodyKnows) {
+    read("k");
+    new_node_.hold_back();
+    end_upsert();
+    new_node_.let_go();
+    hub_.expire(Clock::now());
+    start_on(1, "another");
+    EXPECT_NE(old_node_.updates().back().planned.at(0).offset, offset_);
+    EXPECT_FALSE(master_.look([&](const MasterState& state, Time) { return state.quarantine().any_replaced(); }));
+}
+
+TEST_F(ReplacedValueTest, GoesInTheSameBreathWhereItsSuccessorLiesWithTheSameNode) {
+    hub_.flush();
+    const PutItem item{.key = "same", .length = 100, .group = {}};
+    const PutStartRequest request{.client = kNode, .tenant = {}, .config = {.preferred_segments = {segment(1).name}}, .items = {&item, 1}};
+    for (int i = 0; i < 2; ++i) {
+        master_.run([&](Transaction& transaction, Time now) { return upsert_start(transaction, request, now); });
+        old_node_.take();
+        old_node_.hold_back();
+        end("same");
+    }
+    EXPECT_EQ(drops(old_node_), 1u);
+    EXPECT_EQ(master_.look([&](const MasterState& state, Time) { return state.quarantine().size(); }), 0u);
+}
+
+TEST_F(ReplacedValueTest, IsNotSaidToBeGoneByTheReportOfAnEventStreamThatBeginsMeanwhile) {
+    new_node_.hold_back();
+    end_upsert();
+    Told again;
+    follow(kNode, again);
+    EXPECT_EQ(drops(again), 0u);
+    for (const EventUpdate& update : again.updates()) EXPECT_FALSE(update.complete) << "what was not told would count as gone";
+    new_node_.let_go();
+    hub_.expire(Clock::now());
+    EXPECT_EQ(drops(again), 1u);
+    ASSERT_TRUE(again.updates().back().acknowledge);
+    hub_.acknowledge(kNode, again.updates().back().sequence);
+    report(kNode);
+    EXPECT_TRUE(again.updates().back().complete);
 }
 
 TEST_F(ReplacedValueTest, IsNotKnownToBeGoneBetweenBeingNotedAndBeingSent) {
     new_node_.hold_back();
     const EventHub::Caused caused = end_upsert();
     new_node_.let_go();
-    const PutItem item{.key = "another", .length = 100, .group = {}};
-    master_.run([&](Transaction& transaction, Time now) {
-        put_start(transaction, {.client = kNode, .tenant = {}, .config = {.preferred_segments = {segment(1).name}}, .items = {&item, 1}},
-                  now);
+    bool sending = false;
+    old_node_.in_part = [&] {
+        sending = true;
         EXPECT_FALSE(hub_.told(caused));
-        return true;
-    });
+    };
+    hub_.expire(Clock::now());
+    EXPECT_TRUE(sending);
     EXPECT_EQ(drops(old_node_), 1u);
     EXPECT_TRUE(hub_.told(caused));
     EXPECT_FALSE(hub_.holds_back());
@@ -133,19 +196,68 @@ TEST_F(ReplacedValueTest, RestsWhereItsSuccessorCannotBeKnownSoon) {
     new_node_.let_go();
     hub_.expire(Clock::now());
     EXPECT_EQ(drops(old_node_), 1u);
-    EXPECT_GT(old_node_.updates().back().dropped[0].quarantine, 2s);
     EXPECT_TRUE(hub_.told(caused));
 }
 
-TEST_F(ReplacedValueTest, GoesInAnUpdateBeforeThatOfACopyOfItself) {
+TEST_F(ReplacedValueTest, StaysBesideACopyOfItsSuccessor) {
     new_node_.hold_back();
-    end_upsert();  // as a move holds back that its source goes
-    const size_t before = old_node_.updates().size();
+    end_upsert();
     ASSERT_EQ(copy_to(1, "k").code, StoreCode::kOk);
-    const auto updates = old_node_.updates();
-    ASSERT_EQ(updates.size(), before + 2) << "within one update what is planned counts before what is dropped";
-    EXPECT_EQ(updates[before].dropped.size(), 1u);
-    EXPECT_EQ(updates[before + 1].planned.size(), 1u);
+    ASSERT_EQ(old_node_.updates().back().planned.size(), 1u);
+    EXPECT_NE(old_node_.updates().back().planned[0].offset, offset_);
+    EXPECT_EQ(drops(old_node_), 0u);
+}
+
+TEST_F(ReplacedValueTest, IsAnsweredWithAnErrorIfItsSuccessorsNodeIsCutOffByAMasterThatEnds) {
+    new_node_.hold_back();
+    const EventHub::Caused caused = end_upsert();
+    const EventHub::Caused other = start_on(1, "another");
+    Told answer, elsewhere;
+    const Time now = Clock::now();
+    hub_.answer_when_told(caused, answer.responder(), {}, now);
+    hub_.end_soon();
+    hub_.expire(now + 3s);
+    EXPECT_TRUE(new_node_.broken_off());
+    ASSERT_TRUE(answer.error()) << "who was cut off never hears of it";
+    EXPECT_EQ(answer.error()->code(), Code::kUnavailable);
+    Told late;
+    hub_.answer_when_told(caused, late.responder(), {}, now + 3s);
+    EXPECT_TRUE(late.error()) << "nor is it true of who asks only now";
+    hub_.answer_when_told(other, elsewhere.responder(), {}, now + 3s);
+    EXPECT_TRUE(elsewhere.reply()) << "what others were told is with the kernel";
+}
+
+TEST_F(ReplacedValueTest, IsAnsweredWithAnErrorIfItsSuccessorsNodeIsLostWhileTheMasterEnds) {
+    new_node_.hold_back();
+    const EventHub::Caused caused = end_upsert();
+    Told answer;
+    hub_.answer_when_told(caused, answer.responder(), {}, Clock::now());
+    hub_.end_soon();
+    new_node_.vanish();
+    master_.look([&](const MasterState& state, Time) { return hub_.take_lost(state); });
+    hub_.expire(Clock::now());
+    EXPECT_TRUE(answer.error());
+}
+
+TEST_F(ReplacedValueTest, IsAnsweredWithAnErrorIfTheMasterHasNoMoreTime) {
+    new_node_.hold_back();
+    const EventHub::Caused caused = end_upsert();
+    Told answer;
+    hub_.answer_when_told(caused, answer.responder(), {}, Clock::now());
+    hub_.end_soon();
+    hub_.answer_all();
+    EXPECT_TRUE(answer.error());
+}
+
+TEST_F(ReplacedValueTest, IsAnsweredAsEverByAMasterThatGoesOn) {
+    new_node_.hold_back();
+    const EventHub::Caused caused = end_upsert();
+    Told answer;
+    const Time now = Clock::now();
+    hub_.answer_when_told(caused, answer.responder(), {}, now);
+    hub_.expire(now + 3s);
+    EXPECT_TRUE(new_node_.broken_off());
+    EXPECT_TRUE(answer.reply()) << "it hears of it when it is back";
 }
 
 TEST_F(ReplacedValueTest, IsKnownToBeGoneBeforeARemovalOfItsKeyIsAnswered) {

@@ -8,6 +8,8 @@ namespace mooncake::store {
 
 void EventHub::forget_unsent(Follower& follower) {
     if (follower.unsent.empty()) return;
+    if (ending_.load(std::memory_order_relaxed))
+        for (const Unsent& unsent : follower.unsent) forsaken_.push_back({.client = follower.client, .unsent = unsent});
     follower.unsent.clear();
     unsent_followers_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -36,14 +38,6 @@ void EventHub::look_after_unsent() {
         if (!follower->unsent.empty()) ++left;
     }
     unsent_followers_.store(left, std::memory_order_relaxed);
-}
-
-Duration EventHub::delay(const MasterState& state, SegmentNumber segment) {
-    if (unsent_followers_.load(std::memory_order_relaxed) == 0) return {};
-    Lock lock(mutex_);
-    const Follower* const follower = owner(state, segment);
-    // By then it has read it, or somebody who waits for it has had it cut off.
-    return follower == nullptr || follower->unsent.empty() ? Duration{} : 2 * options_.unsent_timeout;
 }
 
 void EventHub::rely_on(const Follower* follower, Caused& caused) {
@@ -87,6 +81,11 @@ bool EventHub::is_held(const Caused& caused) const {
            });
 }
 
+bool EventHub::concerns(const Unsent& unsent, const Caused& caused) {
+    if (unsent.first_word != 0 && unsent.first_word <= caused.word) return true;
+    return caused.first != 0 && unsent.first <= caused.last && unsent.last >= caused.first;
+}
+
 bool EventHub::is_unsent(const Caused& caused) const {
     if (unsent_followers_.load(std::memory_order_relaxed) == 0) return false;
     for (const Caused::Relied& relied : caused.relied) {
@@ -94,12 +93,18 @@ bool EventHub::is_unsent(const Caused& caused) const {
         if (found != followers_.end() && !found->second->unsent.empty() && found->second->unsent.front().first <= relied.last) return true;
     }
     if (caused.first == 0 && caused.word == 0) return false;
-    const auto concerns = [&](const Unsent& unsent) {
-        if (unsent.first_word != 0 && unsent.first_word <= caused.word) return true;
-        return caused.first != 0 && unsent.first <= caused.last && unsent.last >= caused.first;
-    };
-    return std::any_of(followers_.begin(), followers_.end(),
-                       [&](const auto& one) { return std::any_of(one.second->unsent.begin(), one.second->unsent.end(), concerns); });
+    return std::any_of(followers_.begin(), followers_.end(), [&](const auto& one) {
+        return std::any_of(one.second->unsent.begin(), one.second->unsent.end(),
+                           [&](const Unsent& unsent) { return concerns(unsent, caused); });
+    });
+}
+
+bool EventHub::is_forsaken(const Caused& caused) const {
+    return std::any_of(forsaken_.begin(), forsaken_.end(), [&](const Forsaken& one) {
+        if (concerns(one.unsent, caused)) return true;
+        return std::any_of(caused.relied.begin(), caused.relied.end(),
+                           [&](const Caused::Relied& relied) { return relied.client == one.client && one.unsent.first <= relied.last; });
+    });
 }
 
 }  // namespace mooncake::store

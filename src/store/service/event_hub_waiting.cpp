@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers that wait until enough was told, and who keeps them waiting.
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <utility>
 
@@ -13,8 +14,10 @@ std::vector<EventHub::Waiter> EventHub::settle() {
     if (waiters_.empty()) return settled;
     look_after_unsent();
     const uint64_t acknowledged = all_acknowledged();
+    if (!forsaken_.empty())
+        for (Waiter& waiter : waiters_) waiter.forsaken = is_forsaken(waiter.caused);
     const auto waiting = std::stable_partition(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) MC_NO_THREAD_ANALYSIS {
-        return waiter.caused.change > acknowledged || is_open(waiter.caused);
+        return !waiter.forsaken && (waiter.caused.change > acknowledged || is_open(waiter.caused));
     });
     settled.assign(std::make_move_iterator(waiting), std::make_move_iterator(waiters_.end()));
     waiters_.erase(waiting, waiters_.end());
@@ -23,7 +26,9 @@ std::vector<EventHub::Waiter> EventHub::settle() {
 
 void EventHub::answer(std::vector<Waiter> waiters) {
     for (Waiter& waiter : waiters) {
-        if (waiter.then) waiter.then();
+        if (waiter.forsaken && waiter.then) continue;  // whoever waits is told by the answer that goes with it
+        if (waiter.forsaken) waiter.responder->fail(Error(Code::kUnavailable, "the master is being stopped", ESHUTDOWN));
+        else if (waiter.then) waiter.then();
         else waiter.responder->reply(std::move(waiter.body));
     }
 }
@@ -130,14 +135,23 @@ Time EventHub::expire(Time now) {
     return next;
 }
 
+void EventHub::end_soon() {
+    Lock lock(mutex_);
+    ending_.store(true, std::memory_order_release);
+}
+
 void EventHub::answer_all() {
-    std::vector<Waiter> all;
+    std::vector<Waiter> settled, others;
     {
         Lock lock(mutex_);
-        all.swap(waiters_);
+        settled = settle();
+        others.swap(waiters_);
+        // Who waits only until readers have forgotten a value is answered: they do so without us, when their leases end.
+        for (Waiter& waiter : others) waiter.forsaken = is_open(waiter.caused);
     }
-    std::erase_if(all, [](const Waiter& waiter) { return waiter.then != nullptr; });
-    answer(std::move(all));
+    settled.insert(settled.end(), std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
+    std::erase_if(settled, [](const Waiter& waiter) { return waiter.then != nullptr; });
+    answer(std::move(settled));
 }
 
 }  // namespace mooncake::store

@@ -19,6 +19,8 @@ public:
     virtual ~EventSink() = default;
     /// Called without the lock, after each operation: returns when everything that was observed up to now is on its way.
     virtual void flush() = 0;
+    /// Called with the lock, before each operation: what has become true of the state since the last one, by what was sent.
+    virtual void catch_up(Transaction& transaction, Time now) = 0;
 };
 
 /// The master's state behind one lock. Operations are short and bounded: what is long is done in parts, and lets others go first between
@@ -36,7 +38,9 @@ public:
         YieldingLock lock(mutex_);
         ++holds_;
         Transaction transaction(state_);
-        return operation(transaction, Clock::now());
+        const Time now = Clock::now();
+        if (sink_ != nullptr) sink_->catch_up(transaction, now);
+        return operation(transaction, now);
     }
     /// As run(), only looking: `look(const MasterState&, Time now)`.
     template <typename Look>

@@ -61,8 +61,19 @@ void MasterCalls::attach_segments(rpc::Server& server) {
     server.handle(rpc::Method::kProbe, [](std::span<const std::byte>, Answer answer) { answer->reply({}); });
 }
 
+void MasterCalls::make_way(const ClientId& client, const SegmentSpec* segment) {
+    const auto some = [&](Transaction& transaction, Time now) {
+        note_lost(transaction, now);
+        const bool made = store::make_way(transaction, client, segment, now);
+        parts_.hub.drop_strangers(transaction.state());
+        return made;
+    };
+    while (!run(some)) parts_.master.give_way();
+}
+
 void MasterCalls::mount(const MountRequest& request, Answer answer) {
     require_memory();
+    make_way(request.client, &request.segment);
     const StoreCode code = run([&](Transaction& transaction, Time now) {
         note_lost(transaction, now);
         const StoreCode result = mount_segment(transaction, request, now);
@@ -93,9 +104,11 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
     if (received.request.epoch != 0 && received.request.epoch != epoch_) {
         for (auto& segment : reply.segments) segment.code = StoreCode::kInvalidVersion;
     } else if (received.segments.empty()) {
+        make_way(received.request.client, nullptr);
         reply = run_part({});  // makes the client known
     }
     for (size_t i = 0; i < received.segments.size() && reply.segments[i].code == StoreCode::kOk; ++i) {
+        make_way(received.request.client, &received.segments[i].segment);
         HeldSegment part = received.segments[i];
         std::span<const HeldObject> objects = part.objects;
         do {
@@ -129,11 +142,13 @@ void MasterCalls::heartbeat(const ClientId& client, Answer answer) {
 }
 
 void MasterCalls::goodbye(const ClientId& client, Answer answer) {
-    const StoreCode code = run([&](Transaction& transaction, Time now) {
-        const StoreCode result = store::goodbye(transaction, client, now);
+    StoreCode code = StoreCode::kClientNotFound;
+    const auto some = [&](Transaction& transaction, Time now) {
+        const bool gone = goodbye_some(transaction, client, now, code);
         parts_.hub.drop_strangers(transaction.state());
-        return result;
-    });
+        return gone;
+    };
+    while (!run(some)) parts_.master.give_way();
     answer->reply(encode_code_reply(code));
 }
 

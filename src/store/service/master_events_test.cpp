@@ -308,6 +308,41 @@ TEST(MasterEventsEnd, AMasterThatIsStoppedWaitsUntilANodeHasTakenWhatItAnswersFo
     EXPECT_TRUE(rpc::peer_closed(end)) << "it has heard everything: " << end.to_string();
 }
 
+TEST(MasterEventsEnd, AMasterThatIsStoppedAnswersForNothingThatANodeHasNotTaken) {
+    auto server = MasterServer::create({.core = {.client_ttl = 1h}, .stream = {.unsent_timeout = 60s}, .threads = 4}).value();
+    server->start();
+    Caller caller(format_text("127.0.0.1:{}", server->port()));
+    caller.join(kNode, 1);
+    Stuck node(caller.address(), kNode);
+    ASSERT_TRUE(eventually([&] { return server->followers() == 1; }));
+    // One value after another, until an answer waits for the node; then the master ends.
+    const auto client = rpc::Client::create({});
+    const std::string filler(60'000, 'x');
+    std::atomic<bool> stopping{false}, answered_in_the_end{false};
+    std::atomic<int> calls{0};
+    std::jthread writer([&] {
+        for (int i = 0;; ++i) {
+            const std::string key = format_text("{} {}", filler, i);
+            const PutItem item{.key = key, .length = 100, .group = {}};
+            const auto start = encode_put_start_request({.client = kNode, .tenant = {}, .config = {}, .items = {&item, 1}}, false);
+            ++calls;
+            const bool answered = static_cast<bool>(client->call(caller.address(), rpc::Method::kStorePutStart, start, soon()));
+            if (answered && stopping) answered_in_the_end = true;
+            if (!answered) return;
+        }
+    });
+    ASSERT_TRUE(eventually([&, last = 0, still = 0]() mutable {
+        const int now = calls.load();
+        still = now == last ? still + 1 : 0;
+        last = now;
+        return now > 1 && still > 100;
+    }));
+    stopping = true;
+    server->stop();
+    writer.join();
+    EXPECT_FALSE(answered_in_the_end);
+}
+
 constexpr Duration kProcessTtl = 2s;
 constexpr const char *kPatientMaster = "MasterEventsPeer.*WithoutPings", *kMaster = "MasterEventsPeer.*WithPings";
 

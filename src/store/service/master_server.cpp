@@ -73,10 +73,12 @@ public:
         MC_LOG_INFO("master serves on port {}, life {:x}", server_->port(), epoch_);
     }
     void stop() override {
+        hub_.end_soon();
         // No event stream may end, as its client would think in order, while writers are still told of new ranges.
         calls_.stop();
         worker_.stop();
-        // An answer means that what it is about outlives us. Who does not read is waited for as always, and then cut off by the jobs.
+        // An answer means that what it is about outlives us. Who does not read is waited for as always, and then cut off by the jobs; those who
+        // wait for it are told that we end.
         if (!std::exchange(stopped_, true)) settle();
         jobs_.stop();
         hub_.answer_all();

@@ -17,7 +17,8 @@ RemountReply remount_member(EventHub& hub, Transaction& transaction, const Remou
     std::erase(withdrawn, request.client);
     for (const ClientId& outdated : withdrawn) {
         const ClientNumber number = clients.find(outdated);
-        if (!clients.alive(number) || clients[number].segments.empty()) continue;
+        if (!clients.alive(number) && !clients.leaving(number)) continue;
+        if (clients[number].segments.empty()) continue;
         MC_LOG_WARNING("client {} did not hear everything from an earlier master: what it told us of that time is given up",
                        outdated.to_string());
         end_client(transaction, number, ClientEnd::kSilent, now);

@@ -22,10 +22,9 @@ size_t expire_clients(Transaction& transaction, Time now) {
     const ClientTable& clients = state.clients();
     size_t ended = 0, work = 0;
     for (ClientNumber number = 1; number < clients.limit() && work < kWorkMax; ++number) {
-        if (!clients[number].alive || !gone(clients[number], state.options(), now)) continue;
-        work += 1 + clients[number].writes.size() + clients[number].quarantined;
-        for (const SegmentNumber segment : clients[number].segments) work += state.segments()[segment].allocator.used_blocks();
-        end_client(transaction, number, ClientEnd::kSilent, now);
+        if (!clients[number].alive) continue;
+        if (!clients.leaving(number) && !gone(clients[number], state.options(), now)) continue;
+        work += leave(transaction, number, ClientEnd::kSilent, now, kWorkMax - work);
         ++ended;
     }
     return ended;

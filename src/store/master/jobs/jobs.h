@@ -20,7 +20,7 @@ struct EvictionRun {
 };
 EvictionRun evict_to_watermark(Transaction& transaction, Time now);
 /// Ends clients that have sent no heartbeat for client_ttl, or for stream_down_client_ttl since their event stream broke. Returns how many: call
-/// again soon unless none, since so many are ended in one run as leave some thousand ranges, or one that leaves more.
+/// again soon unless none, since no more is done in one run than gives back some thousand ranges, or one segment that has more.
 size_t expire_clients(Transaction& transaction, Time now);
 /// Drops writes that are older than put_release_timeout, some thousand per run. Returns how many.
 size_t expire_writes(Transaction& transaction, Time now);

@@ -5,12 +5,33 @@
 
 namespace mooncake::store {
 
-void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Time now) {
+size_t leave(Transaction& transaction, ClientNumber number, ClientEnd how, Time now, size_t most) {
     const MasterState& state = transaction.state();
-    while (!state.clients()[client].segments.empty())
-        transaction.apply(
-            SegmentRemoved{.segment = state.clients()[client].segments.back(), .may_return = how != ClientEnd::kGoodbye, .now = now});
-    transaction.apply(ClientGone{.client = state.clients()[client].id, .how = how, .now = now});
+    const Client& client = state.clients()[number];
+    const ClientId id = client.id;
+    if (!client.leaving) transaction.apply(ClientLeaves{.client = id, .how = how, .now = now});
+    const ClientEnd began = *client.leaving;
+    size_t work = 1;
+    while (!client.segments.empty() && work < most) {
+        const SegmentNumber segment = client.segments.back();
+        work += 1 + state.segments()[segment].allocator.used_blocks();
+        transaction.apply(SegmentRemoved{.segment = segment, .may_return = began != ClientEnd::kGoodbye, .now = now});
+    }
+    if (!client.segments.empty()) return work;
+    work += client.writes.size() + client.quarantined;
+    transaction.apply(ClientGone{.client = id, .how = began, .now = now});
+    return work;
+}
+
+void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Time now) { leave(transaction, client, how, now, SIZE_MAX); }
+
+bool goodbye_some(Transaction& transaction, const ClientId& client, Time now, StoreCode& code) {
+    const MasterState& state = transaction.state();
+    const ClientNumber number = state.clients().find(client);
+    const bool known = state.clients().alive(number);
+    if (known) code = StoreCode::kOk;
+    if (known || state.clients().leaving(number)) leave(transaction, number, ClientEnd::kGoodbye, now, kLeaveAtOnce);
+    return !state.clients().leaving(state.clients().find(client));
 }
 
 HeartbeatReply heartbeat(Transaction& transaction, const ClientId& client, Time now) {
@@ -34,14 +55,15 @@ StoreCode report_failures(Transaction& transaction, const FailureReport& report,
     const MasterState& state = transaction.state();
     if (!state.clients().alive(state.clients().find(report.client))) return StoreCode::kClientNotFound;
     transaction.advance(now);
+    const auto view = state.segments().view().segments;
+    auto suspects = std::count_if(view.begin(), view.end(),
+                                  [&](const SegmentView& one) { return state.segments()[one.segment].suspect_until > now; });
     for (const SegmentId& id : report.segments) {
         const SegmentNumber number = state.segments().find(id);
         if (number == 0 || state.segments()[number].suspect_until > now) continue;
         // One client with a broken network must not make the whole pool look ill.
-        const auto view = state.segments().view().segments;
-        const auto suspects = std::count_if(view.begin(), view.end(),
-                                            [&](const SegmentView& one) { return state.segments()[one.segment].suspect_until > now; });
         if (view.size() > 1 && static_cast<size_t>(suspects + 1) * 2 > view.size()) continue;
+        if (state.segments()[number].view_position != UINT32_MAX) ++suspects;
         const Segment& segment = state.segments()[number];
         const bool again = segment.suspect_for > Duration::zero() && now - segment.suspect_until <= 2 * segment.suspect_for;
         const Duration duration = again ? std::min(2 * segment.suspect_for, state.options().suspect_max) : state.options().suspect_min;

@@ -159,6 +159,125 @@ TEST_F(Costs, ManyVanishedWritersAreEndedAFewPerRun) {
     EXPECT_EQ(state().write_count(), 0u);
 }
 
+class ManySegments : public Costs {
+protected:
+    static constexpr uint64_t kSegments = 2200, kOthers = 100;
+
+    /// The one client has so many segments under one name, with a value in each; others have one each.
+    void SetUp() override {
+        attach(kOther);
+        for (uint64_t i = 0; i < kSegments; ++i) {
+            auto t = transaction();
+            ASSERT_EQ(mount_segment(t, {.client = kOther, .segment = one(i)}, now_), StoreCode::kOk);
+        }
+        for (uint64_t i = 1; i <= kOthers; ++i) add_node(i, 64);
+        ASSERT_EQ(fill(64), static_cast<int>(kSegments + kOthers));
+    }
+    static SegmentSpec one(uint64_t i) {
+        return {.id = {8, i + 1}, .name = "many:1", .base = (1ULL << 40) + 64 * i, .size = 64, .endpoint = "m", .protocol = "tcp"};
+    }
+};
+
+TEST_F(ManySegments, LeaveAtTheCostOfWhatLeaves) {
+    const uint64_t spent = steps([&] {
+        auto t = transaction();
+        ASSERT_EQ(goodbye(t, kOther, now_), StoreCode::kOk);
+    });
+    EXPECT_EQ(state().segments().size(), kOthers);
+    EXPECT_EQ(state().values(), kOthers);
+    EXPECT_LE(spent, 2 * (kSegments + kOthers)) << "the view is made once, not for each";
+}
+
+TEST_F(ManySegments, LeaveInPartsDuringWhichTheirClientIsGoneForEverybody) {
+    StoreCode code = StoreCode::kClientNotFound;
+    uint64_t parts = 0;
+    for (bool gone = false; !gone; ++parts) {
+        ASSERT_LT(parts, 100u);
+        const size_t before = state().segments().size();
+        auto t = transaction();
+        gone = goodbye_some(t, kOther, now_, code);
+        EXPECT_LE(before - state().segments().size(), kLeaveAtOnce);
+        if (gone) break;
+        EXPECT_TRUE(check_state(state()));
+        EXPECT_EQ(beat(kOther), HeartbeatStatus::kNeedRemount);
+        auto other = transaction();
+        EXPECT_EQ(mount_segment(other, {.client = kOther, .segment = one(kSegments)}, now_), StoreCode::kClientNotFound);
+        for (const SegmentView& view : state().segments().view().segments)
+            ASSERT_NE(state().clients()[state().segments()[view.segment].client].id, kOther) << "nothing new goes there";
+    }
+    EXPECT_EQ(code, StoreCode::kOk);
+    EXPECT_GE(parts, 1u);
+    EXPECT_EQ(state().segments().size(), kOthers);
+}
+
+TEST_F(ManySegments, VanishAFewPerRun) {
+    pass(options_.client_ttl);
+    for (uint64_t i = 1; i <= kOthers; ++i) beat(node(i));
+    EXPECT_TRUE(jobs().more);
+    EXPECT_GT(state().segments().size(), kOthers);
+    EXPECT_TRUE(check_state(state()));
+    const uint64_t spent = steps([&] {
+        for (int i = 0; i < 100 && jobs().more; ++i) continue;
+    });
+    EXPECT_EQ(state().segments().size(), kOthers);
+    EXPECT_LE(spent, 2 * (kSegments + kOthers));
+}
+
+TEST_F(ManySegments, AreAllGoneWhenTheirClientIsBack) {
+    StoreCode code = StoreCode::kClientNotFound;
+    {
+        auto t = transaction();
+        ASSERT_FALSE(goodbye_some(t, kOther, now_, code));
+    }
+    attach(kOther);
+    EXPECT_EQ(state().segments().size(), kOthers);
+    EXPECT_EQ(beat(kOther), HeartbeatStatus::kOk);
+}
+
+TEST_F(ManySegments, MakeWayForTheirSuccessorInParts) {
+    follows(kOther, false);  // it was killed
+    attach(kClient);
+    const SegmentSpec successor = one(kSegments);
+    uint64_t parts = 0;
+    for (bool made = false; !made; ++parts) {
+        ASSERT_LT(parts, 100u);
+        auto t = transaction();
+        made = make_way(t, kClient, &successor, now_);
+    }
+    EXPECT_GE(parts, 2u);
+    EXPECT_EQ(state().segments().size(), kOthers);
+    auto t = transaction();
+    EXPECT_EQ(mount_segment(t, {.client = kClient, .segment = successor}, now_), StoreCode::kOk);
+}
+
+TEST_F(ManySegments, AreNotTakenFromTheLivingNorForStrangers) {
+    const SegmentSpec successor = one(kSegments);
+    auto t = transaction();
+    EXPECT_TRUE(make_way(t, {9, 9}, &successor, now_)) << "nobody knows it";
+    attach(kClient);
+    EXPECT_TRUE(make_way(t, kClient, &successor, now_)) << "the name is taken";
+    EXPECT_EQ(state().segments().size(), kSegments + kOthers);
+}
+
+TEST_F(ManySegments, AreReportedFailingAtTheCostOfOneLook) {
+    attach(kClient);
+    std::vector<SegmentId> all;
+    for (uint64_t i = 0; i < kSegments; ++i) all.push_back(one(i).id);
+    const uint64_t spent = steps([&] {
+        auto t = transaction();
+        ASSERT_EQ(report_failures(t, {.client = kClient, .segments = all}, now_), StoreCode::kOk);
+    });
+    EXPECT_LE(spent, kSegments + kOthers);
+    const auto view = state().segments().view().segments;
+    const auto suspects = std::count_if(view.begin(), view.end(), [](const SegmentView& one) { return one.suspect; });
+    EXPECT_EQ(suspects, static_cast<std::ptrdiff_t>(view.size() / 2)) << "no more than half of the pool is believed to be ill";
+    pass(options_.suspect_min);
+    for (uint64_t i = 1; i <= kOthers; ++i) beat(node(i));
+    beat(kOther);
+    jobs();
+    for (const SegmentView& one : state().segments().view().segments) EXPECT_FALSE(one.suspect);
+}
+
 /// A put_start in parts of one step each; `between` is called after each part.
 class Parts : public Costs {
 protected:

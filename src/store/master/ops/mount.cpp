@@ -27,7 +27,7 @@ bool name_taken(const MasterState& state, ClientNumber client, std::string_view 
     const auto numbers = state.segments().find_name(name);
     return std::any_of(numbers.begin(), numbers.end(), [&](SegmentNumber number) {
         const ClientNumber other = state.segments()[number].client;
-        if (other == client) return false;
+        if (other == client || state.clients().leaving(other)) return false;
         const Client& owner = state.clients()[other];
         const Duration silence = now - (owner.expires - state.options().client_ttl);
         const Duration silent_after = state.options().silent_after;
@@ -44,6 +44,21 @@ void replace_namesakes(Transaction& transaction, ClientNumber client, std::strin
         if (other == 0) return;
         end_client(transaction, other, ClientEnd::kReplaced, now);
     }
+}
+
+bool make_way(Transaction& transaction, const ClientId& id, const SegmentSpec* segment, Time now) {
+    const MasterState& state = transaction.state();
+    const ClientNumber client = state.clients().find(id);
+    ClientNumber leaving = state.clients().leaving(client) ? client : 0;
+    bool mounted = false;
+    const bool welcome = segment != nullptr && state.clients().alive(client) && state.clients()[client].attached &&
+                         check_mount(state, client, *segment, mounted) == StoreCode::kOk && !mounted;
+    if (leaving == 0 && welcome && !name_taken(state, client, segment->name, now))
+        for (const SegmentNumber number : state.segments().find_name(segment->name))
+            if (state.segments()[number].client != client) leaving = state.segments()[number].client;
+    if (leaving == 0) return true;
+    leave(transaction, leaving, ClientEnd::kReplaced, now, kLeaveAtOnce);
+    return false;
 }
 
 StoreCode mount_segment(Transaction& transaction, const MountRequest& request, Time now) {

@@ -116,7 +116,9 @@ Duration Placer::retry_after(uint64_t length) {
     if (reporting_) return 100ms;
     const Time at = std::min(
         {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_opening(), evictor_.obstacle_end()});
-    return at == Time::max() ? Duration::zero() : std::max<Duration>(at - now_, 1ms);
+    // What a value has that was replaced comes back as soon as that was told.
+    if (at == Time::max()) return state().quarantine().any_replaced() ? 5ms : Duration::zero();
+    return std::max<Duration>(at - now_, 1ms);
 }
 
 }  // namespace mooncake::store

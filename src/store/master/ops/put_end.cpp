@@ -59,26 +59,11 @@ CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, co
 
 }  // namespace
 
-namespace {
-
-/// The older value counts until the nodes of its successor can know of that, or a master that is killed takes along both.
-Time replaced_until(const MasterState& state, WriteId id, Time now) {
-    const Write& write = state.write(id);
-    if (!state.objects()[write.object].has_value()) return {};
-    Duration delay{0};
-    for (size_t i = 0; i < write.replicas.size(); ++i) delay = std::max(delay, state.delay(write.replicas[i].segment));
-    return delay == Duration::zero() ? Time{} : now + delay;
-}
-
-}  // namespace
-
 CodesReply put_end(Transaction& transaction, const PutEndRequest& request, Time now) {
     return end_writes(transaction, request.tenant, request.client, request.items, {}, now, [&](const PutEndItem& item, const Ended& ended) {
         if (ended.write != 0)
-            transaction.apply(WriteCommitted{.write = ended.write,
-                                             .checksum = item.checksum,
-                                             .replaced_until = replaced_until(transaction.state(), ended.write, now),
-                                             .now = now});
+            transaction.apply(WriteCommitted{
+                .write = ended.write, .checksum = item.checksum, .replaced_rests = transaction.state().replaced_rests(), .now = now});
         return ended.code;
     });
 }

@@ -197,6 +197,8 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
     reply.segments.resize(request.segments.size(), {.code = StoreCode::kInvalidParams});
     if (!request.client) return reply;
     transaction.advance(now);
+    if (const ClientNumber known = state.clients().find(request.client); state.clients().leaving(known))
+        end_client(transaction, known, *state.clients()[known].leaving, now);
     transaction.apply(ClientSeen{.client = request.client, .expires = now + state.options().client_ttl, .attached = true});
     const ClientNumber client = state.clients().find(request.client);
     if (!state.absent().earlier_life() && tells_of_earlier_life(state, request)) transaction.apply(EarlierLifeSeen{});

@@ -25,6 +25,15 @@ StoreCode report_failures(Transaction& transaction, const FailureReport& report,
 
 /// Takes the client's segments away and ends it; for the operations and jobs.
 void end_client(Transaction& transaction, ClientNumber client, ClientEnd how, Time now);
+/// The same, or as much of it as gives back about so many ranges: to be called again while it is leaving. Returns how many that were, at least 1. It has
+/// ended for everybody else from the first call on.
+size_t leave(Transaction& transaction, ClientNumber client, ClientEnd how, Time now, size_t most);
+constexpr size_t kLeaveAtOnce = 4096;  // ranges, under one hold of the lock
+/// goodbye() in parts: call it until it returns true. `code` begins as kClientNotFound.
+bool goodbye_some(Transaction& transaction, const ClientId& client, Time now, StoreCode& code);
+/// Does some of what a client's coming back, or its mounting this, has to do first: takes away what it had, or what others had under the same name that are not
+/// alive. Call it until it returns true; whatever is left is done by the operation itself.
+bool make_way(Transaction& transaction, const ClientId& client, const SegmentSpec* segment, Time now);
 /// What is wrong with mounting this: kOk, kInvalidParams, kSegmentAlreadyExists, kSegmentNotFound (its node has unmounted it). `mounted` tells
 /// that it is there already.
 StoreCode check_mount(const MasterState& state, ClientNumber client, const SegmentSpec& spec, bool& mounted);

@@ -65,6 +65,8 @@ public:
     /// It was ended by breaking the connection. `in_break_off` runs when that happens.
     bool broken_off() const { return broken_off_; }
     std::function<void()> in_break_off;
+    /// Runs when a part is sent.
+    std::function<void()> in_part;
 
     std::unique_ptr<rpc::Responder> responder() { return std::make_unique<Fake>(*this); }
 
@@ -85,6 +87,7 @@ private:
             if (told_.clogged_ || told_.vanished_) return false;
             auto update = decode_event_update(body);
             MC_CHECK(update);
+            if (told_.in_part) told_.in_part();
             if (told_.held_back_) told_.unsent_ += body.size();
             Lock lock(told_.mutex_);
             told_.updates_.push_back(std::move(*update));
