@@ -109,18 +109,21 @@ std::vector<std::vector<Block>> WriteMoves::take_device_blocks(std::vector<Block
 
 void WriteMoves::copy_own(const Target& target, WriteGuard& guard, std::vector<Failure>& failures) {
     OwnCopies by_device(*pool_.engine, Direction::kWrite, [&guard] { return guard.allows(); });
-    for (const Block& block : target.blocks) {
+    for (size_t i = 0; i < target.blocks.size(); ++i) {
+        const Block& block = target.blocks[i];
         if (const MemoryKind kind = pool_.engine->memory_kind(block.local, block.length); kind != MemoryKind::kHost) {
-            by_device.add(0, block, kind);
+            by_device.add(target.item_of_block[i], block, kind);
             continue;
         }
         if (block.copier != nullptr) block.copier->begin(block.local, block.length);
         guard.copy(reinterpret_cast<std::byte*>(block.remote), block.local, block.length, block.copier);
     }
     by_device.flush();
-    const bool failed = !by_device.failures().empty();
-    if (failed) MC_LOG_WARNING_EVERY(1s, "memory of a device cannot be copied: {}", by_device.failures().front().second.to_string());
-    if (failed || guard.left_out()) note_failures(target, false, failures);
+    if (guard.left_out()) return note_failures(target, false, failures);
+    for (const auto& [item, error] : by_device.failures()) {
+        MC_LOG_WARNING_EVERY(1s, "memory of a device cannot be copied: {}", error.to_string());
+        failures.push_back({.item = static_cast<uint32_t>(item), .segment = target.to.segment->number, .right_ended = !right_.holds()});
+    }
 }
 
 void WriteMoves::note_failures(const Target& target, bool in_doubt, std::vector<Failure>& failures) const {

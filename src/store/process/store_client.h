@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "store/client/memory_loan.h"
 #include "store/client/values.h"
 #include "store/node/segment_config.h"
 #include "store/process/store_options.h"
