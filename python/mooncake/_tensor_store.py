@@ -98,13 +98,16 @@ def batch_get_tensor_into(self: Store, keys: Sequence[str], buffer_ptrs: Sequenc
 
 
 def get_tensor_into_cuda(self: Store, key: str, tensor: Any) -> int:
-    """-1012: this build has no CUDA."""
-    return -1012
+    """Fills a tensor of a GPU with the stored one, which has its type and shape. Returns the length of what is stored, or a code: -600: it is another
+    tensor, or this one is not contiguous; -1012: this one is not a GPU's."""
+    return tensors.read_into_tensors(self, [key], [tensor])[0]
 
 
 def batch_get_tensor_into_cuda(self: Store, keys: Sequence[str], tensors_list: Sequence[Any]) -> list[int]:
-    """-1012 for each: this build has no CUDA."""
-    return [-1012] * len(keys)
+    """get_tensor_into_cuda() for each key. Returns a list of lengths and codes."""
+    if len(keys) != len(tensors_list):
+        return [INVALID_PARAMS] * len(keys)
+    return tensors.read_into_tensors(self, keys, tensors_list)
 
 
 # ---- from memory that holds a stored tensor already

@@ -13,7 +13,7 @@ from ._tensor_format import DIMENSIONS_MAX, HEADER_BYTES, Axis, Header, dtype_co
 if TYPE_CHECKING:
     from .store import MooncakeDistributedStore, ReplicateConfig
 
-INVALID_PARAMS = -600
+INVALID_PARAMS, NOT_OF_A_GPU = -600, -1012
 
 
 @dataclass
@@ -30,6 +30,19 @@ def is_tensor(value: Any) -> bool:
     return "Tensor" in type(value).__name__ or any("Tensor" in base.__name__ for base in type(value).__mro__)
 
 
+def device_of(tensor: Any) -> str:
+    """"cpu", "cuda", ..."""
+    return getattr(getattr(tensor, "device", None), "type", "cpu")
+
+
+def wait_for_work(tensor: Any) -> None:
+    """Until the GPU has done what this thread has asked of it before: its elements are there, and nobody uses its memory any more."""
+    if device_of(tensor) == "cuda":
+        import torch
+
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+
 def serialize(tensor: Any, axes: Sequence[Axis] = (), global_shape: Sequence[int] | None = None) -> Serialized | None:
     """None for what is no tensor, or cannot be stored."""
     if not is_tensor(tensor):
@@ -38,11 +51,12 @@ def serialize(tensor: Any, axes: Sequence[Axis] = (), global_shape: Sequence[int
     if code is None or len(shape) > DIMENSIONS_MAX:
         return None
     try:
-        if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+        if device_of(tensor) not in ("cpu", "cuda"):
             tensor = tensor.cpu()
         if getattr(tensor, "is_neg", bool)():  # its memory holds the elements with the other sign
             tensor = tensor.resolve_neg()
         tensor = tensor.contiguous()
+        wait_for_work(tensor)
         address = tensor.data_ptr()
     except (RuntimeError, NotImplementedError):  # sparse, on the device "meta", ...: there is no row of elements
         return None
@@ -145,6 +159,45 @@ def read_into(store: MooncakeDistributedStore, keys: Sequence[str], addresses: S
         header = header_at(address, length)
         tensors.append(None if header is None else tensor_at(address, header))
     return tensors
+
+
+def read_into_tensors(store: MooncakeDistributedStore, keys: Sequence[str], tensors: Sequence[Any]) -> list[int]:
+    """Fills tensors of GPUs with the stored ones, of the same type and shape. Their lengths as stored, or codes; what is refused is left as it was."""
+    codes = [INVALID_PARAMS] * len(keys)
+    wanted: dict[int, Header] = {}
+    for index, tensor in enumerate(tensors):
+        if not is_tensor(tensor) or device_of(tensor) != "cuda":
+            codes[index] = NOT_OF_A_GPU
+        elif tensor.is_contiguous():
+            code, shape = dtype_code(tensor.dtype), tuple(int(extent) for extent in tensor.shape)
+            if code is not None and len(shape) <= DIMENSIONS_MAX:
+                wanted[index] = Header(code, shape, shape)
+    if not wanted:
+        return codes
+    # The headers first, of the very values whose elements come then.
+    names = sorted({keys[index] for index in wanted})
+    opened = dict(zip(names, store.batch_get_session_start(names)))
+    try:
+        for index, header in wanted.items():
+            codes[index] = opened[keys[index]] or _read_into_tensor(store, keys[index], tensors[index], header)
+    finally:
+        store.batch_get_session_end([name for name, code in opened.items() if code == 0])
+    return codes
+
+
+def _read_into_tensor(store: MooncakeDistributedStore, key: str, tensor: Any, wanted: Header) -> int:
+    text = ctypes.create_string_buffer(HEADER_BYTES)
+    (moved,) = store.batch_get_into_multi_buffer_ranges([key], [[ctypes.addressof(text)]], [[HEADER_BYTES]], [[0]])
+    if moved < 0:
+        return moved
+    found = parse_header(text.raw, HEADER_BYTES + wanted.data_bytes)
+    if found is None or (found.dtype, tuple(found.shape)) != (wanted.dtype, tuple(wanted.shape)):
+        return INVALID_PARAMS
+    if wanted.data_bytes == 0:
+        return HEADER_BYTES
+    wait_for_work(tensor)
+    (moved,) = store.batch_get_into_multi_buffer_ranges([key], [[tensor.data_ptr()]], [[wanted.data_bytes]], [[HEADER_BYTES]])
+    return moved if moved < 0 else HEADER_BYTES + moved
 
 
 def deserialize(data: Any) -> Any:

@@ -381,9 +381,10 @@ class MooncakeDistributedStore:
     def batch_get_tensor_into(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> list[Any]:
         """get_tensor_into() for each key. A list of -600 if the lists are not equally long."""
     def get_tensor_into_cuda(self, key: str, tensor: Any) -> int:
-        """-1012: this build has no CUDA."""
+        """Fills a tensor of a GPU with the stored one, which has its type and shape. Returns the length of what is stored, or a code: -600: it is another
+        tensor, or this one is not contiguous; -1012: this one is not a GPU's."""
     def batch_get_tensor_into_cuda(self, keys: Sequence[str], tensors_list: Sequence[Any]) -> list[int]:
-        """-1012 for each: this build has no CUDA."""
+        """get_tensor_into_cuda() for each key. Returns a list of lengths and codes."""
     def put_tensor_from(self, key: str, buffer_ptr: int, size: int) -> int:
         """Stores `size` bytes that are a header and the elements of a tensor, as get_tensor_into() leaves them. -600 if they are not."""
     def batch_put_tensor_from(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> list[int]:

@@ -400,5 +400,5 @@ def test_serialized_form_is_open_to_other_modules(store, torch, numbers):
         module._serialize_tensor("text")
 
 
-def test_cuda_forms_say_that_there_is_none(store):
+def test_cuda_forms_are_for_tensors_of_gpus(store):
     assert store.get_tensor_into_cuda("k", None) == -1012 and store.batch_get_tensor_into_cuda(["k", "l"], [None, None]) == [-1012, -1012]

@@ -168,7 +168,9 @@ EngineOptions load_options(const Environment& environment) {
 
 CudaOptions load_cuda_options(const Environment& environment) {
     CudaOptions options;
-    Reader(environment).flag("MC_CUDA_CALLER_SYNC", options.caller_sync);
+    const Reader reader(environment);
+    reader.flag("MC_CUDA_CALLER_SYNC", options.caller_sync);
+    reader.number("MC_CUDA_PIN_MAX", options.pin_max, 0, int64_t{1} << 62);
     return options;
 }
 

@@ -82,7 +82,9 @@ struct EngineOptions {
 
 /// What memory of NVIDIA GPUs can be told (docs/guide/gpu.md): of the process, since its GPUs belong to all its engines.
 struct CudaOptions {
-    bool caller_sync = true;  // MC_CUDA_CALLER_SYNC: what was put on the default stream is waited for before memory is read
+    bool caller_sync = true;                // MC_CUDA_CALLER_SYNC: what was put on the default stream is waited for before memory is read
+    uint64_t pin_max = uint64_t{64} << 30;  // MC_CUDA_PIN_MAX: bytes of memory of pools that are pinned at most; 0: none
+    uint64_t pin_chunk = uint64_t{256} << 20;  // at one go: meanwhile other calls of CUDA wait
 };
 
 /// Returns the value of a variable, nothing if it is not set.

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -92,6 +93,12 @@ public:
     }
     virtual void free_host(std::byte* /*memory*/) noexcept {}
 
+    /// Host memory of ours, of which no user has the address, that stays until take_back_host(): once it copies from or to it, it may make it
+    /// reachable for itself, in the background, so that it need not pass through buffers. Ranges lie apart, on whole pages.
+    virtual void offer_host(std::byte* /*start*/, uint64_t /*length*/) {}
+    /// Before that memory goes; nobody copies from or to it any more.
+    virtual void take_back_host(std::byte* /*start*/) noexcept {}
+
     /// Whether other processes of this host can be given its memory.
     virtual bool shares() const noexcept { return false; }
     /// Lets them reach the allocation that describe() found. kNotSupported: not this one. Nothing has to be given back.
@@ -126,8 +133,31 @@ public:
     Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) const;
 
 private:
+    friend class HostOffer;
+
     std::vector<std::unique_ptr<Device>> all_;  // host memory last
     Device* by_kind_[kMemoryKinds] = {};
+};
+
+/// Memory that is offered to all devices, as Device::offer_host() says, until destruction, which comes before the memory's own. The devices outlive
+/// it. Not thread-safe.
+class HostOffer {
+public:
+    HostOffer() = default;
+    HostOffer(const Devices& devices, std::byte* start, uint64_t length);
+    HostOffer(HostOffer&& other) noexcept : devices_(std::exchange(other.devices_, nullptr)), start_(other.start_) {}
+    HostOffer& operator=(HostOffer&& other) noexcept {
+        std::swap(devices_, other.devices_);
+        std::swap(start_, other.start_);
+        return *this;
+    }
+    ~HostOffer() { take_back(); }
+
+    void take_back() noexcept;
+
+private:
+    const Devices* devices_ = nullptr;
+    std::byte* start_ = nullptr;
 };
 
 }  // namespace mooncake

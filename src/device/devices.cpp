@@ -66,4 +66,13 @@ Result<> Devices::copy(MemoryKind to, MemoryKind from, std::span<const CopyPart>
                             copied.error().system_errno()));
 }
 
+HostOffer::HostOffer(const Devices& devices, std::byte* start, uint64_t length) : devices_(&devices), start_(start) {
+    for (const auto& device : devices.all_) device->offer_host(start, length);
+}
+
+void HostOffer::take_back() noexcept {
+    if (const Devices* const devices = std::exchange(devices_, nullptr))
+        for (const auto& device : devices->all_) device->take_back_host(start_);
+}
+
 }  // namespace mooncake

@@ -339,10 +339,14 @@ void MemoryRegistry::cut_at_borders(Block& block, Completion* completion, std::v
         const auto inside = static_cast<uint64_t>(end_of(*found->second.region) - block.local);
         const auto next = std::next(found);
         const bool goes_on = next != entries_.end() && next->first == end_of(*found->second.region);
-        if (inside >= block.length || !goes_on || block.copier != nullptr) return;
-        slices.push_back(
-            {.local = block.local, .remote = block.remote, .length = inside, .completion = completion, .region = found->second.region});
-        block = {.local = block.local + inside, .remote = block.remote + inside, .length = block.length - inside};
+        if (inside >= block.length || !goes_on) return;
+        slices.push_back({.local = block.local,
+                          .remote = block.remote,
+                          .length = inside,
+                          .completion = completion,
+                          .region = found->second.region,
+                          .copier = block.copier});
+        block = {.local = block.local + inside, .remote = block.remote + inside, .length = block.length - inside, .copier = block.copier};
     }
 }
 

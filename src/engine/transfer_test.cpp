@@ -35,9 +35,9 @@ protected:
 };
 
 struct CountingCopier final : Copier {
-    void begin() noexcept override { ++begun; }
+    void begin(const std::byte*, uint64_t) noexcept override { ++begun; }
     void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override { std::memcpy(to, from, length); }
-    void passed(const std::byte*, uint64_t) noexcept override {}
+    void passed(const std::byte*, const std::byte*, uint64_t) noexcept override {}
     int begun = 0;
 };
 

@@ -57,7 +57,7 @@ int put(mooncake_store_t store, std::optional<std::string_view> key, void* value
     const Client client = use(store);
     if (!client || !key || value == nullptr || size == 0 || !is_sound(config)) return kInvalid;
     store::Piece piece{static_cast<std::byte*>(value), size};
-    client->drop_unreadable(std::span(&piece, 1));
+    const store::MemoryLoan loan = client->drop_unreadable(std::span(&piece, 1));
     const store::ValueToWrite wanted{*key, std::span(&piece, 1), {}};
     return static_cast<int>(client->write(std::span(&wanted, 1), config_from(config), false).front());
 }
@@ -66,7 +66,8 @@ int64_t get_into(mooncake_store_t store, std::optional<std::string_view> key, vo
     const Client client = use(store);
     if (!client || !key || buffer == nullptr) return kInvalid;
     const store::Piece piece{static_cast<std::byte*>(buffer), size};
-    const store::ValueToRead wanted{*key, std::span(&piece, 1), !client->all_registered(std::span(&piece, 1))};
+    const store::MemoryLoan loan = client->look_at(std::span(&piece, 1));
+    const store::ValueToRead wanted{*key, std::span(&piece, 1), loan.unsure};
     return client->read(std::span(&wanted, 1)).front();
 }
 
@@ -183,7 +184,7 @@ int mooncake_store_batch_put_from(mooncake_store_t store, const char** keys, voi
     if (!client || keys == nullptr || buffers == nullptr || sizes == nullptr || results == nullptr || !is_sound(config)) return kInvalid;
     Batch batch(keys, buffers, sizes, count);
     if (!batch.sound) return kInvalid;
-    client->drop_unreadable(batch.pieces);
+    const store::MemoryLoan loan = client->drop_unreadable(batch.pieces);
     std::vector<store::ValueToWrite> values;
     for (size_t i = 0; i < count; ++i) values.push_back({batch.keys[i], std::span(&batch.pieces[i], 1), {}});
     const std::vector<StoreCode> codes = client->write(values, config_from(config), false);
@@ -208,9 +209,9 @@ int mooncake_store_batch_get_into(mooncake_store_t store, const char** keys, voi
     if (!client || keys == nullptr || buffers == nullptr || sizes == nullptr || results == nullptr) return kInvalid;
     const Batch batch(keys, buffers, sizes, count);
     if (!batch.sound) return kInvalid;
-    const bool unsure = !client->all_registered(batch.pieces);
+    const store::MemoryLoan loan = client->look_at(batch.pieces);
     std::vector<store::ValueToRead> values;
-    for (size_t i = 0; i < count; ++i) values.push_back({batch.keys[i], std::span(&batch.pieces[i], 1), unsure});
+    for (size_t i = 0; i < count; ++i) values.push_back({batch.keys[i], std::span(&batch.pieces[i], 1), loan.unsure});
     const std::vector<int64_t> read = client->read(values);
     std::copy(read.begin(), read.end(), results);
     return 0;

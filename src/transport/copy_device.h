@@ -18,16 +18,28 @@ public:
     DeviceCopies(const DeviceCopies&) = delete;
     DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-    /// `slice`: whose piece it is, for the failures.
-    void add(size_t slice, MemoryKind to, MemoryKind from, const CopyPart& part);
+    /// Whose piece it is, and who wants to look at the host's side of it.
+    struct Owner {
+        size_t slice = 0;
+        Copier* copier = nullptr;          // or null
+        const std::byte* local = nullptr;  // of the two ends
+    };
+    void add(const Owner& owner, MemoryKind to, MemoryKind from, const CopyPart& part);
     void flush();
+    /// Nothing that is collected is copied.
+    void drop() noexcept {
+        parts_.clear();
+        owners_.clear();
+    }
 
 private:
+    void show(size_t part) const noexcept;
+
     const Devices& devices_;
     CopyFailures& failures_;
     MemoryKind to_ = MemoryKind::kHost, from_ = MemoryKind::kHost;  // of all that are collected
     std::vector<CopyPart> parts_;
-    std::vector<size_t> slice_of_;
+    std::vector<Owner> owners_;
 };
 
 }  // namespace mooncake

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "base/error_copy.h"
 #include "transport/staged_peer.h"
@@ -194,14 +195,20 @@ void StagedChunk::go_on(Submit how) noexcept {
 void StagedChunk::place_slices() {
     uint64_t offset = 0;
     places.reserve(slices.size());
+    copiers.reserve(slices.size());
     for (Slice& slice : slices) {
         places.push_back(slice.local);
         slots.pieces(offset, slice.length, [&](std::byte* at, uint64_t) { slice.local = at; });
         slice.region = &region_of_slots();
         slice.completion = &network;
-        slice.copier = nullptr;  // nobody shows what the CPU must not touch
+        copiers.push_back(std::exchange(slice.copier, nullptr));  // the network does not know where these bytes belong
         offset += slice.length;
     }
+}
+
+void StagedChunk::show() const noexcept {
+    for (size_t i = 0; i < slices.size(); ++i)
+        if (copiers[i] != nullptr) copiers[i]->passed(places[i], slices[i].local, slices[i].length);
 }
 
 Result<> StagedChunk::copy() noexcept {
@@ -212,7 +219,9 @@ Result<> StagedChunk::copy() noexcept {
         for (size_t i = 0; i < slices.size(); ++i)
             parts[i] = {.to = out ? slices[i].local : places[i], .from = out ? places[i] : slices[i].local, .length = slices[i].length};
         const Devices& devices = core->staging.devices();
-        return out ? devices.copy(MemoryKind::kHost, kind, parts) : devices.copy(kind, MemoryKind::kHost, parts);
+        MC_RETURN_IF_ERROR(out ? devices.copy(MemoryKind::kHost, kind, parts) : devices.copy(kind, MemoryKind::kHost, parts));
+        show();
+        return {};
     } catch (const std::exception&) {
         return Unexpected(out_of_memory());
     }

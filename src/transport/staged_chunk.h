@@ -54,6 +54,7 @@ public:
     uint64_t bytes = 0;
     std::vector<Slice> slices;       // as they were submitted, and later as the network gets them
     std::vector<std::byte*> places;  // then: where they are on the device
+    std::vector<Copier*> copiers;    // and who wants to look at them
 
     State state = State::kPosted;
     bool network_done = false;
@@ -66,6 +67,7 @@ private:
     void send(Submit how) noexcept;
     void arrived(bool here) noexcept;
     void place_slices();
+    void show() const noexcept;
 };
 
 /// What threads of others may still look at while the peer ends.

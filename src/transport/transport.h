@@ -31,16 +31,19 @@ enum class Direction : uint8_t { kRead, kWrite };  // kRead: remote -> local
 /// Lets the submitter look at bytes while they are in the cache: copies in place of memcpy() where a transport copies by itself, and is
 /// shown them where it hands them to a network. Nobody sees what the kernel copies between processes, so the submitter must be able to
 /// tell which bytes it has not seen. Who gives one vouches that the local memory is there.
+///
+/// Of local memory of a device it is shown the host's copy on the other side of the device's: the peer's memory where that is mapped, the buffer
+/// that goes to the network. Not where a network reaches the device by itself.
 class Copier {
 public:
     virtual ~Copier() = default;
-    /// An attempt begins: what was copied before does not count.
-    virtual void begin() noexcept = 0;
+    /// An attempt at a part of the slice begins: what was copied of it before does not count.
+    virtual void begin(const std::byte* local, uint64_t length) noexcept = 0;
     /// A part of the slice. From any thread, from several at once, for parts that do not overlap.
     virtual void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept = 0;
-    /// A part of the slice, as it lies in local memory: of a write at any time before its end, of a read once it is there. Threads as for
-    /// copy().
-    virtual void passed(const std::byte* local, uint64_t length) noexcept = 0;
+    /// A part of the slice, as it lies at `bytes`. In local memory (`bytes` is `local`): of a write at any time before its end, of a read once it is there.
+    /// Elsewhere, since `local` is a device's: once the device has copied it. Threads as for copy().
+    virtual void passed(const std::byte* local, const std::byte* bytes, uint64_t length) noexcept = 0;
 };
 
 /// Bytes that a copier has not been shown yet.
@@ -49,7 +52,7 @@ struct Unseen {
     const std::byte* local = nullptr;
     uint64_t length = 0;
 
-    void show() const noexcept { by->passed(local, length); }
+    void show() const noexcept { by->passed(local, local, length); }
 };
 
 /// One contiguous piece to move. Counts as one operation of its completion.
@@ -76,7 +79,7 @@ inline void fail_slices(std::span<const Slice> slices, const Error& error) noexc
 /// Before every submit() of slices that may have been submitted before.
 inline void begin_attempt(std::span<const Slice> slices) noexcept {
     for (const Slice& slice : slices)
-        if (slice.copier != nullptr) slice.copier->begin();
+        if (slice.copier != nullptr) slice.copier->begin(slice.local, slice.length);
 }
 
 /// How the submitter goes on after submit().

@@ -64,7 +64,7 @@ public:
     }
     std::span<const store::Piece> all() const noexcept { return pieces_; }
     /// Addresses that cannot be read become null.
-    void drop_unreadable(const store::StoreClient& client) { client.drop_unreadable(pieces_); }
+    [[nodiscard]] store::MemoryLoan drop_unreadable(store::StoreClient& client) { return client.drop_unreadable(pieces_); }
     /// Whether some address is null; such values must not reach the store.
     bool has_null(size_t value) const noexcept;
     bool has_null() const noexcept;

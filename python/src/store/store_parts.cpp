@@ -168,10 +168,11 @@ nb::list DistributedStore::read_open(nb::handle keys, nb::handle addresses, nb::
     const StoreRef client = use("batch_get_into_multi_buffer_ranges");
     if (!client) return nb::list();
     if (!fits) return repeated(StoreCode::kInvalidParams, names.size());
+    const store::MemoryLoan loan = client->look_at(fragments.pieces.all());
     std::vector<store::PartToRead> parts;
     for (size_t key = 0; key < names.size(); ++key)
         for (const store::Piece& piece : fragments.pieces.pieces_of(key))
-            parts.push_back({names[key], fragments.offsets[parts.size()], piece});
+            parts.push_back({names[key], fragments.offsets[parts.size()], piece, loan.unsure});
     return fragments.per_key(without_gil([&] { return client->read_open(parts); }), names.size());
 }
 
@@ -203,7 +204,7 @@ nb::list DistributedStore::write_open(nb::handle keys, nb::handle addresses, nb:
     const StoreRef client = use("batch_put_from_multi_buffer_ranges");
     if (!client) return nb::list();
     if (!fits) return repeated(StoreCode::kInvalidParams, names.size());
-    fragments.pieces.drop_unreadable(*client);
+    const store::MemoryLoan loan = fragments.pieces.drop_unreadable(*client);
     if (fragments.pieces.has_null()) return repeated(StoreCode::kInvalidParams, names.size());
     std::vector<store::PartToWrite> parts;
     for (size_t key = 0; key < names.size(); ++key)

@@ -36,7 +36,7 @@ int DistributedStore::put_from(nb::handle key, nb::handle address, nb::handle si
     store::Piece piece{address_from(address, "buffer_ptr"), number_from(size, "size")};
     const StoreRef client = use(replace ? "upsert_from" : "put_from");
     if (!client) return kInvalid;
-    client->drop_unreadable(std::span(&piece, 1));
+    const store::MemoryLoan loan = client->drop_unreadable(std::span(&piece, 1));
     const auto options = write_options(config, 1, SameNode::kRefused, {});
     if (!options) return kInvalid;
     if (piece.length == 0) return 0;
@@ -54,7 +54,7 @@ int DistributedStore::put_with_metadata(nb::handle key, nb::handle address, nb::
     const StoreRef client = use("put_from_with_metadata");
     if (!client) return kInvalid;
     if (pieces[1].length == 0) return 0;
-    client->drop_unreadable(pieces);
+    const store::MemoryLoan loan = client->drop_unreadable(pieces);
     for (const store::Piece& piece : pieces)
         if (piece.data == nullptr && piece.length != 0) return kMisuse;
     const auto options = write_options(config, 1, SameNode::kRefused, {});
@@ -71,7 +71,7 @@ nb::list DistributedStore::batch_put_from(nb::handle keys, nb::handle addresses,
     const bool fits = pieces.parse(addresses, sizes, names.size());
     const StoreRef client = use(replace ? "batch_upsert_from" : "batch_put_from");
     if (!client || !fits) return repeated(StoreCode::kInvalidParams, names.size());
-    pieces.drop_unreadable(*client);
+    const store::MemoryLoan loan = pieces.drop_unreadable(*client);
     const auto options = write_options(config, names.size(), SameNode::kRefused, {});
     if (!options) return repeated(StoreCode::kInvalidParams, names.size());
     return int_list(write(client, names, pieces, *options, replace));
@@ -86,14 +86,14 @@ nb::list DistributedStore::batch_put_multi(nb::handle keys, nb::handle addresses
     if (!client) return nb::list();
     const auto options = write_options(config, names.size(), SameNode::kAllowed, host_of(client->name()));
     if (!fits || !options) return repeated(StoreCode::kInvalidParams, names.size());
-    pieces.drop_unreadable(*client);
+    const store::MemoryLoan loan = pieces.drop_unreadable(*client);
     return int_list(write(client, names, pieces, *options, replace));
 }
 
 nb::list DistributedStore::read(const StoreRef& client, const KeyList& keys, const PieceLists& pieces) {
-    const bool unsure = !client->all_registered(pieces.all());
+    const store::MemoryLoan loan = client->look_at(pieces.all());
     std::vector<store::ValueToRead> values(keys.size());
-    for (size_t i = 0; i < values.size(); ++i) values[i] = {keys[i], pieces.pieces_of(i), unsure};
+    for (size_t i = 0; i < values.size(); ++i) values[i] = {keys[i], pieces.pieces_of(i), loan.unsure};
     if (!pieces.has_null()) [[likely]]
         return int_list(without_gil([&] { return client->read(values); }));
 
@@ -116,7 +116,8 @@ int64_t DistributedStore::get_into(nb::handle key, nb::handle address, nb::handl
     const store::Piece piece{address_from(address, "buffer_ptr"), number_from(size, "size")};
     const StoreRef client = use("get_into");
     if (!client || piece.data == nullptr) return kInvalid;
-    const store::ValueToRead wanted{name, std::span(&piece, 1), !client->all_registered(std::span(&piece, 1))};
+    const store::MemoryLoan loan = client->look_at(std::span(&piece, 1));
+    const store::ValueToRead wanted{name, std::span(&piece, 1), loan.unsure};
     return without_gil([&] { return client->read(std::span(&wanted, 1)).front(); });
 }
 

@@ -163,6 +163,8 @@ struct Functions {
     Status (*module_unload)(Module) = nullptr;
     Status (*launch)(Function, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z, uint32_t threads_x, uint32_t threads_y,
                      uint32_t threads_z, uint32_t shared_bytes, Stream, void** parameters, void** extra) = nullptr;
+    Status (*host_register)(void*, size_t, uint32_t flags) = nullptr;
+    Status (*host_unregister)(void*) = nullptr;
     // sharing memory between processes
     Status (*ipc_get)(IpcHandle*, DevicePointer) = nullptr;
     Status (*ipc_open)(DevicePointer*, IpcHandle, uint32_t flags) = nullptr;

@@ -16,10 +16,6 @@ uint64_t address_of(const void* pointer) noexcept { return reinterpret_cast<uint
 
 }  // namespace
 
-bool CopyCall::reachable(const Pointer* pointer, uint64_t address, uint64_t length) noexcept {
-    return pointer->place == Place::kPinned && pointer->holds(address, length);
-}
-
 Result<const Pointer*> CopyCall::find(uint64_t address, uint64_t length, MemoryKind kind) {
     Known& known = kind == MemoryKind::kCuda ? of_devices_ : of_host_;
     if (known.last == known.by_end.end() || !known.last->second.holds(address, 1)) known.last = known.by_end.upper_bound(address);
@@ -63,10 +59,19 @@ Result<CopyCall::Piece> CopyCall::classify(const CopyPart& part) {
     piece.device = from_device ? from.device : to.device;
     piece.batched = !to.managed && !from.managed;
     piece.inside = to_device && from_device && to.device == from.device;
+    piece.to_memory = to.reservation;
+    piece.from_memory = from.reservation;
     if (to_device && from_device) return piece;
     piece.direction = to_device ? Direction::kToDevice : Direction::kToHost;
-    piece.staged = to_device ? !reachable(&from, piece.from, piece.length) : !reachable(&to, piece.to, piece.length);
-    if (!piece.staged) (to_device ? piece.from_offset : piece.to_offset) = (to_device ? from : to).device_offset;
+    const Pointer& host = to_device ? from : to;
+    const uint64_t there = to_device ? piece.from : piece.to;
+    piece.staged = host.place != Place::kPinned || !host.holds(there, 1);
+    if (piece.staged) {
+        means_.pins.want(there, piece.length, piece.device);
+        return piece;
+    }
+    piece.length = std::min(piece.length, host.length - (there - host.start));
+    (to_device ? piece.from_offset : piece.to_offset) = host.device_offset;
     return piece;
 }
 
@@ -116,12 +121,13 @@ Result<> CopyCall::run(std::span<const CopyPart> parts) {
     std::vector<Piece> pieces;
     pieces.reserve(parts.size());
     bool one_lane = true;
-    for (const CopyPart& part : parts) {
-        if (part.length == 0) continue;
-        MC_ASSIGN_OR_RETURN(Piece piece, classify(part));
-        if (!pieces.empty()) one_lane = one_lane && piece.same_lane(pieces.front());
-        pieces.push_back(piece);
-    }
+    for (CopyPart part : parts)
+        while (part.length > 0) {
+            MC_ASSIGN_OR_RETURN(const Piece piece, classify(part));
+            if (!pieces.empty()) one_lane = one_lane && piece.same_lane(pieces.front());
+            pieces.push_back(piece);
+            part = {.to = part.to + piece.length, .from = part.from + piece.length, .length = part.length - piece.length};
+        }
     const auto lane_of = [](const Piece& piece) {
         return ((piece.device * 4 + static_cast<int>(piece.direction)) * 2 + (piece.staged ? 1 : 0)) * 2 + (piece.inside ? 1 : 0);
     };
@@ -157,6 +163,8 @@ Result<> CopyCall::run_lane(std::span<const Piece> pieces) {
                              .length = piece.length,
                              .to_offset = piece.to_offset,
                              .from_offset = piece.from_offset,
+                             .to_memory = piece.to_memory,
+                             .from_memory = piece.from_memory,
                              .batched = piece.batched,
                              .by_kernel = piece.batched && (piece.inside || piece.direction != Direction::kWithin)});
             !done)

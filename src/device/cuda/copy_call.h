@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/host_pins.h"
 #include "device/cuda/lane.h"
 #include "device/cuda/pointers.h"
 #include "device/device.h"
@@ -23,6 +24,7 @@ struct CopyMeans {
     const std::function<Lanes&(int device)>& lanes;
     /// Refuses memory of a GPU that is not what was registered at its address. Asked once for each allocation.
     const std::function<Result<>(const Pointer&)>& admit;
+    HostPins& pins;  // hears of pageable memory
     bool caller_sync = true;
 };
 
@@ -42,10 +44,11 @@ private:
         uint64_t length = 0;
         int device = 0;  // whose stream copies it
         Direction direction = Direction::kWithin;
-        bool staged = false;                     // the host's side is pageable
-        bool batched = true;                     // may go with others in one call
-        bool inside = false;                     // both ends are memory of that GPU
-        int64_t to_offset = 0, from_offset = 0;  // of pinned memory, for calls of several copies
+        bool staged = false;                      // the host's side is pageable
+        bool batched = true;                      // may go with others in one call
+        bool inside = false;                      // both ends are memory of that GPU
+        int64_t to_offset = 0, from_offset = 0;   // of pinned memory, for calls of several copies
+        uint64_t to_memory = 0, from_memory = 0;  // where the allocation or registration begins
 
         bool same_lane(const Piece& other) const noexcept {
             return device == other.device && direction == other.direction && staged == other.staged && inside == other.inside;
@@ -54,9 +57,9 @@ private:
 
     /// What holds an address, from the driver or from memory; null: pageable.
     Result<const Pointer*> find(uint64_t address, uint64_t length, MemoryKind kind);
+    /// Of the part, or of its beginning: a range that begins in one registration of pinned memory and ends outside of it is no memory a GPU may be
+    /// given, so it is cut there.
     Result<Piece> classify(const CopyPart& part);
-    /// Pinned as a whole: a range that begins in one registration and ends outside of it is no memory a GPU may be given.
-    static bool reachable(const Pointer* pointer, uint64_t address, uint64_t length) noexcept;
 
     Result<> run_lane(std::span<const Piece> pieces);
     /// Where many small parts lie in the same two memories, nobody is asked about each of them. False: they do not; nothing was copied.

@@ -36,7 +36,8 @@ Result<> CopyLane::add(const Copy& copy) {
     if (!gathered_.empty()) {
         Copy& last = gathered_.back();
         const bool neighbours = last.to + last.length == copy.to && last.from + last.length == copy.from &&
-                                last.to_offset == copy.to_offset && last.from_offset == copy.from_offset;
+                                last.to_offset == copy.to_offset && last.from_offset == copy.from_offset &&
+                                last.to_memory == copy.to_memory && last.from_memory == copy.from_memory;
         if (neighbours && copy.length <= limits_.bytes - gathered_bytes_) {
             last.length += copy.length;
             gathered_bytes_ += copy.length;

@@ -32,7 +32,8 @@ public:
         uint64_t to = 0;
         uint64_t from = 0;
         uint64_t length = 0;
-        int64_t to_offset = 0, from_offset = 0;  // of pinned memory, for calls of several copies
+        int64_t to_offset = 0, from_offset = 0;   // of pinned memory, for calls of several copies
+        uint64_t to_memory = 0, from_memory = 0;  // which allocation or registration: no copy reaches over its end
         bool batched = true;
         bool by_kernel = false;  // the GPU itself reaches both ends
     };

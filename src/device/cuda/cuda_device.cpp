@@ -58,7 +58,8 @@ Result<> CudaDevice::copy(MemoryKind to, MemoryKind from, std::span<const CopyPa
     if (driver_.silent() || driver_.functions() == nullptr) return fail(Code::kUnavailable, "CUDA cannot be used in this process");
     const std::function<Lanes&(int)> find_lanes = [this](int device) -> Lanes& { return lanes(device); };
     const std::function<Result<>(const Pointer&)> admit_pointer = [this](const Pointer& pointer) { return admit(pointer); };
-    const CopyMeans means{.driver = driver_, .lanes = find_lanes, .admit = admit_pointer, .caller_sync = options_.caller_sync};
+    const CopyMeans means{
+        .driver = driver_, .lanes = find_lanes, .admit = admit_pointer, .pins = pins_, .caller_sync = options_.caller_sync};
     return CopyCall(means, to, from).run(parts);
 }
 

@@ -8,6 +8,7 @@
 #include "base/options.h"
 #include "base/thread_annotations.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/host_pins.h"
 #include "device/cuda/lane.h"
 #include "device/cuda/pointers.h"
 #include "device/device.h"
@@ -28,6 +29,11 @@ public:
     /// Pinned, for all GPUs of the process.
     Result<std::byte*> allocate_host(uint64_t length) override;
     void free_host(std::byte* memory) noexcept override;
+
+    void offer_host(std::byte* start, uint64_t length) override { pins_.offer(start, length); }
+    void take_back_host(std::byte* start) noexcept override { pins_.take_back(start); }
+    /// Of what was offered.
+    uint64_t pinned_bytes() const { return pins_.pinned_bytes(); }
 
     bool shares() const noexcept override { return true; }
     Result<MemoryTicket> share(const MemoryInfo& info) override;
@@ -52,6 +58,7 @@ private:
 
     const CudaOptions options_;
     Driver driver_;
+    HostPins pins_{driver_, options_.pin_max, options_.pin_chunk};
     Mutex mutex_;
     std::array<std::unique_ptr<Lanes>, Driver::kDevicesMax> lanes_ MC_GUARDED_BY(mutex_);
     // What was found when memory was described, by its start; apart. When there is too much of it, it is forgotten: then memory that is

@@ -62,6 +62,8 @@ void bind_wanted(const Lookup& lookup, abi::Functions& f) {
     bind(lookup, "cuModuleGetFunction", f.module_function);
     bind(lookup, "cuModuleUnload", f.module_unload);
     bind(lookup, "cuLaunchKernel", f.launch);
+    bind(lookup, "cuMemHostRegister_v2", f.host_register);
+    bind(lookup, "cuMemHostUnregister", f.host_unregister);
     bind(lookup, "cuIpcGetMemHandle", f.ipc_get);
     bind(lookup, "cuIpcOpenMemHandle_v2", f.ipc_open);
     bind(lookup, "cuIpcCloseMemHandle", f.ipc_close);

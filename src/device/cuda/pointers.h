@@ -25,7 +25,7 @@ struct Pointer {
     int device = -1;
     uint64_t start = 0;         // of device memory: of one mapping; of pinned memory: of its registration
     uint64_t length = 0;        // 0: nobody knows
-    uint64_t reservation = 0;   // where the range of addresses begins that was reserved at once
+    uint64_t reservation = 0;   // where the range of addresses begins that was reserved, or pinned, at once
     uint64_t allocation = 0;    // never given twice in a process
     int64_t device_offset = 0;  // pinned memory: what a GPU adds to its address
 

@@ -2,9 +2,11 @@
 #include "store/client/fetch.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/log.h"
+#include "store/member/own_copies.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
@@ -364,19 +366,35 @@ void Fetch::copy_near(Group& group) {
 }
 
 void Fetch::copy_own(const Group& group) {
+    const Engine& engine = *core_.pool.engine;
     std::vector<Block> blocks;
+    std::vector<uint32_t> under_way;  // what a device copies into
+    OwnCopies by_device(engine, Direction::kRead);
     for (const uint32_t i : group.items) {
+        bool whole = true;
         blocks.clear();
         add_blocks(i, stored_at(items_[i], group.from), blocks);
-        Result<> copied;
-        for (size_t b = 0; b < blocks.size() && copied; ++b)
-            copied = copy_here(*core_.pool.engine, blocks[b].local, reinterpret_cast<const std::byte*>(blocks[b].remote), blocks[b]);
-        if (copied) {
-            arrived(i);
-        } else {
-            MC_LOG_WARNING_EVERY(1s, "key {}: {}", keys_[i], copied.error().to_string());
-            items_[i].chosen_failed(StoreCode::kTransferFail);
+        for (const Block& block : blocks) {
+            const auto* const from = reinterpret_cast<const std::byte*>(block.remote);
+            if (const MemoryKind kind = engine.memory_kind(block.local, block.length); kind != MemoryKind::kHost) {
+                by_device.add(i, block, kind);
+                whole = false;
+            } else if (block.copier != nullptr) {
+                block.copier->begin(block.local, block.length);
+                block.copier->copy(block.local, from, block.length);
+            } else {
+                std::memcpy(block.local, from, block.length);
+            }
         }
+        if (whole) arrived(i);
+        else under_way.push_back(i);
+    }
+    by_device.flush();
+    for (const auto& [i, error] : by_device.failures()) MC_LOG_WARNING_EVERY(1s, "key {}: {}", keys_[i], error.to_string());
+    for (const uint32_t i : under_way) {
+        const auto of_item = [i](const auto& failure) { return failure.first == i; };
+        if (std::none_of(by_device.failures().begin(), by_device.failures().end(), of_item)) arrived(i);
+        else items_[i].chosen_failed(StoreCode::kTransferFail);
     }
 }
 

@@ -122,7 +122,7 @@ StoreCode PoolClient::register_buffer(void* address, uint64_t length) {
     const auto pass = enter();
     if (!pass) return StoreCode::kUnavailableInCurrentStatus;
     if (address == nullptr || length == 0) return StoreCode::kInvalidParams;
-    if (auto added = pool_.engine->register_memory(address, length); !added) {
+    if (auto added = lender_.register_memory(static_cast<std::byte*>(address), length); !added) {
         MC_LOG_WARNING("cannot register {} bytes at {}: {}", length, address, added.error().to_string());
         return StoreCode::kInvalidParams;
     }
@@ -150,15 +150,22 @@ std::optional<Piece> PoolClient::registered_range(const void* address) const {
     return Piece{range->first, range->second};
 }
 
-void PoolClient::drop_unreadable(std::span<Piece> sources) const {
+MemoryLoan PoolClient::drop_unreadable(std::span<Piece> sources) {
+    MemoryLoan loan;
     Piece known;
     for (Piece& source : sources)
-        if (source.data != nullptr && !is_registered(source, known) && !is_readable(source.data, source.length)) source.data = nullptr;
+        if (source.data != nullptr && !is_registered(source, known) && !lender_.lend(source, loan) &&
+            !is_readable(source.data, source.length))
+            source.data = nullptr;
+    return loan;
 }
 
-bool PoolClient::all_registered(std::span<const Piece> pieces) const {
+MemoryLoan PoolClient::look_at(std::span<const Piece> targets) {
+    MemoryLoan loan;
     Piece known;
-    return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) { return is_registered(piece, known); });
+    for (const Piece& target : targets)
+        if (!is_registered(target, known) && !lender_.lend(target, loan)) loan.unsure = true;
+    return loan;
 }
 
 bool PoolClient::is_registered(const Piece& piece, Piece& known) const {

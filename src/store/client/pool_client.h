@@ -11,6 +11,7 @@
 #include "base/fork.h"
 #include "base/gate.h"
 #include "store/client/client_core.h"
+#include "store/client/memory_loan.h"
 #include "store/client/read_sessions.h"
 #include "store/client/registered_buffers.h"
 #include "store/client/staging_pool.h"
@@ -60,8 +61,8 @@ public:
     StoreCode register_buffer(void* address, uint64_t length);
     StoreCode unregister_buffer(void* address);
     std::optional<Piece> registered_range(const void* address) const;
-    void drop_unreadable(std::span<Piece> sources) const;
-    bool all_registered(std::span<const Piece> pieces) const;
+    [[nodiscard]] MemoryLoan drop_unreadable(std::span<Piece> sources);
+    [[nodiscard]] MemoryLoan look_at(std::span<const Piece> targets);
     StagingBuffer stage(uint64_t length);
 
     TaskReply create_task(const TaskRequest& request);
@@ -93,6 +94,7 @@ private:
     bool known_master_ = false;  // only master_found()
     mutable Gate gate_;          // every call is inside
     mutable RegisteredBuffers buffers_;
+    MemoryLender lender_{*pool_.engine};
     void* staging_memory_ = nullptr;
     std::jthread metrics_thread_;  // only if asked for
 };

@@ -51,10 +51,10 @@ private:
         if (!room || *room < place.length || (values_[item].unsure && !can_be_filled(item, place.length))) return StoreCode::kInvalidParams;
         return StoreCode::kOk;
     }
-    bool can_be_filled(size_t item, uint64_t left) const {
+    bool can_be_filled(size_t item, uint64_t left) {
         for (const Piece& piece : values_[item].pieces) {
             const uint64_t length = std::min(piece.length, left);
-            if (!is_writable(piece.data, length)) return false;
+            if (is_host(*core().pool.engine, piece.data, length) && !is_writable(piece.data, length)) return false;
             left -= length;
         }
         return true;
@@ -123,12 +123,12 @@ StoreCode PartsFetch::plan(size_t item, const Place& place) {
     plan.copies.clear();
     plan.table.clear();
     plan.scratch.clear();
+    plan.seen.clear();
     plan.bytes = 0;
     bool any = false;
     for (const uint32_t i : plan.parts) {
         const PartToRead& part = parts_[i];
-        beyond_[i] = part.offset > place.length || part.to.length > place.length - part.offset ||
-                     (part.to.data == nullptr && part.to.length > 0);
+        beyond_[i] = part.offset > place.length || part.to.length > place.length - part.offset || !can_be_filled(part);
         if (beyond_[i]) continue;
         any = true;
         if (part.to.length == 0) continue;
@@ -144,6 +144,11 @@ StoreCode PartsFetch::plan(size_t item, const Place& place) {
     return any ? StoreCode::kOk : StoreCode::kInvalidParams;
 }
 
+bool PartsFetch::can_be_filled(const PartToRead& part) {
+    if (part.to.data == nullptr || part.to.length == 0) return part.to.length == 0;
+    return !part.unsure || !is_host(*core().pool.engine, part.to.data, part.to.length) || is_writable(part.to.data, part.to.length);
+}
+
 void PartsFetch::plan_verified(Plan& plan, const PartToRead& part, const Place& place) {
     const uint64_t end = part.offset + part.to.length;
     const bool host = is_host(*core().pool.engine, part.to.data, part.to.length);
@@ -152,8 +157,10 @@ void PartsFetch::plan_verified(Plan& plan, const PartToRead& part, const Place& 
         const uint64_t from = number * whole, to = std::min(from + whole, place.length);
         if (part.offset <= from && end >= to) {
             std::byte* const at = part.to.data + (from - part.offset);
-            plan.chunks.push_back({.number = number, .at = at, .length = to - from, .host = host});
-            plan.blocks.push_back({.local = at, .remote = from, .length = to - from});
+            if (!host) plan.seen.push_back(std::make_unique<SeenPiece>(at, from, to - from, place.length));
+            SeenPiece* const seen = host ? nullptr : plan.seen.back().get();
+            plan.chunks.push_back({.number = number, .at = at, .length = to - from, .seen = seen});
+            plan.blocks.push_back({.local = at, .remote = from, .length = to - from, .copier = seen});
             continue;
         }
         const std::byte* const at = scratch_chunk(plan, number, to - from);
@@ -177,7 +184,7 @@ std::byte* PartsFetch::scratch_chunk(Plan& plan, uint64_t number, uint64_t lengt
 
 void PartsFetch::add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) {
     for (const Block& block : plans_[item].blocks)
-        blocks.push_back({.local = block.local, .remote = stored_at + block.remote, .length = block.length});
+        blocks.push_back({.local = block.local, .remote = stored_at + block.remote, .length = block.length, .copier = block.copier});
 }
 
 StoreCode PartsFetch::verify(size_t item) {
@@ -196,7 +203,8 @@ StoreCode PartsFetch::verify(size_t item) {
 }
 
 Result<uint64_t> PartsFetch::hash_of(const Chunk& chunk) {
-    if (chunk.host) return hash_bytes({chunk.at, chunk.length});
+    if (chunk.seen == nullptr) return hash_bytes({chunk.at, chunk.length});
+    if (const uint64_t hash = chunk.seen->hash(chunk.number); hash != 0) return hash;
     const Piece piece{chunk.at, chunk.length};
     MC_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, view_.look({&piece, 1}, 0, chunk.length));
     return hash_bytes(bytes);

@@ -9,6 +9,7 @@
 
 #include "store/client/fetch.h"
 #include "store/client/host_view.h"
+#include "store/client/partial_chunks.h"
 #include "store/client/values.h"
 
 /// Reads of whole values and of parts. As StoreClient::read() and read_parts(); thread-safe.
@@ -38,7 +39,7 @@ private:
         std::byte* at = nullptr;
         uint64_t length = 0;
         bool scratch = false;
-        bool host = true;
+        const SeenPiece* seen = nullptr;  // not null: it goes to a device
     };
     struct Copy {
         std::byte* to = nullptr;
@@ -53,6 +54,7 @@ private:
         std::vector<Copy> copies;
         std::vector<uint64_t> table;
         std::vector<std::unique_ptr<std::byte[]>> scratch;
+        std::vector<std::unique_ptr<SeenPiece>> seen;
         uint64_t bytes = 0;
     };
 
@@ -62,13 +64,14 @@ private:
     StoreCode verify(size_t item) override;
     Result<uint64_t> hash_of(const Chunk& chunk);
 
+    bool can_be_filled(const PartToRead& part);
     void plan_verified(Plan& plan, const PartToRead& part, const Place& place);
     std::byte* scratch_chunk(Plan& plan, uint64_t number, uint64_t length);
 
     const std::span<const PartToRead> parts_;
     const std::vector<uint32_t> item_of_part_;
     std::vector<Plan> plans_;
-    std::vector<bool> beyond_;  // parts that do not lie in their value
+    std::vector<bool> beyond_;  // parts that do not lie in their value, or have no memory to go to
     HostView view_;
 };
 

@@ -44,7 +44,7 @@ TEST(ValueHash, IsThatOfTheValueHoweverMuchWasCopiedByIt) {
             std::vector<std::byte> copy(length);
             ValueHash hash;
             hash.start({&piece, 1}, length, Direction::kWrite);
-            hash.copier(0)->begin();
+            hash.copier(0)->begin(piece.data, piece.length);
             for (uint64_t at = 0; at < length;) {
                 const uint64_t now = round == 0 ? length : std::min<uint64_t>(length - at, random() % (3 * kChunkBytes) + 1);
                 if (round % 3 != 2) hash.copier(0)->copy(copy.data() + at, value.data() + at, now);
@@ -75,7 +75,7 @@ TEST(ValueHash, TakesValuesInPieces) {
             uint64_t at = 0;
             for (size_t i = 0; i < pieces.size(); ++i) {
                 const uint64_t now = std::min(pieces[i].length, length - at);
-                hash.copier(i)->begin();
+                hash.copier(i)->begin(pieces[i].data, now);
                 if (now > 0) hash.copier(i)->copy(pieces[i].data, value.data() + at, now);
                 at += now;
             }
@@ -100,8 +100,8 @@ TEST(ValueHash, SeesValuesPassInAnyPartsAndOrder) {
             std::shuffle(parts.begin(), parts.end(), random);
             ValueHash hash;
             hash.start({&piece, 1}, length, Direction::kRead);
-            hash.copier(0)->begin();
-            for (const auto& [at, now] : parts) hash.copier(0)->passed(value.data() + at, now);
+            hash.copier(0)->begin(piece.data, piece.length);
+            for (const auto& [at, now] : parts) hash.copier(0)->passed(value.data() + at, value.data() + at, now);
             expect_equal(hash, expected);
         }
     }
@@ -113,8 +113,8 @@ TEST(ValueHash, KeepsWhatItSawPass) {
     const Piece piece{value.data(), value.size()};
     ValueHash hash;
     hash.start({&piece, 1}, value.size(), Direction::kWrite);
-    hash.copier(0)->begin();
-    hash.copier(0)->passed(value.data(), value.size());
+    hash.copier(0)->begin(piece.data, piece.length);
+    hash.copier(0)->passed(value.data(), value.data(), value.size());
     value[0] ^= std::byte{1};  // after it has left
     expect_equal(hash, expected);
 }
@@ -139,9 +139,9 @@ TEST(ValueHash, DoesNotCountWhatAnEarlierAttemptCopied) {
     const Piece piece{into.data(), into.size()};
     ValueHash hash;
     hash.start({&piece, 1}, value.size(), Direction::kRead);
-    hash.copier(0)->begin();
+    hash.copier(0)->begin(piece.data, piece.length);
     hash.copier(0)->copy(into.data(), value.data(), value.size());
-    hash.copier(0)->begin();
+    hash.copier(0)->begin(piece.data, piece.length);
     into[5] ^= std::byte{1};
     EXPECT_NE(hash.checksum().value(), expected.checksum);
 }
@@ -153,7 +153,7 @@ TEST(ValueHash, CanBeFilledByTwoThreads) {
     const Piece piece{value.data(), value.size()};
     ValueHash hash;
     hash.start({&piece, 1}, value.size(), Direction::kWrite);
-    hash.copier(0)->begin();
+    hash.copier(0)->begin(piece.data, piece.length);
     {
         const size_t half = value.size() / 2;
         const std::jthread other([&] { hash.copier(0)->copy(copy.data() + half, value.data() + half, half); });

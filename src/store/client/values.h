@@ -36,6 +36,7 @@ struct PartToRead {
     std::string_view key;
     uint64_t offset = 0;  // in the value
     Piece to;
+    bool unsure = false;  // as in ValueToRead
 };
 struct PartToWrite {
     std::string_view key;

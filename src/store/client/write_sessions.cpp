@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <set>
 
-#include "store/client/host_view.h"
 #include "store/client/reader.h"
 #include "store/client/writer.h"
 #include "store/member/any_memory.h"
@@ -103,19 +102,18 @@ WriteSessions::Handle WriteSessions::begin(const PartToWrite& part) {
     return found->second;
 }
 
-void WriteSessions::finish(Session& session, const PartToWrite& part, bool written, std::span<const SegmentHandle> in_doubt) {
+void WriteSessions::finish(Session& session, const PartToWrite& part, bool written, std::span<const SegmentHandle> in_doubt,
+                           const SeenPiece* seen) {
     const uint64_t end = part.offset + part.from.length;
     std::vector<std::pair<uint64_t, uint64_t>> hashes;  // chunk, hash; computed before the lock
     if (written && core_.config.checksum && part.from.length > 0) {
-        const bool host = is_host(*core_.pool.engine, part.from.data, part.from.length);
-        HostView view(*core_.pool.engine);
         for (uint64_t chunk = part.offset / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
             const uint64_t from = chunk * kChunkBytes, to = std::min(from + kChunkBytes, session.length);
             const bool whole = part.offset <= from && end >= to;
-            std::span<const std::byte> bytes;  // none: it is read back in the end
-            if (whole && host) bytes = {part.from.data + (from - part.offset), to - from};
-            else if (whole) bytes = view.look({&part.from, 1}, from - part.offset, to - part.offset).value_or(bytes);
-            hashes.emplace_back(chunk, bytes.empty() ? 0 : hash_bytes(bytes));
+            uint64_t hash = 0;  // not known: it is read back in the end
+            if (seen != nullptr) hash = seen->hash(chunk);
+            else if (whole) hash = hash_bytes({part.from.data + (from - part.offset), to - from});
+            hashes.emplace_back(chunk, hash);
         }
     }
     Lock lock(mutex_);
@@ -129,6 +127,7 @@ void WriteSessions::finish(Session& session, const PartToWrite& part, bool writt
 std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
     std::vector<int64_t> results(parts.size());
     std::vector<Handle> sessions(parts.size());
+    std::vector<std::unique_ptr<SeenPiece>> seen(parts.size());  // of those that are a device's
     const auto right = core_.pool.fence.enter();
     WriteMoves moves(core_.pool, right);
     for (uint32_t i = 0; i < parts.size(); ++i) {
@@ -137,9 +136,13 @@ std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
         if (!sessions[i]) continue;
         const StoreCode code = check(*sessions[i], right);
         bool added = code == StoreCode::kOk;
+        const Piece& from = parts[i].from;
+        if (!is_host(*core_.pool.engine, from.data, from.length))
+            seen[i] = std::make_unique<SeenPiece>(from.data, parts[i].offset, from.length, sessions[i]->length);
         if (!added) results[i] = static_cast<int64_t>(code);
-        for (size_t r = 0; added && r < sessions[i]->replicas.size() && parts[i].from.length > 0; ++r) {
-            added = moves.add(i, right.epoch(), sessions[i]->replicas[r], parts[i].offset, parts[i].from.data, parts[i].from.length);
+        for (size_t r = 0; added && r < sessions[i]->replicas.size() && from.length > 0; ++r) {
+            Copier* const copier = r == 0 ? seen[i].get() : nullptr;  // one copy of it is enough to look at
+            added = moves.add(i, right.epoch(), sessions[i]->replicas[r], parts[i].offset, from.data, from.length, copier);
             if (!added) results[i] = static_cast<int64_t>(StoreCode::kTransferFail);
         }
     }
@@ -149,7 +152,7 @@ std::vector<int64_t> WriteSessions::write(std::span<const PartToWrite> parts) {
         if (failure.in_doubt) in_doubt[failure.item].push_back(failure.in_doubt);
     }
     for (size_t i = 0; i < parts.size(); ++i)
-        if (sessions[i]) finish(*sessions[i], parts[i], results[i] >= 0, in_doubt[i]);
+        if (sessions[i]) finish(*sessions[i], parts[i], results[i] >= 0, in_doubt[i], seen[i].get());
     return results;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/thread_annotations.h"
 #include "store/client/client_core.h"
+#include "store/client/partial_chunks.h"
 #include "store/client/values.h"
 #include "store/client/writer.h"
 
@@ -65,7 +66,7 @@ private:
     static StoreCode check(const Session& session, const WriteFence::Pass& right);
     /// Those that were started become sessions, unless their master is lost already.
     void adopt(const StartedWrites& started, std::span<const PutItem> items, uint64_t request_id, std::span<StoreCode> codes);
-    void finish(Session& session, const PartToWrite& part, bool written, std::span<const SegmentHandle> in_doubt);
+    void finish(Session& session, const PartToWrite& part, bool written, std::span<const SegmentHandle> in_doubt, const SeenPiece* seen);
     /// Seals the session and waits for its parts.
     Handle seal(std::string_view key);
     /// Hashes, from what lies in the segments, the chunks that were written in pieces.

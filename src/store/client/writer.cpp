@@ -120,8 +120,10 @@ private:
     /// While the master looks for room: as much as fits the caches, from where it is copied right afterwards.
     void hash_some() {
         uint64_t bytes = 0;
-        for (hashed_ = 0; hashed_ < hashes_.size() && (bytes += items_[hashed_].length) <= kHashAheadBytes; ++hashed_)
+        for (hashed_ = 0; hashed_ < hashes_.size() && (bytes += items_[hashed_].length) <= kHashAheadBytes; ++hashed_) {
+            if (hashes_[hashed_].of_devices()) return;  // seen when it has left the device
             (void)hashes_[hashed_].checksum();
+        }
     }
 
     void move(const StartedWrites& writes) {

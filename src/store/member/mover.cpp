@@ -29,7 +29,7 @@ Mover::Mover(Engine& engine, std::string own_host) : engine_(engine), own_host_(
 bool Mover::near(const SegmentSpec& segment) const { return mapped_ && host_of(segment.name) == own_host_; }
 
 bool Mover::stays_here(Direction direction, const Move& move) const {
-    return near(move.segment->spec) && (direction == Direction::kRead || move.bytes < kHandOverBytes);
+    return near(move.segment->spec) && (direction == Direction::kRead || move.brief || move.bytes < kHandOverBytes);
 }
 
 std::vector<Move*> Mover::far_moves(Direction direction, std::span<Move> moves) const {

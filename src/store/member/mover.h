@@ -30,15 +30,8 @@ struct Move {
     const WriteFence::Pass* right = nullptr;  // of a planned write: it does not begin unless this holds
     Result<> outcome;
     bool begun = false;  // bytes of it may have left
+    bool brief = false;  // copied on the calling thread if that can be, however long it is: a device is quick
 };
-
-/// Copies a block whose other side is in this process, too. One with a copier lies in host memory.
-inline Result<> copy_here(const Engine& engine, std::byte* to, const std::byte* from, const Block& block) {
-    if (block.copier == nullptr) return copy_any(engine, to, from, block.length);
-    block.copier->begin();
-    block.copier->copy(to, from, block.length);
-    return {};
-}
 
 /// Runs the moves of one call side by side, over the engine. When run() returns none of them touches any memory any more, as far as the
 /// engine can tell. Thread-safe.

@@ -124,12 +124,12 @@ TEST_F(WriteFenceTest, AGuardedCopyStopsWhereTheRightEnds) {
     /// Takes the right away after its first piece.
     struct Thief final : Copier {
         explicit Thief(WriteFence& of) : fence(of) {}
-        void begin() noexcept override {}
+        void begin(const std::byte*, uint64_t) noexcept override {}
         void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override {
             std::memcpy(to, from, length);
             fence.renew(BootClock::now());
         }
-        void passed(const std::byte*, uint64_t) noexcept override {}
+        void passed(const std::byte*, const std::byte*, uint64_t) noexcept override {}
         WriteFence& fence;
     } thief(fence);
     std::vector<std::byte> from(3 * WriteGuard::kPieceBytes, std::byte{1}), to(from.size());

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "store/member/any_memory.h"
 #include "store/member/write_fence.h"
 
 namespace mooncake::store {
@@ -36,37 +35,27 @@ public:
     }
     /// As if through such a block; host memory.
     void copy(std::byte* to, const std::byte* from, uint64_t length, Copier* by) noexcept {
-        (void)in_pieces(length, [&](uint64_t at, uint64_t now) noexcept -> Result<> {
+        for (uint64_t at = 0; at < length && allows(); at += kPieceBytes) {
+            const uint64_t now = std::min(length - at, kPieceBytes);
             if (by != nullptr) by->copy(to + at, from + at, now);
             else std::memcpy(to + at, from + at, now);
-            return {};
-        });
+        }
     }
-    /// The same of a device's memory.
-    Result<> copy_from_device(const Engine& engine, std::byte* to, const std::byte* from, uint64_t length) {
-        return in_pieces(length, [&](uint64_t at, uint64_t now) { return copy_any(engine, to + at, from + at, now); });
+    /// Asked before a piece that somebody else copies. False: it is left out.
+    bool allows() noexcept {
+        if (right_.holds()) return true;
+        left_out_.store(true, std::memory_order_release);
+        return false;
     }
 
 private:
-    template <typename CopyPiece>
-    Result<> in_pieces(uint64_t length, CopyPiece&& copy_piece) {
-        for (uint64_t at = 0; at < length; at += kPieceBytes) {
-            if (!right_.holds()) {
-                left_out_.store(true, std::memory_order_release);
-                return {};
-            }
-            MC_RETURN_IF_ERROR(copy_piece(at, std::min(length - at, kPieceBytes)));
-        }
-        return {};
-    }
-
     struct Guarded final : Copier {
-        void begin() noexcept override {
-            if (by != nullptr) by->begin();
+        void begin(const std::byte* local, uint64_t length) noexcept override {
+            if (by != nullptr) by->begin(local, length);
         }
         void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override { guard->copy(to, from, length, by); }
-        void passed(const std::byte* local, uint64_t length) noexcept override {
-            if (by != nullptr) by->passed(local, length);
+        void passed(const std::byte* local, const std::byte* bytes, uint64_t length) noexcept override {
+            if (by != nullptr) by->passed(local, bytes, length);
         }
         WriteGuard* guard = nullptr;
         Copier* by = nullptr;  // or null

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "store/member/own_copies.h"
 
 namespace mooncake::store {
 
@@ -53,15 +54,17 @@ std::vector<WriteMoves::Failure> WriteMoves::run() {
         }
         // Less than that is on its way before anything can have changed.
         const bool guarded = target.bytes() > WriteGuard::kPieceBytes && pool_.mover.near(target.to.segment->spec);
-        std::vector<Block> of_devices;  // nobody looks on while a device copies: these go piece by piece, each with a look at the right
+        std::vector<std::vector<Block>>
+            of_devices;  // nobody looks on while a device copies: these go step by step, each with a look at the right
         if (guarded) of_devices = take_device_blocks(target.blocks);
         if (guarded) guard.watch(target.blocks);
         if (!target.blocks.empty()) {
             moves.push_back(move_to(target, std::move(target.blocks)));
             targets.push_back(&target);
         }
-        for (const Block& block : of_devices) {
-            moves.push_back(move_to(target, {block}));
+        for (std::vector<Block>& step : of_devices) {
+            moves.push_back(move_to(target, std::move(step)));
+            moves.back().brief = true;
             targets.push_back(&target);
         }
     }
@@ -84,29 +87,43 @@ Move WriteMoves::move_to(const Target& target, std::vector<Block> blocks) {
     return move;
 }
 
-std::vector<Block> WriteMoves::take_device_blocks(std::vector<Block>& blocks) const {
-    std::vector<Block> taken;
+std::vector<std::vector<Block>> WriteMoves::take_device_blocks(std::vector<Block>& blocks) const {
+    std::vector<std::vector<Block>> steps;
+    uint64_t left = 0;  // in the last one
     std::erase_if(blocks, [&](const Block& block) {
         if (is_host(*pool_.engine, block.local, block.length)) return false;
-        for (uint64_t at = 0; at < block.length; at += WriteGuard::kPieceBytes)
-            taken.push_back(
-                {.local = block.local + at, .remote = block.remote + at, .length = std::min(WriteGuard::kPieceBytes, block.length - at)});
+        for (uint64_t at = 0; at < block.length;) {
+            if (left == 0) {
+                steps.emplace_back();
+                left = OwnCopies::kStepBytes;
+            }
+            const uint64_t length = std::min(left, block.length - at);
+            steps.back().push_back({.local = block.local + at, .remote = block.remote + at, .length = length, .copier = block.copier});
+            left -= length;
+            at += length;
+        }
         return true;
     });
-    return taken;
+    return steps;
 }
 
 void WriteMoves::copy_own(const Target& target, WriteGuard& guard, std::vector<Failure>& failures) {
-    Result<> copied;
-    for (const Block& block : target.blocks) {
-        auto* const to = reinterpret_cast<std::byte*>(block.remote);
-        if (block.copier != nullptr) block.copier->begin();
-        if (block.copier != nullptr || is_host(*pool_.engine, block.local, block.length))
-            guard.copy(to, block.local, block.length, block.copier);
-        else if (copied) copied = guard.copy_from_device(*pool_.engine, to, block.local, block.length);
+    OwnCopies by_device(*pool_.engine, Direction::kWrite, [&guard] { return guard.allows(); });
+    for (size_t i = 0; i < target.blocks.size(); ++i) {
+        const Block& block = target.blocks[i];
+        if (const MemoryKind kind = pool_.engine->memory_kind(block.local, block.length); kind != MemoryKind::kHost) {
+            by_device.add(target.item_of_block[i], block, kind);
+            continue;
+        }
+        if (block.copier != nullptr) block.copier->begin(block.local, block.length);
+        guard.copy(reinterpret_cast<std::byte*>(block.remote), block.local, block.length, block.copier);
     }
-    if (!copied) MC_LOG_WARNING_EVERY(1s, "memory of a device cannot be copied: {}", copied.error().to_string());
-    if (!copied || guard.left_out()) note_failures(target, false, failures);
+    by_device.flush();
+    if (guard.left_out()) return note_failures(target, false, failures);
+    for (const auto& [item, error] : by_device.failures()) {
+        MC_LOG_WARNING_EVERY(1s, "memory of a device cannot be copied: {}", error.to_string());
+        failures.push_back({.item = static_cast<uint32_t>(item), .segment = target.to.segment->number, .right_ended = !right_.holds()});
+    }
 }
 
 void WriteMoves::note_failures(const Target& target, bool in_doubt, std::vector<Failure>& failures) const {

@@ -46,8 +46,8 @@ private:
     };
     Target& target_for(uint64_t epoch, uint32_t number);
     Move move_to(const Target& target, std::vector<Block> blocks);
-    /// Those of a device's memory, cut into pieces that are copied before anything can have changed.
-    std::vector<Block> take_device_blocks(std::vector<Block>& blocks) const;
+    /// Those of a device's memory, in steps that are copied before anything can have changed.
+    std::vector<std::vector<Block>> take_device_blocks(std::vector<Block>& blocks) const;
     void copy_own(const Target& target, WriteGuard& guard, std::vector<Failure>& failures);
     void note_failures(const Target& target, bool in_doubt, std::vector<Failure>& failures) const;
     void note_outcome(const Target& target, const Move& move, std::vector<Failure>& failures);

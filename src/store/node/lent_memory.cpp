@@ -88,6 +88,7 @@ Result<std::shared_ptr<LentMemory>> LentMemory::allocate(std::shared_ptr<Engine>
         MC_LOG_WARNING("the system gives no huge pages for shared memory; the segment gets ordinary ones");
     std::shared_ptr<LentMemory> memory(new LentMemory(std::move(engine), static_cast<std::byte*>(address), size, Mapping()));
     if (pages.early) memory->warmer_.emplace(memory->base_, size);
+    memory->offer_ = HostOffer(memory->engine_->devices(), memory->base_, size);
     return memory;
 }
 
@@ -116,7 +117,10 @@ Result<std::shared_ptr<LentMemory>> LentMemory::map_file(std::shared_ptr<Engine>
 LentMemory::~LentMemory() {
     warmer_.reset();
     // A fence: returns when no peer touches it any more. A closed engine has done that for all its memory.
-    const auto given_back = file_ ? engine_->unregister_memory(base_) : engine_->free_memory(base_);
+    auto given_back = engine_->unregister_memory(base_);
+    if (!given_back && given_back.error().code() == Code::kNotRegistered) given_back = {};
+    if (given_back || given_back.error().code() == Code::kUnavailable) offer_.take_back();
+    if (given_back && !file_) given_back = engine_->free_memory(base_);
     if (given_back) {
         file_ = Mapping();
         held_addresses().hold(base_, size_);
@@ -125,7 +129,7 @@ LentMemory::~LentMemory() {
     if (given_back.error().code() == Code::kUnavailable) return;
     MC_LOG_WARNING("memory of a segment is not given back: {}", given_back.error().to_string());
     // Some process may still be about to touch it: better lost than given to somebody else.
-    [[maybe_unused]] const auto* const kept_for_ever = new Mapping(std::move(file_));
+    [[maybe_unused]] const auto* const kept_for_ever = new std::pair(std::move(file_), std::move(offer_));
 }
 
 }  // namespace mooncake::store

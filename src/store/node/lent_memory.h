@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/shared_memory.h"
 #include "base/unique_fd.h"
+#include "device/device.h"
 #include "engine/engine.h"
 #include "store/node/page_warmer.h"
 
@@ -63,6 +64,7 @@ private:
     Mapping file_;  // empty: the engine's own allocation
     const FileRangeLock lock_;
     std::optional<PageWarmer> warmer_;
+    HostOffer offer_;  // GPUs may pin what is the engine's own; pages of files are left alone
 };
 
 }  // namespace mooncake::store

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "store/client/memory_loan.h"
 #include "store/client/values.h"
 #include "store/node/segment_config.h"
 #include "store/process/store_options.h"
@@ -83,10 +84,10 @@ public:
     /// The widest registered range around this address; nothing: none, or its memory is gone.
     virtual std::optional<Piece> registered_range(const void* address) const = 0;
     /// For sources that a caller gave as bare addresses: makes those null, which write() refuses, that are not registered and
-    /// cannot be read. Asks the kernel; never faults.
-    virtual void drop_unreadable(std::span<Piece> sources) const = 0;
-    /// Whether each lies in one registered range.
-    virtual bool all_registered(std::span<const Piece> pieces) const = 0;
+    /// cannot be read. Asks the kernel and the devices; never faults. The loan is kept until the call with them is over.
+    [[nodiscard]] virtual MemoryLoan drop_unreadable(std::span<Piece> sources) = 0;
+    /// The same for memory that a caller wants to be filled: `unsure` goes to read().
+    [[nodiscard]] virtual MemoryLoan look_at(std::span<const Piece> targets) = 0;
     /// From the staging buffer of config().buffer_bytes; empty when there is not enough left.
     virtual StagingBuffer stage(uint64_t length) = 0;
 

@@ -58,8 +58,8 @@ public:
     StoreCode register_buffer(void* address, uint64_t length) override { return client_->register_buffer(address, length); }
     StoreCode unregister_buffer(void* address) override { return client_->unregister_buffer(address); }
     std::optional<Piece> registered_range(const void* address) const override { return client_->registered_range(address); }
-    void drop_unreadable(std::span<Piece> sources) const override { return client_->drop_unreadable(sources); }
-    bool all_registered(std::span<const Piece> pieces) const override { return client_->all_registered(pieces); }
+    MemoryLoan drop_unreadable(std::span<Piece> sources) override { return client_->drop_unreadable(sources); }
+    MemoryLoan look_at(std::span<const Piece> targets) override { return client_->look_at(targets); }
     StagingBuffer stage(uint64_t length) override { return client_->stage(length); }
     MountedSegments mount_file(const FileToMount& file) override { return node_->mount_file(file); }
     MountedSegments mount_memory(uint64_t bytes, std::string_view protocol, std::string_view location) override {

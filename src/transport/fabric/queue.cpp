@@ -36,7 +36,8 @@ Piece WorkQueue::begin(std::list<Batch>::iterator batch, uint64_t length) {
         if (spare_.empty()) runs_.emplace_back();
         else runs_.splice(runs_.end(), spare_, spare_.begin());
         SliceRun& run = runs_.back();
-        run = {.completion = slice.completion, .local = slice.local, .length = slice.length, .copier = slice.copier};
+        const bool seen = slice.region == nullptr || slice.region->kind == MemoryKind::kHost;  // memory of a device nobody can be shown
+        run = {.completion = slice.completion, .local = slice.local, .length = slice.length, .copier = seen ? slice.copier : nullptr};
         run.self = std::prev(runs_.end());
         batch->run = &run;
     }

@@ -169,9 +169,11 @@ Result<> SelfPeer::copy_checked(const CopyChunk& chunk, size_t index, DeviceCopi
     if (remote == MemoryKind::kHost && local == MemoryKind::kHost) return copy_piece(chunk.direction, slice, offset, length);
     if (slice.region == nullptr) return copy_unregistered(chunk.direction, slice, remote, {offset, length});
     auto* const there = reinterpret_cast<std::byte*>(slice.remote + offset);
+    const DeviceCopies::Owner owner{
+        .slice = index, .copier = local == MemoryKind::kHost ? nullptr : slice.copier, .local = slice.local + offset};
     if (chunk.direction == Direction::kRead)
-        by_device.add(index, local, remote, {.to = slice.local + offset, .from = there, .length = length});
-    else by_device.add(index, remote, local, {.to = there, .from = slice.local + offset, .length = length});
+        by_device.add(owner, local, remote, {.to = slice.local + offset, .from = there, .length = length});
+    else by_device.add(owner, remote, local, {.to = there, .from = slice.local + offset, .length = length});
     return {};
 }
 

@@ -50,12 +50,12 @@ TEST_F(SelfTransport, MovesOverlappingRangesAsMemmoveDoes) {
 
 TEST_F(SelfTransport, CopiesByTheCopierOfASlice) {
     struct Inverting final : Copier {
-        void begin() noexcept override {}
+        void begin(const std::byte*, uint64_t) noexcept override {}
         void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override {
             for (uint64_t i = 0; i < length; ++i) to[i] = ~from[i];
             bytes.fetch_add(length);
         }
-        void passed(const std::byte*, uint64_t) noexcept override { ADD_FAILURE() << "nothing passes here that is not copied"; }
+        void passed(const std::byte*, const std::byte*, uint64_t) noexcept override { ADD_FAILURE() << "nothing passes here that is not copied"; }
         std::atomic<uint64_t> bytes{0};
     } copier;
     constexpr uint64_t kLength = 3 << 20, kApart = 4 << 20;  // so long that it is copied in parts
@@ -81,9 +81,9 @@ TEST_F(SelfTransport, MovesOverlappingRangesInMoreThreadsThanSectionsHaveSlots) 
     constexpr uint64_t kThreads = Quiescence::kSlots + 16, kStep = 4096;
     /// Keeps everybody in the section of the first slice until all are there.
     struct Gathering final : Copier {
-        void begin() noexcept override {}
+        void begin(const std::byte*, uint64_t) noexcept override {}
         void copy(std::byte*, const std::byte*, uint64_t) noexcept override { all_inside.arrive_and_wait(); }
-        void passed(const std::byte*, uint64_t) noexcept override {}
+        void passed(const std::byte*, const std::byte*, uint64_t) noexcept override {}
         std::latch all_inside{kThreads};
     } gathering;
     std::vector<std::jthread> threads;

@@ -31,6 +31,7 @@ protected:
     const Incarnation incarnation = Incarnation::random();
     const std::unique_ptr<RegionTable> table = RegionTable::create(incarnation).value();
     const RemoteTable remote = RemoteTable::open(duplicate(table->fd()), incarnation).value();
+    const Devices devices;
     RemoteMemories memories;
     Claims claims;
     std::mt19937_64 random{1};
@@ -167,7 +168,7 @@ TEST_F(RegionTableTest, PointsIntoMappedMemoryOnlyWhereTheRegionFits) {
     ASSERT_TRUE(table->publish({.address = 3 << 20, .length = 1, .memory = 5, .offset = ~uint64_t{0}}));
     ASSERT_TRUE(table->publish({.address = 4 << 20, .length = 4096, .memory = 6, .offset = 0}));
     memories[5].reached = std::make_shared<const MappedMemory>(
-        std::make_shared<const Mapping>(duplicate(backing.fd()).map(true, 8192).value()));
+        std::make_shared<const Mapping>(duplicate(backing.fd()).map(true, 8192).value()), devices);
     memories[9].asked = true;
     std::byte* const base = memories[5].reached->address;
 
@@ -186,7 +187,7 @@ TEST_F(RegionTableTest, AViewKeepsTheMemoryItPointsIntoMapped) {
     const SharedMemory backing = allocate_shared_memory(4096).value();
     const uint32_t entry = table->publish({.address = 1 << 20, .length = 4096, .memory = 5}).value();
     memories[5].reached = std::make_shared<const MappedMemory>(
-        std::make_shared<const Mapping>(duplicate(backing.fd()).map(true, 4096).value()));
+        std::make_shared<const Mapping>(duplicate(backing.fd()).map(true, 4096).value()), devices);
     const RegionView old = view();
     table->withdraw(entry);
     (void)view();

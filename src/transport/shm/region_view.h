@@ -29,13 +29,16 @@ public:
     const uint64_t length;
 };
 
+/// Ours alone, so devices that copy there may pin it. It is told to no user.
 class MappedMemory final : public ReachedMemory {
 public:
-    explicit MappedMemory(std::shared_ptr<const Mapping> mapping) noexcept
-        : ReachedMemory(MemoryKind::kHost, mapping->address(), mapping->length()), mapping_(std::move(mapping)) {}
+    MappedMemory(std::shared_ptr<const Mapping> mapping, const Devices& devices)
+        : ReachedMemory(MemoryKind::kHost, mapping->address(), mapping->length()), mapping_(std::move(mapping)),
+          offer_(devices, address, length) {}
 
 private:
     const std::shared_ptr<const Mapping> mapping_;
+    const HostOffer offer_;  // ends before the mapping does
 };
 
 /// Shared memory of a peer.

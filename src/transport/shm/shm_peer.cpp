@@ -236,7 +236,7 @@ std::shared_ptr<const ReachedMemory> ShmPeer::reach(const Received& received) {
     ::madvise(mapping->address(), mapping->length(), MADV_DONTFORK);
     const auto shared = std::make_shared<const Mapping>(std::move(*mapping));
     pages_.add(shared);
-    return std::make_shared<const MappedMemory>(shared);
+    return std::make_shared<const MappedMemory>(shared, means_.devices);
 }
 
 void ShmPeer::take_memory(const Received& received) {
@@ -330,7 +330,12 @@ private:
     /// The peer's memory is a device's.
     void add_to_device(size_t index, const CrossPiece& piece, MemoryKind kind, std::byte* mapped);
     void add_unregistered(size_t index, const CrossPiece& piece, MemoryKind kind, std::byte* mapped);
-    void copy_by_device(size_t index, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length, bool to_device);
+    void copy_by_device(const DeviceCopies::Owner& owner, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length,
+                        bool to_device);
+    /// Of a piece whose local memory is a device's.
+    DeviceCopies::Owner owner_of(size_t index, const std::byte* local) const noexcept {
+        return {.slice = index, .copier = chunk_.slices[index].copier, .local = local};
+    }
     void collect(size_t index, const CrossPiece& piece);
     void flush_kernel();
     void flush_bounced();
@@ -394,7 +399,7 @@ void ShmPeer::Pass::add_of_device(size_t index, const CrossPiece& piece, std::by
         failures_.emplace_back(
             index, error(Code::kNotRegistered, "local memory at {} is registered for reading only", static_cast<void*>(piece.local)));
     } else if (mapped != nullptr) {
-        copy_by_device(index, region.kind, piece.local, mapped, piece.length, chunk_.direction == Direction::kRead);
+        copy_by_device(owner_of(index, piece.local), region.kind, piece.local, mapped, piece.length, chunk_.direction == Direction::kRead);
     } else {
         for (uint64_t at = 0; at < piece.length; at += BounceBuffers::kBytes)
             bounced_.push_back({.slice = index,
@@ -416,8 +421,8 @@ void ShmPeer::Pass::add_to_device(size_t index, const CrossPiece& piece, MemoryK
     else if (peer_.means_.devices.between(local, kind) == nullptr)
         failures_.emplace_back(
             index, error(Code::kNotSupported, "nothing here copies between {} and {} memory", to_string(local), to_string(kind)));
-    else if (read) by_device_.add(index, local, kind, {.to = piece.local, .from = mapped, .length = piece.length});
-    else by_device_.add(index, kind, local, {.to = mapped, .from = piece.local, .length = piece.length});
+    else if (read) by_device_.add({.slice = index}, local, kind, {.to = piece.local, .from = mapped, .length = piece.length});
+    else by_device_.add({.slice = index}, kind, local, {.to = mapped, .from = piece.local, .length = piece.length});
 }
 
 /// Local memory that may not be there: only the kernel may touch it.
@@ -427,7 +432,7 @@ void ShmPeer::Pass::add_unregistered(size_t index, const CrossPiece& piece, Memo
     for (uint64_t at = 0; at < piece.length && !failed(index); at += BounceBuffers::kBytes) {
         const uint64_t length = std::min(piece.length - at, BounceBuffers::kBytes);
         const auto by_device = [&] {
-            copy_by_device(index, kind, mapped + at, buffer.data(), length, !read);
+            copy_by_device({.slice = index}, kind, mapped + at, buffer.data(), length, !read);
             by_device_.flush();
         };
         if (read) by_device();
@@ -443,9 +448,10 @@ void ShmPeer::Pass::add_unregistered(size_t index, const CrossPiece& piece, Memo
     }
 }
 
-void ShmPeer::Pass::copy_by_device(size_t index, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length, bool to_device) {
-    if (to_device) by_device_.add(index, kind, MemoryKind::kHost, {.to = device, .from = host, .length = length});
-    else by_device_.add(index, MemoryKind::kHost, kind, {.to = host, .from = device, .length = length});
+void ShmPeer::Pass::copy_by_device(const DeviceCopies::Owner& owner, MemoryKind kind, std::byte* device, std::byte* host, uint64_t length,
+                                   bool to_device) {
+    if (to_device) by_device_.add(owner, kind, MemoryKind::kHost, {.to = device, .from = host, .length = length});
+    else by_device_.add(owner, MemoryKind::kHost, kind, {.to = host, .from = device, .length = length});
 }
 
 bool ShmPeer::Pass::failed(size_t slice) const noexcept {
@@ -462,7 +468,8 @@ void ShmPeer::Pass::bounce(std::span<const Bounced> pieces, std::byte* buffer) {
     };
     const auto by_device = [&] {
         for_each([this](const Bounced& one, std::byte* at) {
-            copy_by_device(one.slice, one.kind, one.piece.local, at, one.piece.length, chunk_.direction == Direction::kRead);
+            copy_by_device(owner_of(one.slice, one.piece.local), one.kind, one.piece.local, at, one.piece.length,
+                           chunk_.direction == Direction::kRead);
         });
         by_device_.flush();
     };

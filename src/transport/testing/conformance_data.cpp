@@ -52,13 +52,14 @@ class Watcher final : public Copier {
 public:
     Watcher(const Slice& slice, Direction direction) : local_(slice.local), direction_(direction), kept_(slice.length) {}
 
-    void begin() noexcept override {}
+    void begin(const std::byte*, uint64_t) noexcept override {}
     void copy(std::byte* to, const std::byte* from, uint64_t length) noexcept override {
         std::memcpy(to, from, length);
-        passed(direction_ == Direction::kRead ? to : from, length);
+        const std::byte* const local = direction_ == Direction::kRead ? to : from;
+        passed(local, local, length);
     }
-    void passed(const std::byte* local, uint64_t length) noexcept override {
-        std::memcpy(kept_.data() + (local - local_), local, length);
+    void passed(const std::byte* local, const std::byte* bytes, uint64_t length) noexcept override {
+        std::memcpy(kept_.data() + (local - local_), bytes, length);
         seen_.fetch_add(length);
     }
     uint64_t seen() const { return seen_.load(); }

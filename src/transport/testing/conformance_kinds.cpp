@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <random>
 #include <thread>
 
@@ -151,6 +152,51 @@ TEST_P(TransportKinds, ManySmallPiecesOfACarriedPairArriveWhole) {
         ASSERT_TRUE(moved) << moved.error().to_string();
         EXPECT_EQ(*moved, kCount * kPiece);
         EXPECT_EQ(destination.read(), expected);
+    }
+}
+
+/// Keeps what it is shown of local memory of a device, and must never be asked to touch that.
+class Onlooker final : public Copier {
+public:
+    explicit Onlooker(const Slice& slice) : local_(slice.local), kept_(slice.length) {}
+
+    void begin(const std::byte*, uint64_t) noexcept override {}
+    void copy(std::byte*, const std::byte*, uint64_t) noexcept override { ADD_FAILURE() << "no CPU copies this"; }
+    void passed(const std::byte* local, const std::byte* bytes, uint64_t length) noexcept override {
+        std::memcpy(kept_.data() + (local - local_), bytes, length);
+        seen_.fetch_add(length);
+    }
+    uint64_t seen() const { return seen_.load(); }
+    const std::vector<std::byte>& kept() const { return kept_; }
+
+private:
+    const std::byte* const local_;
+    std::vector<std::byte> kept_;
+    std::atomic<uint64_t> seen_{0};
+};
+
+TEST_P(TransportKinds, OfADevicesMemoryTheHostsSideIsShownOrNothing) {
+    if (!carried() || local->region().kind == MemoryKind::kHost) GTEST_SKIP() << "not carried, or not a device's";
+    const bool host_side = remote->region().kind == MemoryKind::kHost;
+    for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+        for (const Submit how : {Submit::kWait, Submit::kLeave}) {
+            local->write(noise(kBytes, 1));
+            remote->write(noise(kBytes, 2));
+            std::vector<Slice> slices{slice(0, 64, 70'001), slice(70'001, 70'065, 1), slice(100'000, 90'000, kBytes - 200'000)};
+            std::deque<Onlooker> watchers;
+            for (Slice& one : slices) one.copier = &watchers.emplace_back(one);
+            const auto moved = transfer(*peer, direction, slices, how);
+            ASSERT_TRUE(moved) << moved.error().to_string();
+            const bool shown = watchers[0].seen() > 0;
+            EXPECT_TRUE(shown || !host_side || pair->initiator().transport().capabilities().name == "fabric");
+            const auto here = local->read();
+            for (size_t i = 0; i < slices.size(); ++i) {
+                ASSERT_EQ(watchers[i].seen(), shown ? slices[i].length : 0) << "slice " << i;
+                if (!shown) continue;
+                EXPECT_TRUE(
+                    std::equal(watchers[i].kept().begin(), watchers[i].kept().end(), here.begin() + (slices[i].local - local->data())));
+            }
+        }
     }
 }
 

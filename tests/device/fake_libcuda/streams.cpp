@@ -314,6 +314,7 @@ FAKE_API Status cuStreamIsCapturing(abi::Stream stream, int* capturing) {
     const Call call("cuStreamIsCapturing", Needs::kContext);
     if (call.status != abi::kSuccess) return call.status;
     *capturing = 0;
+    const std::lock_guard lock(state().mutex);
     return state().captures && (stream == nullptr || stream == abi::legacy_stream()) ? abi::kCaptureImplicit : abi::kSuccess;
 }
 
