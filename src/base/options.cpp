@@ -168,7 +168,9 @@ EngineOptions load_options(const Environment& environment) {
 
 CudaOptions load_cuda_options(const Environment& environment) {
     CudaOptions options;
-    Reader(environment).flag("MC_CUDA_CALLER_SYNC", options.caller_sync);
+    Reader reader(environment);
+    reader.flag("MC_CUDA_CALLER_SYNC", options.caller_sync);
+    reader.number("MC_ALLOCATOR_CACHE", options.allocator_cache, 0, uint64_t{1} << 50);
     return options;
 }
 

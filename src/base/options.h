@@ -83,6 +83,7 @@ struct EngineOptions {
 /// What memory of NVIDIA GPUs can be told (docs/guide/gpu.md): of the process, since its GPUs belong to all its engines.
 struct CudaOptions {
     bool caller_sync = true;  // MC_CUDA_CALLER_SYNC: what was put on the default stream is waited for before memory is read
+    uint64_t allocator_cache = uint64_t{1} << 30;  // MC_ALLOCATOR_CACHE: freed memory that nvlink_allocator.so keeps on a GPU, at most
 };
 
 /// Returns the value of a variable, nothing if it is not set.
