@@ -73,6 +73,7 @@ struct EngineOptions {
     bool tcp_checksum = false;  // MC_TCP_CHECKSUM
     // memory of devices over networks that move host memory only
     uint64_t staging_bytes = 64 << 20;  // MC_CUDA_STAGING: pinned host memory, at most; made when it is needed
+    bool stream_failure_ends = true;    // MC_CUDA_ON_STREAM_FAILURE: exit, or continue: a failed transfer on a stream ends the process
     FabricOptions fabric;
     // metrics
     bool metrics_log = false;        // MC_TE_METRIC

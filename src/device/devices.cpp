@@ -66,4 +66,16 @@ Result<> Devices::copy(MemoryKind to, MemoryKind from, std::span<const CopyPart>
                             copied.error().system_errno()));
 }
 
+Result<std::unique_ptr<PendingWork>> Devices::follow(const WorkPoint& point) const {
+    Device* const device = of(MemoryKind::kCuda);
+    if (device == nullptr) return fail(Code::kNotSupported, "no device here has streams");
+    return device->follow(point);
+}
+
+Result<std::unique_ptr<StreamGate>> Devices::hold(const WorkPoint& stream) const {
+    Device* const device = of(MemoryKind::kCuda);
+    if (device == nullptr) return fail(Code::kNotSupported, "no device here has streams");
+    return device->hold(stream);
+}
+
 }  // namespace mooncake

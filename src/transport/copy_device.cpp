@@ -8,6 +8,7 @@ void DeviceCopies::add(size_t slice, MemoryKind to, MemoryKind from, const CopyP
     to_ = to;
     from_ = from;
     parts_.push_back(part);
+    parts_.back().ordered = slices_[slice].ordered;
     slice_of_.push_back(slice);
 }
 

@@ -14,17 +14,19 @@ namespace mooncake {
 /// memory included, must be there until then. Not thread-safe.
 class DeviceCopies {
 public:
-    DeviceCopies(const Devices& devices, CopyFailures& failures) : devices_(devices), failures_(failures) {}
+    DeviceCopies(const Devices& devices, CopyFailures& failures, std::span<const Slice> slices)
+        : devices_(devices), failures_(failures), slices_(slices) {}
     DeviceCopies(const DeviceCopies&) = delete;
     DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-    /// `slice`: whose piece it is, for the failures.
+    /// `slice`: whose piece it is.
     void add(size_t slice, MemoryKind to, MemoryKind from, const CopyPart& part);
     void flush();
 
 private:
     const Devices& devices_;
     CopyFailures& failures_;
+    const std::span<const Slice> slices_;
     MemoryKind to_ = MemoryKind::kHost, from_ = MemoryKind::kHost;  // of all that are collected
     std::vector<CopyPart> parts_;
     std::vector<size_t> slice_of_;

@@ -309,7 +309,7 @@ public:
     Pass(ShmPeer& peer, const CopyChunk& chunk, const RegionView& view, CopyFailures& failures)
         : peer_(peer), chunk_(chunk), view_(view), failures_(failures),
           section_(peer.claims(), [&peer, wait = SlotWait()]() mutable { return peer.keep_waiting(wait); }),
-          by_device_(peer.means_.devices, failures) {}
+          by_device_(peer.means_.devices, failures, chunk.slices) {}
 
     /// False: the peer is broken, and nothing can be added.
     bool open() const noexcept { return section_.open(); }
