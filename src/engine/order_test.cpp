@@ -113,16 +113,33 @@ TEST_F(OrderTest, ABatchWaitsForTheStreamItIsPutBehind) {
     EXPECT_TRUE(engine->free_batch(*batch));
 }
 
-TEST_F(OrderTest, ItTakesThePlaceOfTheDefaultStream) {
+TEST_F(OrderTest, ItTakesThePlaceOfTheDefaultStreamOnEveryPath) {
     FakeCuda::hold_default_stream(true);
     fake.write_later(gpu, second);  // the next forward pass, say
-    const auto batch = submit(on(stream));
-    ASSERT_TRUE(batch);
-    EXPECT_EQ(engine->wait_batch(*batch)->state, TransferState::kCompleted);
+    for (const char* const transport : {"shm", "tcp"}) {
+        EngineOptions options;
+        options.transports = {transport};
+        renew(cuda::find_loaded_library, options);
+        std::fill(host.begin(), host.end(), std::byte{0});
+        const auto batch = submit(on(stream));
+        ASSERT_TRUE(batch) << batch.error().to_string();
+        EXPECT_EQ(engine->wait_batch(*batch)->state, TransferState::kCompleted) << transport;
+        EXPECT_TRUE(arrived(1)) << transport;
+        (void)engine->free_batch(*batch);
+    }
+    FakeCuda::hold_default_stream(false);
+    fake.drain(abi::legacy_stream());
+}
+
+TEST_F(OrderTest, ItTakesThePlaceOfTheDefaultStreamWithinAnEngine) {
+    FakeCuda::hold_default_stream(true);
+    fake.write_later(gpu, second);
+    EXPECT_TRUE(engine->register_memory(host.data(), kLength));
+    const Block one = block();
+    EXPECT_TRUE(engine->transfer(engine->segment_name(), Direction::kWrite, {&one, 1}, Deadline::after(20s), nullptr, {}, on(stream)));
     EXPECT_TRUE(arrived(1));
     FakeCuda::hold_default_stream(false);
     fake.drain(abi::legacy_stream());
-    (void)engine->free_batch(*batch);
 }
 
 TEST_F(OrderTest, ABatchWaitsForAnEventAsItIsNow) {
