@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from importlib.metadata import entry_points, version
 from pathlib import Path
 
@@ -46,6 +47,12 @@ def test_features_follow_the_environment():
     out = run(sys.executable, "-c", "import mooncake; f = mooncake.features(); print(bool(f['shm']), bool(f['tcp']), f['shm'].reason)",
               env={**os.environ, "MC_TRANSPORTS": "tcp"})
     assert out.startswith("False True MC_TRANSPORTS")
+
+
+@pytest.mark.parametrize("name", ["engine", "store"])
+def test_modules_serve_later_pythons_where_there_is_a_stable_abi(name):
+    files = [file.name for file in PACKAGE.glob(f"{name}.*so")]
+    assert files == ([f"{name}.abi3.so"] if sys.version_info >= (3, 12) else [f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"])
 
 
 def native_files() -> list[Path]:
