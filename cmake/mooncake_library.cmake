@@ -75,6 +75,23 @@ function(mooncake_face name)
     endforeach()
 endfunction()
 
+# mooncake_plugin(NAME LAYER layer): NAME.so out of src/NAME and what it uses of a layer: a library that others load by its path, apart from
+# all else of ours. It shows the functions that cmake/NAME.map names, needs no other library of ours, and is never unloaded.
+function(mooncake_plugin name)
+    cmake_parse_arguments(ARG "" "LAYER" "" ${ARGN})
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+    add_library(${name} MODULE ${sources})
+    target_link_libraries(${name} PRIVATE mc_${ARG_LAYER})
+    set_target_properties(${name} PROPERTIES PREFIX "" LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/${name}.map)
+    target_link_options(${name} PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/${name}.map -Wl,--exclude-libs,ALL -Wl,--as-needed
+                        -Wl,-z,nodelete)
+    if(MC_PYTHON)
+        install(TARGETS ${name} LIBRARY DESTINATION mooncake)
+    else()
+        install(TARGETS ${name} LIBRARY DESTINATION ${MC_INSTALL_LIB})
+    endif()
+endfunction()
+
 # Copies the shared libraries that `target` needs, less those of glibc and gcc, beside it at installation, named as the loader
 # asks for them.
 function(mooncake_bundle target)

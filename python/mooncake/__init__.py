@@ -6,7 +6,7 @@ Importing the package loads nothing native; that happens with `mooncake.engine` 
 
 import os.path
 from pkgutil import extend_path
-from typing import Any
+from typing import Any, NamedTuple
 
 __path__ = extend_path(__path__, __name__)
 
@@ -15,7 +15,7 @@ try:
 except ImportError:  # the source folder itself, not an installed package
     __version__ = "0+unbuilt"
 
-__all__ = ["BufferPool", "RegisteredBufferPool", "__version__", "features", "get_include", "get_library_dir"]
+__all__ = ["BufferPool", "Feature", "RegisteredBufferPool", "__version__", "features", "get_include", "get_library_dir"]
 
 _HERE = os.path.dirname(os.path.realpath(__file__))
 
@@ -38,8 +38,30 @@ def get_library_dir() -> str:
     return os.path.join(_HERE, "lib")
 
 
-def features() -> dict[str, bool]:
-    """What this build can do, by name: {"cuda": False, ...}. Loads the native module."""
-    from . import engine
+class Feature(NamedTuple):
+    """Something that Mooncake can do. True where it can be done in this process, now."""
 
-    return {name.removeprefix("SUPPORT_").lower(): bool(getattr(engine, name)) for name in dir(engine) if name.startswith("SUPPORT_")}
+    usable: bool
+    reason: str  # what there is, or why not
+
+    def __bool__(self) -> bool:
+        return self.usable
+
+
+def features() -> dict[str, Feature]:
+    """What this package can do in this process, by name, and why not: transports, kinds of memory, allocators of memory pools.
+
+    Loads the native module and, if it is installed, libfabric; nothing of CUDA that is not loaded.
+    """
+    from . import engine
+    from .fabric_allocator_utils import get_mooncake_so_path
+
+    found = {name: Feature(usable, reason) for name, usable, reason in engine._list_features()}
+    for name in ("hip", "mnnvl", "musa"):
+        found[name] = Feature(False, "this package is built without it")
+    found["intra_nvlink"] = found["cuda"]
+    try:
+        found["nvlink_allocator"] = Feature(True, get_mooncake_so_path("nvlink_allocator.so", "nvlink_allocator.so is not in the package"))
+    except ImportError as error:
+        found["nvlink_allocator"] = Feature(False, str(error))
+    return found

@@ -68,12 +68,13 @@ async def transfer(
     peer_buffer_addresses: Sequence[int],
     lengths: Sequence[int] | None,
     opcode: TransferOpcode | int,
+    after: Any = None,
 ) -> int:
     loop = asyncio.get_running_loop()
     port = _Port.of(loop)  # first: once bytes move nothing may be missing that it takes to hear of their end
     # In this thread, though it may be long before the peer is reached: the addresses are those of whoever awaits, who is also told when the peer
     # has restarted. The engine's threads connect meanwhile.
-    batch = engine._submit(target_hostname, buffers, peer_buffer_addresses, lengths, opcode)
+    batch = engine._submit(target_hostname, buffers, peer_buffer_addresses, lengths, opcode, after)
     if batch == 0:
         return -1
     try:

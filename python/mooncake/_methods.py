@@ -21,6 +21,7 @@ def transfer_async(
     peer_buffer_addresses: Sequence[int],
     lengths: Sequence[int] | None,
     opcode: TransferOpcode | int,
+    after: Any = None,
 ) -> Coroutine[Any, Any, int]:
     """To be awaited: as batch_transfer_sync(), without blocking the event loop and without a thread per call.
 
@@ -28,7 +29,7 @@ def transfer_async(
     """
     from ._asyncio import transfer  # asyncio is slow to import; most programs never get here
 
-    return transfer(self, target_hostname, buffers, peer_buffer_addresses, lengths, opcode)
+    return transfer(self, target_hostname, buffers, peer_buffer_addresses, lengths, opcode, after)
 
 
 # Imported when first asked for: most programs never do.

@@ -15,6 +15,8 @@ SUPPORT_INTRA_NVLINK: bool
 SUPPORT_MNNVL: bool
 SUPPORT_MUSA: bool
 
+def _list_features() -> list[tuple[str, bool, str]]: ...
+
 class _DLPack(Protocol):
     def __dlpack__(self, **options: Any) -> Any: ...
 
@@ -35,6 +37,8 @@ WRITE = TransferOpcode.Write
 _Address: TypeAlias = SupportsIndex
 # An address, or an object whose memory is contiguous and on the host.
 _Memory: TypeAlias = SupportsIndex | Buffer | _DLPack
+# What a transfer waits for on the host before it touches memory: a stream's handle, or an object with cuda_stream, __cuda_stream__ or cuda_event.
+_Work: TypeAlias = Any | None
 _Opcode: TypeAlias = TransferOpcode | int
 _OpcodeClass: TypeAlias = type[TransferOpcode]
 
@@ -52,13 +56,13 @@ class PreparedTransfer:
     """A transfer whose lists were read, checked and resolved once, made by TransferEngine.prepare(); may be run any number of times,
     from any thread."""
 
-    def write(self) -> int:
+    def write(self, *, after: _Work = None) -> int:
         """Sends the buffers to the peer and waits. Returns 0, or -1 on failure."""
-    def read(self) -> int:
+    def read(self, *, after: _Work = None) -> int:
         """Fetches the buffers from the peer and waits. Returns 0, or -1 on failure."""
-    def submit_write(self) -> int:
+    def submit_write(self, *, after: _Work = None) -> int:
         """Starts sending. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
-    def submit_read(self) -> int:
+    def submit_read(self, *, after: _Work = None) -> int:
         """Starts fetching. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
 
 class TransferEngine:
@@ -133,32 +137,38 @@ class TransferEngine:
     # ---- transfers that block
 
     def transfer_sync_write(
-        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = ""
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """Sends `length` bytes at `buffer` to the peer's address and waits until they are there. Returns 0, or -1 on failure."""
     def transfer_sync_read(
-        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = ""
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """Fetches `length` bytes at the peer's address into `buffer` and waits. Returns 0, or -1 on failure."""
     def transfer_sync(
         self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None, opcode: _Opcode,
         notify: TransferNotify | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """transfer_sync_write() or transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data."""
     def batch_transfer_sync_write(
         self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address],
         lengths: Sequence[_Address] | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """Sends many blocks to one peer and waits for all. The lists must be equally long; int64 and uint64 arrays are read without a
         Python object per entry. Returns 0, or -1 on failure: then no byte moves any more."""
     def batch_transfer_sync_read(
         self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address],
         lengths: Sequence[_Address] | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """Fetches many blocks from one peer and waits for all. As batch_transfer_sync_write(), the local addresses first."""
     def batch_transfer_sync(
         self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None,
         opcode: _Opcode, notify: TransferNotify | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """batch_transfer_sync_write() or batch_transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data."""
     def prepare(
@@ -172,20 +182,24 @@ class TransferEngine:
     def batch_transfer_async_write(
         self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address],
         lengths: Sequence[_Address] | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """Starts sending many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
     def batch_transfer_async_read(
         self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address],
         lengths: Sequence[_Address] | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """Starts fetching many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure."""
     def batch_transfer_async(
         self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None,
         opcode: _Opcode, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """batch_transfer_async_write() or batch_transfer_async_read() by opcode."""
     def transfer_submit_write(
-        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = ""
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None = None, transport_hint: str = "",
+        *, after: _Work = None,
     ) -> int:
         """Starts sending one block. Returns a batch id, or 0 on failure."""
     def get_batch_transfer_status(self, batch_ids: Sequence[_Address]) -> int:
@@ -197,10 +211,36 @@ class TransferEngine:
         transfer_check_status(). Returns 0, or -1 for an unknown id."""
     def transfer_async(
         self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None,
-        opcode: _Opcode,
+        opcode: _Opcode, after: _Work = None,
     ) -> Coroutine[Any, Any, int]:
         """To be awaited: as batch_transfer_sync(), without blocking the event loop and without a thread per call. Cancelling the task
         stops the transfer before CancelledError arrives."""
+
+    # ---- transfers in the order of a CUDA stream
+
+    def transfer_write_on_cuda(
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None, stream_ptr: Any = 0,
+        transport_hint: str = "",
+    ) -> None:
+        """Puts a write on a CUDA stream: it begins when all is over that is on the stream now, and what is put there afterwards waits for
+        its end. Returns at once. RuntimeError if the peer cannot be reached, if a graph is being captured on the stream, or without CUDA.
+        A transfer that fails later ends the process with code 1, or, with MC_CUDA_ON_STREAM_FAILURE=continue, is raised by the next of
+        these calls."""
+    def transfer_read_on_cuda(
+        self, target_hostname: str, buffer: _Memory, peer_buffer_address: _Address, length: _Address | None, stream_ptr: Any = 0,
+        transport_hint: str = "",
+    ) -> None:
+        """As transfer_write_on_cuda(), from the peer to `buffer`."""
+    def batch_transfer_write_on_cuda(
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None,
+        stream_ptr: Any = 0, transport_hint: str = "",
+    ) -> None:
+        """As transfer_write_on_cuda(), with many blocks. RuntimeError for lists of different lengths."""
+    def batch_transfer_read_on_cuda(
+        self, target_hostname: str, buffers: Sequence[_Memory], peer_buffer_addresses: Sequence[_Address], lengths: Sequence[_Address] | None,
+        stream_ptr: Any = 0, transport_hint: str = "",
+    ) -> None:
+        """As transfer_read_on_cuda(), with many blocks. RuntimeError for lists of different lengths."""
 
     # ---- peers
 
@@ -219,7 +259,8 @@ class TransferEngine:
     def _watch(self, port: _CompletionPort, batch_id: int, token: int) -> bool: ...
     def _is_connected(self, target_hostname: str) -> bool: ...
     def _submit(
-        self, target_hostname: str, buffers: Sequence[Any], peer_buffer_addresses: Sequence[int], lengths: Sequence[int] | None, opcode: TransferOpcode | int
+        self, target_hostname: str, buffers: Sequence[Any], peer_buffer_addresses: Sequence[int], lengths: Sequence[int] | None, opcode: TransferOpcode | int,
+        after: _Work = None,
     ) -> int: ...
     def _begin_cancel(self, batch_id: int) -> None: ...
     def _discard(self, batch_id: int) -> None: ...

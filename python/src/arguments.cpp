@@ -64,6 +64,36 @@ uint64_t number_from(nb::handle value, const char* name) {
     return *number;
 }
 
+static int device_index(nb::handle object) {
+    nb::object index = nb::getattr(object, "device_index", nb::none());
+    if (index.is_none()) index = nb::getattr(nb::getattr(object, "device", nb::none()), "index", nb::none());
+    const bool number = PyLong_Check(index.ptr()) != 0;
+    return number ? nb::cast<int>(index) : -1;
+}
+
+WorkPoint work_from(nb::handle after) {
+    if (after.is_none()) return {};
+    // Not by their types: those of torch, CuPy and cuda-python are alike in this.
+    if (nb::hasattr(after, "cuda_event"))
+        return {.what = WorkPoint::What::kEvent,
+                .handle = number_from(nb::getattr(after, "cuda_event"), "after.cuda_event"),
+                .device = device_index(after)};
+    return stream_from(after);
+}
+
+WorkPoint stream_from(nb::handle stream) {
+    WorkPoint point{.what = WorkPoint::What::kStream};
+    if (nb::hasattr(stream, "cuda_stream")) {
+        point.handle = number_from(nb::getattr(stream, "cuda_stream"), "cuda_stream");
+        point.device = device_index(stream);
+    } else if (nb::hasattr(stream, "__cuda_stream__")) {
+        point.handle = number_from(nb::getattr(stream, "__cuda_stream__")()[1], "__cuda_stream__");
+    } else {
+        point.handle = number_from(stream, "a stream");
+    }
+    return point;
+}
+
 Direction direction_from(nb::handle opcode) {
     switch (number_from(opcode, "opcode")) {
         case 0: return Direction::kRead;

@@ -20,6 +20,11 @@ namespace nb = nanobind;
 
 /// An int, or anything with __index__, from 0 to 2**64 - 1. TypeError otherwise, naming the argument.
 uint64_t number_from(nb::handle value, const char* name);
+/// What a transfer waits for: None, a stream (its handle, or an object with cuda_stream or __cuda_stream__), or an object with cuda_event.
+/// TypeError otherwise.
+WorkPoint work_from(nb::handle after);
+/// A stream alone.
+WorkPoint stream_from(nb::handle stream);
 Direction direction_from(nb::handle opcode);  // TransferOpcode, 0 or 1; ValueError for other numbers
 
 /// The memory of a Python object, which stays where it is while this exists: buffer protocol, else DLPack on the host.
@@ -81,10 +86,10 @@ private:
     bool take_array(nb::handle sequence);
     /// Borrowed. The elements' own code may have changed the list since the last call.
     PyObject* item(size_t index) const {
-        if (is_tuple_) return PyTuple_GET_ITEM(items_.ptr(), static_cast<Py_ssize_t>(index));
-        if (index >= static_cast<size_t>(PyList_GET_SIZE(items_.ptr()))) [[unlikely]]
+        if (is_tuple_) return NB_TUPLE_GET_ITEM(items_.ptr(), static_cast<Py_ssize_t>(index));
+        if (index >= static_cast<size_t>(NB_LIST_GET_SIZE(items_.ptr()))) [[unlikely]]
             raise_shorter();
-        return PyList_GET_ITEM(items_.ptr(), static_cast<Py_ssize_t>(index));
+        return NB_LIST_GET_ITEM(items_.ptr(), static_cast<Py_ssize_t>(index));
     }
     [[noreturn]] void raise_shorter() const;
 

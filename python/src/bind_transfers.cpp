@@ -25,70 +25,99 @@ template <Direction direction>
 void bind_one_way(EngineClass& engine, const char* name, const nb::sig& signature, const char* doc) {
     engine.def(
         name,
-        [name](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Hint) {
-            return self.transfer_one(name, target, buffer, peer, length, direction, nullptr);
+        [name](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Hint, Any after) {
+            return self.transfer_one(name, target, buffer, peer, length, direction, nullptr, after);
         },
-        "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a = nb::none(), "transport_hint"_a = "", signature, doc);
+        "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a = nb::none(), "transport_hint"_a = "", nb::kw_only(),
+        "after"_a = nb::none(), signature, doc);
 }
 
 template <Direction direction>
 void bind_batch_one_way(EngineClass& engine, const char* name, const nb::sig& signature, const char* doc) {
     engine.def(
         name,
-        [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Hint) {
-            return self.transfer_batch(name, target, buffers, peers, lengths, direction, nullptr);
+        [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Hint, Any after) {
+            return self.transfer_batch(name, target, buffers, peers, lengths, direction, nullptr, after);
         },
-        "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(), "transport_hint"_a = "", signature, doc);
+        "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(), "transport_hint"_a = "", nb::kw_only(),
+        "after"_a = nb::none(), signature, doc);
+}
+
+template <Direction direction>
+void bind_on_stream(EngineClass& engine, const char* name, const nb::sig& signature, const char* doc) {
+    engine.def(
+        name,
+        [name](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Any stream, Hint) {
+            self.one_on_stream(name, target, buffer, peer, length, direction, stream);
+        },
+        "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a.none(), "stream_ptr"_a = 0, "transport_hint"_a = "", signature,
+        doc);
+}
+
+template <Direction direction>
+void bind_batch_on_stream(EngineClass& engine, const char* name, const nb::sig& signature, const char* doc) {
+    engine.def(
+        name,
+        [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any stream, Hint) {
+            self.batch_on_stream(name, target, buffers, peers, lengths, direction, stream);
+        },
+        "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "stream_ptr"_a = 0, "transport_hint"_a = "",
+        signature, doc);
 }
 
 template <Direction direction>
 void bind_submit_one_way(EngineClass& engine, const char* name, const nb::sig& signature, const char* doc) {
     engine.def(
         name,
-        [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Hint) {
-            return self.submit_batch(name, target, buffers, peers, lengths, direction);
+        [name](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Hint, Any after) {
+            return self.submit_batch(name, target, buffers, peers, lengths, direction, Connect::kFirst, after);
         },
-        "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(), "transport_hint"_a = "", signature, doc);
+        "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(), "transport_hint"_a = "", nb::kw_only(),
+        "after"_a = nb::none(), signature, doc);
 }
 
 }  // namespace
 
 void bind_sync_transfers(EngineClass& engine) {
     bind_one_way<Direction::kWrite>(
-        engine, "transfer_sync_write", nb::sig("def transfer_sync_write(self, " MC_BLOCK " = None, transport_hint: str = '') -> int"),
+        engine, "transfer_sync_write",
+        nb::sig("def transfer_sync_write(self, " MC_BLOCK " = None, transport_hint: str = '', *, after: object = None) -> int"),
         "Sends `length` bytes at `buffer` to the peer's address and waits until they are there. Returns 0, or -1 on failure.");
-    bind_one_way<Direction::kRead>(engine, "transfer_sync_read",
-                                   nb::sig("def transfer_sync_read(self, " MC_BLOCK " = None, transport_hint: str = '') -> int"),
-                                   "Fetches `length` bytes at the peer's address into `buffer` and waits. Returns 0, or -1 on failure.");
+    bind_one_way<Direction::kRead>(
+        engine, "transfer_sync_read",
+        nb::sig("def transfer_sync_read(self, " MC_BLOCK " = None, transport_hint: str = '', *, after: object = None) -> int"),
+        "Fetches `length` bytes at the peer's address into `buffer` and waits. Returns 0, or -1 on failure.");
     bind_batch_one_way<Direction::kWrite>(
         engine, "batch_transfer_sync_write",
-        nb::sig("def batch_transfer_sync_write(self, " MC_BLOCKS " = None, transport_hint: str = '') -> int"),
+        nb::sig("def batch_transfer_sync_write(self, " MC_BLOCKS " = None, transport_hint: str = '', *, after: object = None) -> int"),
         "Sends many blocks to one peer and waits for all. The lists must be equally long; int64 and uint64 arrays are read without a\n"
         "Python object per entry. Returns 0, or -1 on failure: then no byte moves any more.");
     bind_batch_one_way<Direction::kRead>(
         engine, "batch_transfer_sync_read",
-        nb::sig("def batch_transfer_sync_read(self, " MC_BLOCKS " = None, transport_hint: str = '') -> int"),
+        nb::sig("def batch_transfer_sync_read(self, " MC_BLOCKS " = None, transport_hint: str = '', *, after: object = None) -> int"),
         "Fetches many blocks from one peer and waits for all. As batch_transfer_sync_write(), the local addresses first.");
     engine
         .def(
             "transfer_sync",
-            [](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Any opcode, const Notification* notify, Hint) {
-                return self.transfer_one("transfer_sync", target, buffer, peer, length, direction_from(opcode), notify);
+            [](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Any opcode, const Notification* notify, Hint,
+               Any after) {
+                return self.transfer_one("transfer_sync", target, buffer, peer, length, direction_from(opcode), notify, after);
             },
             "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a.none(), "opcode"_a, "notify"_a = nb::none(),
-            "transport_hint"_a = "",
+            "transport_hint"_a = "", nb::kw_only(), "after"_a = nb::none(),
             nb::sig("def transfer_sync(self, " MC_BLOCK ", opcode: TransferOpcode | int, notify: TransferNotify | None = None, "
-                    "transport_hint: str = '') -> int"),
+                    "transport_hint: str = '', *, after: object = None) -> int"),
             "transfer_sync_write() or transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the data.")
         .def(
             "batch_transfer_sync",
-            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, const Notification* notify, Hint) {
-                return self.transfer_batch("batch_transfer_sync", target, buffers, peers, lengths, direction_from(opcode), notify);
+            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, const Notification* notify, Hint,
+               Any after) {
+                return self.transfer_batch("batch_transfer_sync", target, buffers, peers, lengths, direction_from(opcode), notify, after);
             },
             "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a, "notify"_a = nb::none(),
-            "transport_hint"_a = "",
+            "transport_hint"_a = "", nb::kw_only(), "after"_a = nb::none(),
             nb::sig("def batch_transfer_sync(self, " MC_BLOCKS ", opcode: TransferOpcode | int, notify: TransferNotify | None = None, "
-                    "transport_hint: str = '') -> int"),
+                    "transport_hint: str = '', *, after: object = None) -> int"),
             "batch_transfer_sync_write() or batch_transfer_sync_read() by opcode; `notify` reaches the peer's get_notifies() after the "
             "data.")
         .def("prepare", &TransferEngine::prepare, "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a = nb::none(),
@@ -100,28 +129,32 @@ void bind_sync_transfers(EngineClass& engine) {
 static void bind_submits(EngineClass& engine) {
     bind_submit_one_way<Direction::kWrite>(
         engine, "batch_transfer_async_write",
-        nb::sig("def batch_transfer_async_write(self, " MC_BLOCKS " = None, transport_hint: str = '') -> int"),
+        nb::sig("def batch_transfer_async_write(self, " MC_BLOCKS " = None, transport_hint: str = '', *, after: object = None) -> int"),
         "Starts sending many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.");
     bind_submit_one_way<Direction::kRead>(
         engine, "batch_transfer_async_read",
-        nb::sig("def batch_transfer_async_read(self, " MC_BLOCKS " = None, transport_hint: str = '') -> int"),
+        nb::sig("def batch_transfer_async_read(self, " MC_BLOCKS " = None, transport_hint: str = '', *, after: object = None) -> int"),
         "Starts fetching many blocks. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.");
     engine
         .def(
             "batch_transfer_async",
-            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, Hint) {
-                return self.submit_batch("batch_transfer_async", target, buffers, peers, lengths, direction_from(opcode));
+            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, Hint, Any after) {
+                return self.submit_batch("batch_transfer_async", target, buffers, peers, lengths, direction_from(opcode), Connect::kFirst,
+                                         after);
             },
             "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a, "transport_hint"_a = "",
-            nb::sig("def batch_transfer_async(self, " MC_BLOCKS ", opcode: TransferOpcode | int, transport_hint: str = '') -> int"),
+            nb::kw_only(), "after"_a = nb::none(),
+            nb::sig("def batch_transfer_async(self, " MC_BLOCKS
+                    ", opcode: TransferOpcode | int, transport_hint: str = '', *, after: object = None) -> int"),
             "batch_transfer_async_write() or batch_transfer_async_read() by opcode.")
         .def(
             "transfer_submit_write",
-            [](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Hint) {
-                return self.submit_one("transfer_submit_write", target, buffer, peer, length, Direction::kWrite);
+            [](TransferEngine& self, Text target, Any buffer, Any peer, Any length, Hint, Any after) {
+                return self.submit_one("transfer_submit_write", target, buffer, peer, length, Direction::kWrite, after);
             },
-            "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a = nb::none(), "transport_hint"_a = "",
-            nb::sig("def transfer_submit_write(self, " MC_BLOCK " = None, transport_hint: str = '') -> int"),
+            "target_hostname"_a, "buffer"_a, "peer_buffer_address"_a, "length"_a = nb::none(), "transport_hint"_a = "", nb::kw_only(),
+            "after"_a = nb::none(),
+            nb::sig("def transfer_submit_write(self, " MC_BLOCK " = None, transport_hint: str = '', *, after: object = None) -> int"),
             "Starts sending one block. Returns a batch id, or 0 on failure.");
 }
 
@@ -141,12 +174,36 @@ void bind_async_transfers(EngineClass& engine) {
         .def("_is_connected", &TransferEngine::is_connected, "target_hostname"_a)
         .def(
             "_submit",
-            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode) {
-                return self.submit_batch("transfer_async", target, buffers, peers, lengths, direction_from(opcode), Connect::kMeanwhile);
+            [](TransferEngine& self, Text target, Any buffers, Any peers, Any lengths, Any opcode, Any after) {
+                return self.submit_batch("transfer_async", target, buffers, peers, lengths, direction_from(opcode), Connect::kMeanwhile,
+                                         after);
             },
-            "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a)
+            "target_hostname"_a, "buffers"_a, "peer_buffer_addresses"_a, "lengths"_a.none(), "opcode"_a, "after"_a = nb::none())
         .def("_begin_cancel", &TransferEngine::begin_cancel, "batch_id"_a)
         .def("_discard", &TransferEngine::discard, "batch_id"_a);
+}
+
+void bind_stream_transfers(EngineClass& engine) {
+    bind_on_stream<Direction::kWrite>(
+        engine, "transfer_write_on_cuda",
+        nb::sig("def transfer_write_on_cuda(self, " MC_BLOCK ", stream_ptr: object = 0, transport_hint: str = '') -> None"),
+        "Puts a write on a CUDA stream: it begins when all is over that is on the stream now, and what is put there afterwards waits for\n"
+        "its end. Returns at once. RuntimeError if the peer cannot be reached, if a graph is being captured on the stream, or without "
+        "CUDA.\n"
+        "A transfer that fails later ends the process with code 1, or, with MC_CUDA_ON_STREAM_FAILURE=continue, is raised by the next of\n"
+        "these calls.");
+    bind_on_stream<Direction::kRead>(
+        engine, "transfer_read_on_cuda",
+        nb::sig("def transfer_read_on_cuda(self, " MC_BLOCK ", stream_ptr: object = 0, transport_hint: str = '') -> None"),
+        "As transfer_write_on_cuda(), from the peer to `buffer`.");
+    bind_batch_on_stream<Direction::kWrite>(
+        engine, "batch_transfer_write_on_cuda",
+        nb::sig("def batch_transfer_write_on_cuda(self, " MC_BLOCKS ", stream_ptr: object = 0, transport_hint: str = '') -> None"),
+        "As transfer_write_on_cuda(), with many blocks. RuntimeError for lists of different lengths.");
+    bind_batch_on_stream<Direction::kRead>(
+        engine, "batch_transfer_read_on_cuda",
+        nb::sig("def batch_transfer_read_on_cuda(self, " MC_BLOCKS ", stream_ptr: object = 0, transport_hint: str = '') -> None"),
+        "As transfer_read_on_cuda(), with many blocks. RuntimeError for lists of different lengths.");
 }
 
 void bind_peers(EngineClass& engine) {

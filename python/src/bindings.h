@@ -15,6 +15,7 @@ void bind_life(EngineClass& engine);
 void bind_memory(EngineClass& engine);
 void bind_sync_transfers(EngineClass& engine);
 void bind_async_transfers(EngineClass& engine);
+void bind_stream_transfers(EngineClass& engine);
 void bind_peers(EngineClass& engine);
 
 }  // namespace mooncake::python

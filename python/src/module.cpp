@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "base/log.h"
@@ -39,24 +40,33 @@ void bind_types(nb::module_& module) {
         "A transfer whose lists were read, checked and resolved once, made by TransferEngine.prepare(); may be run any\n"
         "number of times, from any thread.")
         .def(
-            "write", [](PreparedCalls& self) { return self.run(Direction::kWrite); },
-            "Sends the buffers to the peer and waits. Returns 0, or -1 on failure.")
+            "write", [](PreparedCalls& self, nb::handle after) { return self.run(Direction::kWrite, after); }, nb::kw_only(),
+            nb::arg("after") = nb::none(), "Sends the buffers to the peer and waits. Returns 0, or -1 on failure.")
         .def(
-            "read", [](PreparedCalls& self) { return self.run(Direction::kRead); },
-            "Fetches the buffers from the peer and waits. Returns 0, or -1 on failure.")
+            "read", [](PreparedCalls& self, nb::handle after) { return self.run(Direction::kRead, after); }, nb::kw_only(),
+            nb::arg("after") = nb::none(), "Fetches the buffers from the peer and waits. Returns 0, or -1 on failure.")
         .def(
-            "submit_write", [](PreparedCalls& self) { return self.submit(Direction::kWrite); },
+            "submit_write", [](PreparedCalls& self, nb::handle after) { return self.submit(Direction::kWrite, after); }, nb::kw_only(),
+            nb::arg("after") = nb::none(),
             "Starts sending. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.")
         .def(
-            "submit_read", [](PreparedCalls& self) { return self.submit(Direction::kRead); },
+            "submit_read", [](PreparedCalls& self, nb::handle after) { return self.submit(Direction::kRead, after); }, nb::kw_only(),
+            nb::arg("after") = nb::none(),
             "Starts fetching. Returns a batch id for get_batch_transfer_status() or transfer_check_status(), or 0 on failure.");
     nb::class_<CompletionPort>(module, "_CompletionPort", "Where an event loop hears of finished batches.")
         .def(nb::init<>())
         .def("fileno", &CompletionPort::fileno)
         .def("take", &CompletionPort::take);
     module.attr("SUPPORT_EFA") = efa_usable();
-    for (const char* flag : {"SUPPORT_CUDA", "SUPPORT_HIP", "SUPPORT_MNNVL", "SUPPORT_MUSA", "SUPPORT_INTRA_NVLINK"})
-        module.attr(flag) = false;
+    // What the build can do; features() tells what of it this process can.
+    for (const char* flag : {"SUPPORT_CUDA", "SUPPORT_INTRA_NVLINK"}) module.attr(flag) = true;
+    for (const char* flag : {"SUPPORT_HIP", "SUPPORT_MNNVL", "SUPPORT_MUSA"}) module.attr(flag) = false;
+    module.def("_list_features", [] {
+        std::vector<std::tuple<std::string, bool, std::string>> features;
+        for (Feature& feature : without_gil([] { return list_features(); }))
+            features.emplace_back(std::move(feature.name), feature.usable, std::move(feature.reason));
+        return features;
+    });
 }
 
 void bind_life(EngineClass& engine) {
@@ -127,6 +137,7 @@ NB_MODULE(engine_of_main, module) {
     bind_memory(engine);
     bind_sync_transfers(engine);
     bind_async_transfers(engine);
+    bind_stream_transfers(engine);
     bind_peers(engine);
     engine.attr("TransferOpcode") = module.attr("TransferOpcode");
     take_python_parts(module, engine);

@@ -28,36 +28,41 @@ Result<> finish(Engine& engine, BatchId batch) {
 
 }  // namespace
 
-int TransferEngine::run(const char* call, const Text& target, Direction direction, const BlockList& list, const Notification* notify) {
+int TransferEngine::run(const char* call, const Text& target, Direction direction, const BlockList& list, const Notification* notify,
+                        nb::handle after) {
     Engine* const engine = use(call);
     if (engine == nullptr) return -1;
     if (list.blocks().empty() && notify == nullptr) return 0;
     if (direction == Direction::kRead) list.require_writable();
+    const WorkPoint point = work_from(after);
     const Result<uint64_t> moved = without_gil(
-        [&] { return engine->transfer(target, direction, list.blocks(), engine->transfer_deadline(list.bytes()), notify); });
+        [&] { return engine->transfer(target, direction, list.blocks(), engine->transfer_deadline(list.bytes()), notify, {}, point); });
     return moved ? 0 : failed(call, moved.error());
 }
 
 int TransferEngine::transfer_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
-                                 Direction direction, const Notification* notify) {
+                                 Direction direction, const Notification* notify, nb::handle after) {
     BlockList list;
     list.assign(LocalMemory::from(buffer, length, "buffer", "length"), number_from(peer_address, "peer_buffer_address"));
-    return run(call, target, direction, list, notify);
+    return run(call, target, direction, list, notify, after);
 }
 
 int TransferEngine::transfer_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths,
-                                   Direction direction, const Notification* notify) {
+                                   Direction direction, const Notification* notify, nb::handle after) {
     BlockList list;
     if (!list.parse(buffers, peer_addresses, lengths)) return failed(call, error(Code::kInvalidArgument, "the lists are not equally long"));
-    return run(call, target, direction, list, notify);
+    return run(call, target, direction, list, notify, after);
 }
 
-BatchId TransferEngine::submit(const char* call, const Text& target, Direction direction, BlockList& list, Connect connect) {
+BatchId TransferEngine::submit(const char* call, const Text& target, Direction direction, BlockList& list, Connect connect,
+                               nb::handle after) {
     Engine* const engine = use(call);
     if (engine == nullptr) return 0;
     if (direction == Direction::kRead) list.require_writable();
+    const WorkPoint point = work_from(after);
     const Result<BatchId> batch = without_gil([&] {
-        return list.blocks().empty() ? engine->allocate_batch(1) : engine->submit(target, direction, list.blocks(), nullptr, {}, connect);
+        return list.blocks().empty() ? engine->allocate_batch(1)
+                                     : engine->submit(target, direction, list.blocks(), nullptr, {}, connect, point);
     });
     if (!batch) {
         record_failure(call, batch.error());
@@ -68,18 +73,50 @@ BatchId TransferEngine::submit(const char* call, const Text& target, Direction d
 }
 
 BatchId TransferEngine::submit_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
-                                   Direction direction) {
+                                   Direction direction, nb::handle after) {
     BlockList list;
     list.assign(LocalMemory::from(buffer, length, "buffer", "length"), number_from(peer_address, "peer_buffer_address"));
-    return submit(call, target, direction, list);
+    return submit(call, target, direction, list, Connect::kFirst, after);
 }
 
 BatchId TransferEngine::submit_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses,
-                                     nb::handle lengths, Direction direction, Connect connect) {
+                                     nb::handle lengths, Direction direction, Connect connect, nb::handle after) {
     BlockList list;
-    if (list.parse(buffers, peer_addresses, lengths)) return submit(call, target, direction, list, connect);
+    if (list.parse(buffers, peer_addresses, lengths)) return submit(call, target, direction, list, connect, after);
     record_failure(call, error(Code::kInvalidArgument, "the lists are not equally long"));
     return 0;
+}
+
+void TransferEngine::put_on_stream(const char* call, const Text& target, Direction direction, BlockList& list, nb::handle stream) {
+    Engine& engine = require(call);
+    if (direction == Direction::kRead) list.require_writable();
+    const WorkPoint point = stream_from(stream);
+    const Result<BatchId> batch = without_gil([&] { return engine.transfer_on_stream(target, direction, list.blocks(), point); });
+    if (!batch) raise_failure(call, batch.error());
+    // Those that are over have freed themselves, and are not known any more.
+    std::erase_if(on_stream_, [&](BatchId one) {
+        const Result<bool> over = engine.await_batch(one, Deadline(Time{}));
+        if (over && !*over) return false;
+        batch_objects_.erase(one);
+        return true;
+    });
+    if (!list.has_views()) return;
+    batch_objects_.emplace(*batch, list.take_views());
+    on_stream_.push_back(*batch);
+}
+
+void TransferEngine::one_on_stream(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
+                                   Direction direction, nb::handle stream) {
+    BlockList list;
+    list.assign(LocalMemory::from(buffer, length, "buffer", "length"), number_from(peer_address, "peer_buffer_address"));
+    put_on_stream(call, target, direction, list, stream);
+}
+
+void TransferEngine::batch_on_stream(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses,
+                                     nb::handle lengths, Direction direction, nb::handle stream) {
+    BlockList list;
+    if (!list.parse(buffers, peer_addresses, lengths)) raise_failure(call, error(Code::kInvalidArgument, "the lists are not equally long"));
+    put_on_stream(call, target, direction, list, stream);
 }
 
 int TransferEngine::get_batch_transfer_status(nb::handle batch_ids) {
@@ -177,19 +214,21 @@ void PreparedCalls::require_writable(Direction direction) const {
         if (!object.writable()) throw nb::buffer_error("the object to read into is read-only");
 }
 
-int PreparedCalls::run(Direction direction) {
+int PreparedCalls::run(Direction direction, nb::handle after) {
     const char* const call = direction == Direction::kWrite ? "PreparedTransfer.write" : "PreparedTransfer.read";
     require_writable(direction);
     if (!usable(call)) return -1;
-    const Result<uint64_t> moved = without_gil([&] { return prepared_->run(direction); });
+    const WorkPoint point = work_from(after);
+    const Result<uint64_t> moved = without_gil([&] { return prepared_->run(direction, point); });
     return moved ? 0 : failed(call, moved.error());
 }
 
-BatchId PreparedCalls::submit(Direction direction) {
+BatchId PreparedCalls::submit(Direction direction, nb::handle after) {
     const char* const call = direction == Direction::kWrite ? "PreparedTransfer.submit_write" : "PreparedTransfer.submit_read";
     require_writable(direction);
     if (!usable(call)) return 0;
-    const Result<BatchId> batch = without_gil([&] { return prepared_->submit(direction); });
+    const WorkPoint point = work_from(after);
+    const Result<BatchId> batch = without_gil([&] { return prepared_->submit(direction, point); });
     if (!batch) {
         record_failure(call, batch.error());
         return 0;

@@ -66,13 +66,17 @@ public:
 
     // ---- transfers; `call` names the method in messages
     int transfer_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
-                     Direction direction, const Notification* notify);
+                     Direction direction, const Notification* notify, nb::handle after);
     int transfer_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths,
-                       Direction direction, const Notification* notify);
+                       Direction direction, const Notification* notify, nb::handle after);
     BatchId submit_one(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
-                       Direction direction);
+                       Direction direction, nb::handle after);
     BatchId submit_batch(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths,
-                         Direction direction, Connect connect = Connect::kFirst);
+                         Direction direction, Connect connect, nb::handle after);
+    void one_on_stream(const char* call, const Text& target, nb::handle buffer, nb::handle peer_address, nb::handle length,
+                       Direction direction, nb::handle stream);
+    void batch_on_stream(const char* call, const Text& target, nb::handle buffers, nb::handle peer_addresses, nb::handle lengths,
+                         Direction direction, nb::handle stream);
     int get_batch_transfer_status(nb::handle batch_ids);
     int transfer_check_status(nb::handle batch_id);
     int cancel(nb::handle batch_id);
@@ -104,8 +108,9 @@ private:
     bool give_objects_back();
     void keep_objects_for_ever();
     int start(const char* call, EngineConfig config);
-    int run(const char* call, const Text& target, Direction direction, const BlockList& list, const Notification* notify);
-    BatchId submit(const char* call, const Text& target, Direction direction, BlockList& list, Connect connect = Connect::kFirst);
+    int run(const char* call, const Text& target, Direction direction, const BlockList& list, const Notification* notify, nb::handle after);
+    BatchId submit(const char* call, const Text& target, Direction direction, BlockList& list, Connect connect, nb::handle after);
+    void put_on_stream(const char* call, const Text& target, Direction direction, BlockList& list, nb::handle stream);
 
     const Duration transfer_timeout_;  // as the environment said when the object was made
     State state_ = State::kNew;
@@ -113,6 +118,7 @@ private:
     std::unique_ptr<ManagedBuffers> managed_;                                   // thread-safe by itself
     std::unordered_map<uint64_t, std::vector<BufferView>> registered_objects_;  // by address
     std::unordered_map<BatchId, std::vector<BufferView>> batch_objects_;
+    std::vector<BatchId> on_stream_;  // those of batch_objects_ that free themselves
 };
 
 /// The Python class PreparedTransfer: a PreparedTransfer with what must outlive it.
@@ -121,8 +127,8 @@ public:
     PreparedCalls(EngineRef engine, std::unique_ptr<PreparedTransfer> prepared, std::vector<BufferView> objects);
     ~PreparedCalls();
 
-    int run(Direction direction);
-    BatchId submit(Direction direction);
+    int run(Direction direction, nb::handle after);
+    BatchId submit(Direction direction, nb::handle after);
 
 private:
     bool usable(const char* call) const;

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package as installed: what it carries, and that it stands alone."""
 
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 from importlib.metadata import entry_points, version
 from pathlib import Path
 
@@ -33,9 +35,24 @@ def test_importing_the_modules_loads_nothing_slow():
     assert loaded.strip() == "set()"
 
 
-def test_features_are_named_and_true_or_false():
+def test_features_say_what_there_is_and_why_not():
     features = mooncake.features()
-    assert features and all(isinstance(value, bool) for value in features.values())
+    assert {"self", "shm", "tcp", "fabric", "efa", "cuda", "intra_nvlink", "mnnvl", "nvlink_allocator"} <= set(features)
+    assert all(isinstance(feature.usable, bool) and feature.reason for feature in features.values())
+    assert features["tcp"] and features["nvlink_allocator"] and not features["cuda"]
+    assert "libcuda.so.1" in features["cuda"].reason
+
+
+def test_features_follow_the_environment():
+    out = run(sys.executable, "-c", "import mooncake; f = mooncake.features(); print(bool(f['shm']), bool(f['tcp']), f['shm'].reason)",
+              env={**os.environ, "MC_TRANSPORTS": "tcp"})
+    assert out.startswith("False True MC_TRANSPORTS")
+
+
+@pytest.mark.parametrize("name", ["engine", "store"])
+def test_modules_serve_later_pythons_where_there_is_a_stable_abi(name):
+    files = [file.name for file in PACKAGE.glob(f"{name}.*so")]
+    assert files == ([f"{name}.abi3.so"] if sys.version_info >= (3, 12) else [f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"])
 
 
 def native_files() -> list[Path]:

@@ -154,6 +154,9 @@ EngineOptions load_options(const Environment& environment) {
     reader.seconds("MC_HANDSHAKE_CONNECT_TIMEOUT", options.connect_timeout, 1, 3600);
     reader.number("MC_HANDSHAKE_MAX_LENGTH", options.message_bytes_max, 1 << 20, 128 << 20);
     reader.number("MC_CUDA_STAGING", options.staging_bytes, 8 << 20, uint64_t{1} << 40);
+    std::string on_stream_failure;
+    reader.word("MC_CUDA_ON_STREAM_FAILURE", on_stream_failure, {"exit", "continue"});
+    options.stream_failure_ends = on_stream_failure != "continue";
     bool uncached = false;
     reader.flag("MC_DISABLE_METACACHE", uncached);
     options.cache_descriptors = !uncached;
@@ -171,6 +174,7 @@ CudaOptions load_cuda_options(const Environment& environment) {
     const Reader reader(environment);
     reader.flag("MC_CUDA_CALLER_SYNC", options.caller_sync);
     reader.number("MC_CUDA_PIN_MAX", options.pin_max, 0, int64_t{1} << 62);
+    reader.number("MC_ALLOCATOR_CACHE", options.allocator_cache, 0, uint64_t{1} << 50);
     return options;
 }
 

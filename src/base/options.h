@@ -73,6 +73,7 @@ struct EngineOptions {
     bool tcp_checksum = false;  // MC_TCP_CHECKSUM
     // memory of devices over networks that move host memory only
     uint64_t staging_bytes = 64 << 20;  // MC_CUDA_STAGING: pinned host memory, at most; made when it is needed
+    bool stream_failure_ends = true;    // MC_CUDA_ON_STREAM_FAILURE: exit, or continue: a failed transfer on a stream ends the process
     FabricOptions fabric;
     // metrics
     bool metrics_log = false;        // MC_TE_METRIC
@@ -85,6 +86,7 @@ struct CudaOptions {
     bool caller_sync = true;                // MC_CUDA_CALLER_SYNC: what was put on the default stream is waited for before memory is read
     uint64_t pin_max = uint64_t{64} << 30;  // MC_CUDA_PIN_MAX: bytes of memory of pools that are pinned at most; 0: none
     uint64_t pin_chunk = uint64_t{256} << 20;  // at one go: meanwhile other calls of CUDA wait
+    uint64_t allocator_cache = uint64_t{1} << 30;  // MC_ALLOCATOR_CACHE: freed memory that nvlink_allocator.so keeps on a GPU, at most
 };
 
 /// Returns the value of a variable, nothing if it is not set.

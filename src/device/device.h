@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -64,6 +65,32 @@ struct CopyPart {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     uint64_t length = 0;
+    bool ordered = false;  // whoever asked for it has waited for all work that it depends on
+};
+
+/// Work of a device that somebody waits for: all that is on a stream now, or what an event stands for now.
+struct WorkPoint {
+    enum class What : uint8_t { kNothing, kStream, kEvent };
+    What what = What::kNothing;
+    uint64_t handle = 0;  // as the device's own library calls it
+    int device = -1;      // of a default stream, which has no other name; -1: of all that are in use
+
+    explicit operator bool() const noexcept { return what != What::kNothing; }
+};
+
+/// Such work, since it was named. What happens to the stream or the event afterwards does not matter. For one thread at a time.
+class PendingWork {
+public:
+    virtual ~PendingWork() = default;
+    /// Without waiting. An error: nobody will ever know.
+    virtual Result<bool> over() = 0;
+};
+
+/// Holds a stream back: what is put on it afterwards does not happen before open(), or before this goes. Thread-safe.
+class StreamGate {
+public:
+    virtual ~StreamGate() = default;
+    virtual void open() noexcept = 0;
 };
 
 /// What another process of this host has to know to reach an allocation of a device. Travels between processes; only the device understands it.
@@ -98,6 +125,16 @@ public:
     virtual void offer_host(std::byte* /*start*/, uint64_t /*length*/) {}
     /// Before that memory goes; nobody copies from or to it any more.
     virtual void take_back_host(std::byte* /*start*/) noexcept {}
+    /// From now on. kInvalidArgument: there is no such stream or event, or a graph is being captured on it.
+    virtual Result<std::unique_ptr<PendingWork>> follow(const WorkPoint&) {
+        return fail(Code::kNotSupported, "this device has no streams");
+    }
+    /// Likewise, for a stream of one device.
+    virtual Result<std::unique_ptr<StreamGate>> hold(const WorkPoint& /*stream*/) {
+        return fail(Code::kNotSupported, "this device has no streams");
+    }
+    /// Whether it can be used in this process, in words: what there is, or why not. Changes nothing.
+    virtual Result<std::string> state() { return std::string("usable"); }
 
     /// Whether other processes of this host can be given its memory.
     virtual bool shares() const noexcept { return false; }
@@ -131,6 +168,9 @@ public:
     Device* between(MemoryKind one, MemoryKind other) const noexcept;
     /// Copies by whoever can: kNotSupported where nobody does. What a device could not copy is kInvalidArgument, or kNoSpace.
     Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) const;
+    /// By the device that has streams.
+    Result<std::unique_ptr<PendingWork>> follow(const WorkPoint& point) const;
+    Result<std::unique_ptr<StreamGate>> hold(const WorkPoint& stream) const;
 
 private:
     friend class HostOffer;

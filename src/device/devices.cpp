@@ -75,4 +75,16 @@ void HostOffer::take_back() noexcept {
         for (const auto& device : devices->all_) device->take_back_host(start_);
 }
 
+Result<std::unique_ptr<PendingWork>> Devices::follow(const WorkPoint& point) const {
+    Device* const device = of(MemoryKind::kCuda);
+    if (device == nullptr) return fail(Code::kNotSupported, "no device here has streams");
+    return device->follow(point);
+}
+
+Result<std::unique_ptr<StreamGate>> Devices::hold(const WorkPoint& stream) const {
+    Device* const device = of(MemoryKind::kCuda);
+    if (device == nullptr) return fail(Code::kNotSupported, "no device here has streams");
+    return device->hold(stream);
+}
+
 }  // namespace mooncake

@@ -92,7 +92,7 @@ Result<> Batch::check_lives(const Ways& ways) {
 }
 
 Result<> Batch::submit(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction, std::span<const Block> blocks,
-                       const Notification* notification, Deadline deadline) {
+                       const Notification* notification, Deadline deadline, Behind behind) {
     MC_RETURN_IF_ERROR(check_blocks(blocks));
     TransferGroup* group = nullptr;
     {
@@ -101,6 +101,7 @@ Result<> Batch::submit(const std::shared_ptr<Session>& session, Addresses addres
         const Sizes before = sizes();
         try {
             group = &groups_.emplace_back(core_, shared_from_this(), session, std::move(addresses), direction, deadline);
+            if (behind.work) group->follow(std::move(behind));
             places_.push_back({.group = group, .index = group->add_task(blocks)});
             if (notification != nullptr) notifications_.push_back({.session = session, .group = group, .notification = *notification});
         } catch (const std::bad_alloc&) {

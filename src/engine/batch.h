@@ -40,6 +40,11 @@ public:
 
     /// Only before start(). Returns the task's index.
     size_t add_task(std::span<const Block> blocks);
+    /// Only before start(), which waits for it.
+    void follow(Behind behind) {
+        behind_ = std::move(behind);
+        time_ = deadline_.left();
+    }
     /// Submits; where there is no link yet, the service's threads connect first. Nothing if it was stopped before. Where there is no memory for
     /// it the group fails.
     void start() noexcept;
@@ -93,7 +98,13 @@ private:
     };
 
     void on_done(Completion&) noexcept override;
-    void begin();
+    void arm_timer() MC_REQUIRES(mutex_);
+    /// start() where memory may be lacking.
+    void set_out();
+    /// The first attempt.
+    void begin(const std::shared_ptr<Batch>& batch);
+    /// begin() when the work is over. The service looks, so that nobody waits who could do something else.
+    void begin_after_work(const std::shared_ptr<Batch>& batch);
     /// Fails the group if there is no memory for the step.
     template <typename Step>
     void unless_out_of_memory(const Step& step) noexcept;
@@ -149,12 +160,14 @@ private:
     EngineCore& core_;
     const std::shared_ptr<Session> session_;
     const Direction direction_;
-    const Deadline deadline_;
+    Deadline deadline_;               // constant when an attempt begins
     Addresses addresses_;             // at the peer; what follows belongs to who runs attempts
     std::vector<Need> needs_;         // by pair, where some transport turned out unfit
     bool renewed_ = false;            // the peer was asked again what memory it has
     std::vector<Left> left_;          // empty: all of slices_, as they are
     std::vector<Slice> slices_;       // of all tasks; constant after start()
+    Behind behind_;                   // what has to be over first; empty: nothing, or it is
+    Duration time_{};                 // for a patient one
     Completion attempt_;              // parent of the tasks in the present attempt
     std::atomic<int> submitting_{0};  // threads inside submit(); one attempt may fail and the next begin before it returns
 
@@ -183,7 +196,7 @@ public:
                     const std::function<Deadline(uint64_t bytes)>& deadline);
     /// One task for all blocks.
     Result<> submit(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction, std::span<const Block> blocks,
-                    const Notification* notification, Deadline deadline);
+                    const Notification* notification, Deadline deadline, Behind behind = {});
 
     /// Who asks for the outcome is told by it when a peer has restarted; who submitted is not, if that is another thread.
     Result<TransferStatus> task_status(size_t task);

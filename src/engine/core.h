@@ -22,6 +22,12 @@ public:
     virtual Result<> notify(Session& session, const Notification& notification, Incarnation life, Deadline deadline) = 0;
 };
 
+/// What a transfer waits for. `patient`: its deadline counts from the end of that.
+struct Behind {
+    std::unique_ptr<PendingWork> work;
+    bool patient = false;
+};
+
 /// What the parts of a running engine share. Constant after creation, outlives every transfer.
 struct EngineCore {
     MemoryRegistry* registry = nullptr;
@@ -57,6 +63,11 @@ Result<> check_blocks(std::span<const Block> blocks);
 /// Whether the local memory of long slices can be there at all, so that a length that is a mistake is refused before it is cut into
 /// millions of pieces. kNotRegistered.
 Result<> check_reach(std::span<const Slice> slices);
+
+/// Waits on the calling thread until the work is over, the deadline (kTimedOut) or the engine's end (kCancelled).
+Result<> wait_for_work(const EngineCore& core, const Devices& devices, const WorkPoint& point, Deadline deadline);
+/// What they depend on has been waited for.
+void mark_ordered(std::span<Slice> slices) noexcept;
 
 /// Runs one transfer on the calling thread, attempts and all, inside a section of the sessions. `slices` name `completion`; `life` as for
 /// Session::link_to(); `began`: for the metrics.

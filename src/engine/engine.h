@@ -76,8 +76,8 @@ struct TransferStatus {
 class MC_EXPORT PreparedTransfer {
 public:
     virtual ~PreparedTransfer() = default;
-    virtual Result<uint64_t> run(Direction direction) = 0;    // as Engine::transfer
-    virtual Result<BatchId> submit(Direction direction) = 0;  // as Engine::submit
+    virtual Result<uint64_t> run(Direction direction, const WorkPoint& after = {}) = 0;    // as Engine::transfer
+    virtual Result<BatchId> submit(Direction direction, const WorkPoint& after = {}) = 0;  // as Engine::submit
 };
 
 /// Moves bytes between registered memory of any two processes. Whoever reaches its ports may read and write what is registered. They
@@ -150,13 +150,15 @@ public:
     // of each thread after the peer has restarted fails with kStale, since its addresses may be those of the former life; unless the segment
     // was opened or refreshed since, or this thread was given the peer's buffers by describe(). What fails later, in a batch, tells whoever asks
     // for the outcome; who submitted it and does not ask is told by a submit that is refused. Who knows the `life` that its addresses belong
-    // to says so: then it fails with kStale whenever another one lives there, and is no news for this thread.
+    // to says so: then it fails with kStale whenever another one lives there, and is no news for this thread. `after`: work of a device that
+    // has to be over before any byte is read or written; what is put on its stream later does not count. It is waited for on the host and within
+    // the deadline, and takes the place of the default stream, which is waited for otherwise.
     /// transfer_timeout + 1 ns per byte, from now.
     virtual Deadline transfer_deadline(uint64_t bytes) const noexcept = 0;
     /// Blocks until all is at its destination. `notification`, if not null, is delivered to the peer afterwards; an error that names it
     /// means that the bytes are there and the notification is not.
     virtual Result<uint64_t> transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
-                                      const Notification* notification = nullptr, Incarnation life = {}) = 0;
+                                      const Notification* notification = nullptr, Incarnation life = {}, const WorkPoint& after = {}) = 0;
     virtual Result<std::unique_ptr<PreparedTransfer>> prepare(const std::string& target, std::span<const Block> blocks) = 0;
 
     // ---- batches: allocate -> submit, possibly several times -> poll or wait -> free
@@ -165,8 +167,14 @@ public:
     virtual Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification = nullptr) = 0;
     /// A batch with one task for all the blocks together.
     virtual Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks,
-                                   const Notification* notification = nullptr, Incarnation life = {},
-                                   Connect connect = Connect::kFirst) = 0;
+                                   const Notification* notification = nullptr, Incarnation life = {}, Connect connect = Connect::kFirst,
+                                   const WorkPoint& after = {}) = 0;
+    /// Puts a transfer on a stream of a device: it begins when all is over that is on it now, and what is put on it afterwards waits for its end.
+    /// The batch is freed by itself. A failure that comes later is logged and ends the process, or is what the next of these calls returns
+    /// (EngineOptions::stream_failure_ends); that of close() is only logged. kInvalidArgument: a graph is being captured on the stream, or
+    /// there is no such stream; kUnavailable: this process uses no device.
+    virtual Result<BatchId> transfer_on_stream(const std::string& target, Direction direction, std::span<const Block> blocks,
+                                               const WorkPoint& stream) = 0;
     virtual Result<TransferStatus> task_status(BatchId batch, size_t task) = 0;  // kNotFound: no such batch; kInvalidArgument: no such task
     /// Worst state of all tasks, kTimedOut and kCancelled kept apart; kCompleted for an empty batch.
     virtual Result<TransferStatus> batch_status(BatchId batch) = 0;
@@ -190,6 +198,15 @@ public:
 
 /// The text of a protocol by which a transport of this build is asked for, or its name; null if there is none. Lives as long as the process.
 MC_EXPORT const char* find_protocol(std::string_view protocol) noexcept;
+
+/// Something that this build can do, and whether it can be done in this process.
+struct Feature {
+    std::string name;
+    bool usable = false;
+    std::string reason;  // what there is, or why not
+};
+/// The transports and the kinds of memory. Changes nothing, and loads nothing that no transport would.
+MC_EXPORT std::vector<Feature> list_features();
 
 /// Whether protocol `efa` can work here: there is such a device, and libfabric can be loaded. Loads it only if there is.
 MC_EXPORT bool efa_usable();

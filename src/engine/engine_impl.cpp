@@ -281,10 +281,12 @@ Deadline EngineImpl::transfer_deadline(uint64_t bytes) const noexcept {
 }
 
 Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
-                                      const Notification* notification, Incarnation life) {
+                                      const Notification* notification, Incarnation life, const WorkPoint& after) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_RETURN_IF_ERROR(check_blocks(blocks));
     if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
+    if (after) [[unlikely]]
+        MC_RETURN_IF_ERROR(wait_for_work(parts_->core, *parts_->config.memory, after, deadline));
     const auto section = parts_->sessions->section();
     CallerThread& mine = this_thread();
     Session* session = parts_->sessions->find(target, mine.session);
@@ -298,6 +300,8 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     std::vector<Slice>& slices = mine.slices;
     slices.clear();
     if (!blocks.empty()) parts_->registry->resolve(blocks, &completion, slices, mine.region);
+    if (after) [[unlikely]]
+        mark_ordered(slices);
     const Time began = mine.began(deadline);
     CallerLife* const caller = life ? nullptr : made ? made->caller().get() : &mine.session.as_caller();
     auto moved = life ? transfer_to(*session, life, direction, slices, completion, deadline, began)
@@ -352,8 +356,19 @@ Result<> EngineImpl::submit(BatchId batch, std::span<const Request> requests, co
 }
 
 Result<BatchId> EngineImpl::submit(const std::string& target, Direction direction, std::span<const Block> blocks,
-                                   const Notification* notification, Incarnation life, Connect connect) {
+                                   const Notification* notification, Incarnation life, Connect connect, const WorkPoint& after) {
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
+    // Before anything else: what the caller, or another thread, puts on the stream meanwhile does not belong to it.
+    Behind behind;
+    if (after) {
+        MC_ASSIGN_OR_RETURN(behind.work, parts_->config.memory->follow(after));
+    }
+    return submit_behind(target, direction, blocks, {.notification = notification, .life = life, .connect = connect}, std::move(behind));
+}
+
+Result<BatchId> EngineImpl::submit_behind(const std::string& target, Direction direction, std::span<const Block> blocks,
+                                          const Manner& manner, Behind behind) {
+    const auto& [notification, life, connect] = manner;
     if (notification != nullptr) MC_RETURN_IF_ERROR(check_notification(*notification));
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
     uint64_t bytes = 0;
@@ -365,7 +380,7 @@ Result<BatchId> EngineImpl::submit(const std::string& target, Direction directio
         if (addresses.caller) addresses.caller->dealt(addresses.life, link ? nullptr : &link.error());
         if (!link) return Unexpected(std::move(link).error());
     }
-    return parts_->submit_alone(session, std::move(addresses), direction, blocks, notification, deadline);
+    return parts_->submit_alone(session, std::move(addresses), direction, blocks, notification, deadline, std::move(behind));
 }
 
 Result<TransferStatus> EngineImpl::task_status(BatchId batch, size_t task) {

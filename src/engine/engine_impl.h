@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,13 +52,15 @@ public:
 
     Deadline transfer_deadline(uint64_t bytes) const noexcept override;
     Result<uint64_t> transfer(const std::string& target, Direction direction, std::span<const Block> blocks, Deadline deadline,
-                              const Notification* notification, Incarnation life) override;
+                              const Notification* notification, Incarnation life, const WorkPoint& after) override;
     Result<std::unique_ptr<PreparedTransfer>> prepare(const std::string& target, std::span<const Block> blocks) override;
 
     Result<BatchId> allocate_batch(size_t capacity) override;
     Result<> submit(BatchId batch, std::span<const Request> requests, const Notification* notification) override;
     Result<BatchId> submit(const std::string& target, Direction direction, std::span<const Block> blocks, const Notification* notification,
-                           Incarnation life, Connect connect) override;
+                           Incarnation life, Connect connect, const WorkPoint& after) override;
+    Result<BatchId> transfer_on_stream(const std::string& target, Direction direction, std::span<const Block> blocks,
+                                       const WorkPoint& stream) override;
     Result<TransferStatus> task_status(BatchId batch, size_t task) override;
     Result<TransferStatus> batch_status(BatchId batch) override;
     Result<TransferStatus> wait_batch(BatchId batch, Deadline deadline) override;
@@ -81,10 +84,21 @@ private:
                                          std::span<const Slice> slices, Completion& completion, Deadline deadline, Time began);
     Result<uint64_t> transfer_to(Session& session, Incarnation life, Direction direction, std::span<const Slice> slices,
                                  Completion& completion, Deadline deadline, Time began);
+    struct Manner {
+        const Notification* notification = nullptr;
+        Incarnation life = {};
+        Connect connect = Connect::kFirst;
+    };
+    Result<BatchId> submit_behind(const std::string& target, Direction direction, std::span<const Block> blocks, const Manner& manner,
+                                  Behind behind);
+    /// A transfer on a stream has ended: the stream goes on, or the process ends.
+    void end_on_stream(BatchId batch, StreamGate& gate) noexcept;
     bool forked() const noexcept { return fork_generation() != born_; }
 
     const uint32_t born_ = fork_generation();
     std::unique_ptr<EngineParts> parts_;
+    Mutex stream_mutex_;
+    std::optional<Error> stream_failure_ MC_GUARDED_BY(stream_mutex_);  // that the next transfer on a stream returns
 };
 
 /// A PreparedTransfer of one EngineImpl.

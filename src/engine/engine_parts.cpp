@@ -205,10 +205,11 @@ Result<> EngineParts::notify(Session& session, const Notification& notification,
 }
 
 Result<BatchId> EngineParts::submit_alone(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction,
-                                          std::span<const Block> blocks, const Notification* notification, Deadline deadline) try {
+                                          std::span<const Block> blocks, const Notification* notification, Deadline deadline,
+                                          Behind behind) try {
     const auto batch = std::make_shared<Batch>(core, 1);
     MC_ASSIGN_OR_RETURN(const BatchId id, batches.add(batch));
-    auto submitted = batch->submit(session, std::move(addresses), direction, blocks, notification, deadline);
+    auto submitted = batch->submit(session, std::move(addresses), direction, blocks, notification, deadline, std::move(behind));
     if (submitted) return id;
     (void)batches.remove(id);  // nothing of it runs
     return Unexpected(std::move(submitted).error());

@@ -280,6 +280,13 @@ MemoryKind MemoryRegistry::find_kind(const std::byte* address, uint64_t length) 
     return MemoryKind::kHost;
 }
 
+int MemoryRegistry::device_of(const std::byte* address, uint64_t length) const noexcept {
+    if (!has_device_memory() || length == 0) return -1;
+    ReadLock lock(lookup_mutex_);
+    const auto found = around(address);
+    return found != entries_.end() && found->second.region->kind != MemoryKind::kHost ? found->second.region->device : -1;
+}
+
 size_t MemoryRegistry::resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices) const {
     const size_t before = slices.size();
     // At least twice as much: a batch of many tasks comes here once for each of them.

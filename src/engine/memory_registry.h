@@ -53,6 +53,8 @@ public:
     MemoryKind kind_of(const std::byte* address, uint64_t length) const noexcept {
         return has_device_memory() ? find_kind(address, length) : MemoryKind::kHost;
     }
+    /// The number of the device whose memory is registered there; -1: none's.
+    int device_of(const std::byte* address, uint64_t length) const noexcept;
     /// Appends one slice per block (neighbours that continue each other on both sides become one), all for one completion, and
     /// returns how many. Blocks of no bytes vanish.
     size_t resolve(std::span<const Block> blocks, Completion* completion, std::vector<Slice>& slices) const;

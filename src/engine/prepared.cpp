@@ -15,10 +15,16 @@ public:
         for (const Block& block : blocks_) bytes_ += block.length;
     }
 
-    Result<uint64_t> run(Direction direction) override {
+    Result<uint64_t> run(Direction direction, const WorkPoint& after) override {
         MC_ASSIGN_OR_RETURN(const auto pass, enter_());
+        // Before the lock: others may run the plan meanwhile.
+        if (after) MC_RETURN_IF_ERROR(wait_for_work(parts_.core, *parts_.config.memory, after, deadline(Clock::now())));
         Lock lock(mutex_);
         resolve();
+        if (static_cast<bool>(after) != ordered_) {
+            ordered_ = static_cast<bool>(after);
+            for (Slice& slice : slices_) slice.ordered = ordered_;
+        }
         const auto section = session_->section();
         Incarnation life{life_.load(std::memory_order_relaxed)};
         const Time began = Clock::now();
@@ -27,8 +33,12 @@ public:
         return moved;
     }
 
-    Result<BatchId> submit(Direction direction) override {
+    Result<BatchId> submit(Direction direction, const WorkPoint& after) override {
         MC_ASSIGN_OR_RETURN(const auto pass, enter_());
+        Behind behind;
+        if (after) {
+            MC_ASSIGN_OR_RETURN(behind.work, parts_.config.memory->follow(after));
+        }
         const Deadline end = deadline(Clock::now());
         Addresses addresses{.life = Incarnation{life_.load(std::memory_order_relaxed)}, .caller = caller_};
         if (bytes_ > 0) {
@@ -37,7 +47,7 @@ public:
             if (!link) return Unexpected(std::move(link).error());
         }
         // Several posts of one plan may be under way at once, so each has a batch of its own.
-        return parts_.submit_alone(session_, std::move(addresses), direction, blocks_, nullptr, end);
+        return parts_.submit_alone(session_, std::move(addresses), direction, blocks_, nullptr, end, std::move(behind));
     }
 
 private:
@@ -60,6 +70,7 @@ private:
         if (version == resolved_) return;
         slices_.clear();
         parts_.registry->resolve(blocks_, &completion_, slices_);
+        for (Slice& slice : slices_) slice.ordered = ordered_;
         resolved_ = version;
     }
 
@@ -73,6 +84,7 @@ private:
     Mutex mutex_;
     uint64_t resolved_ MC_GUARDED_BY(mutex_) = 0;
     std::vector<Slice> slices_ MC_GUARDED_BY(mutex_);
+    bool ordered_ MC_GUARDED_BY(mutex_) = false;  // as the slices say
     Completion completion_ MC_GUARDED_BY(mutex_);
 };
 

@@ -15,6 +15,7 @@ bool Service::post_at(Time time, Task task, Key key) {
 
 void Service::stop() {
     timers_.stop();
+    watcher_.stop();
     stops_.stop();
     work_.stop();
 }

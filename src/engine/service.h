@@ -3,11 +3,12 @@
 
 #include "base/thread_pool.h"
 #include "base/timer_queue.h"
+#include "engine/watcher.h"
 
 namespace mooncake {
 
-/// The engine's own threads, for what must not run on a caller's or an I/O thread. Three kinds, so that no peer's silence delays what
-/// concerns another: a timer thread that never blocks, threads that end transfers (they wait for a peer no longer than a fence takes), and
+/// The engine's own threads, for what must not run on a caller's or an I/O thread. Several kinds, so that no peer's silence delays what
+/// concerns another: a timer thread that never blocks, one that looks whether devices are done, threads that end transfers (they wait for a peer no longer than a fence takes), and
 /// threads that wait for peers as long as a deadline allows: connecting, notifying, checking. Thread-safe.
 class Service {
 public:
@@ -27,6 +28,9 @@ public:
     TimerId at(Time time, Task task) { return timers_.at(time, std::move(task)); }
     /// Posts the task at a time. False after stop().
     bool post_at(Time time, Task task, Key key);
+    /// Has `look` called again and again, some microseconds apart, until it returns false: for what nobody tells of. It must not block. False after
+    /// stop(), or when there is no thread for it.
+    bool watch(Watcher::Look look) { return watcher_.add(std::move(look)); }
     /// True when the timer's task had not started and never will.
     bool cancel(TimerId timer) { return timers_.cancel(timer); }
     /// Drops what waits, joins what runs. Idempotent. Not from one of its own threads.
@@ -39,6 +43,7 @@ private:
     ThreadPool work_{{.name = "mc-service", .threads_max = kThreadsMax}};
     ThreadPool stops_{{.name = "mc-stop", .threads_max = kThreadsMax}};
     TimerQueue timers_{"mc-timer"};
+    Watcher watcher_{"mc-order"};
 };
 
 }  // namespace mooncake

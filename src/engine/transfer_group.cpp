@@ -29,28 +29,66 @@ void TransferGroup::unless_out_of_memory(const Step& step) noexcept {
 }
 
 void TransferGroup::start() noexcept {
-    unless_out_of_memory([this] { begin(); });
+    unless_out_of_memory([this] { set_out(); });
 }
 
-void TransferGroup::begin() {
+void TransferGroup::arm_timer() {
+    if (deadline_.is_never()) return;
+    timer_ = core_.service->at(deadline_.at(), [this, weak = std::weak_ptr<Batch>(batch_)] {
+        const auto alive = weak.lock();
+        if (!alive) return;
+        const auto end = [this, alive] { stop(Code::kTimedOut, "deadline passed during the transfer", Deadline::after(kFenceTime)); };
+        core_.service->post_stop(end, session_->key());
+    });
+}
+
+void TransferGroup::set_out() {
     std::shared_ptr<Batch> batch;
     {
         Lock lock(mutex_);
         if (state_ == State::kFinal || stopping_) return;
         batch = batch_;
-        if (!slices_.empty() && !deadline_.is_never()) {
-            timer_ = core_.service->at(deadline_.at(), [this, weak = std::weak_ptr<Batch>(batch)] {
-                const auto alive = weak.lock();
-                if (!alive) return;
-                const auto end = [this, alive] {
-                    stop(Code::kTimedOut, "deadline passed during the transfer", Deadline::after(kFenceTime));
-                };
-                core_.service->post_stop(end, session_->key());
-            });
-        }
+        if (!slices_.empty() && !behind_.patient) arm_timer();
     }
     if (slices_.empty()) return finish(nullptr);
     if (const auto reached = check_reach(slices_); !reached) return finish(&reached.error());
+    if (behind_.work) {
+        mark_ordered(slices_);
+        return begin_after_work(batch);
+    }
+    begin(batch);
+}
+
+void TransferGroup::begin_after_work(const std::shared_ptr<Batch>& batch) {
+    const auto look = [this, batch] {
+        if (over()) {  // stopped meanwhile
+            behind_.work.reset();
+            return false;
+        }
+        auto done = behind_.work->over();
+        if (done && !*done) return true;
+        behind_.work.reset();
+        if (!done) {
+            const Error lost = std::move(done).error().with_context("what the transfer waits for");
+            finish(&lost);
+        } else if (!core_.service->post([this, batch] { unless_out_of_memory([&] { begin(batch); }); }, session_->key())) {
+            const Error closed(Code::kUnavailable, "the engine is closed");
+            finish(&closed);
+        }
+        return false;
+    };
+    if (core_.service->watch(look)) return;
+    const Error closed(Code::kUnavailable, "the engine is closed");
+    finish(&closed);
+}
+
+void TransferGroup::begin(const std::shared_ptr<Batch>& batch) {
+    if (behind_.patient) {
+        Lock lock(mutex_);
+        if (state_ == State::kFinal || stopping_) return;
+        deadline_ = Deadline::after(time_);
+        arm_timer();
+    }
     Parts parts;
     auto planned = plan(/*wait=*/false, parts);
     if (!planned) return run_attempt(Unexpected(std::move(planned).error()), {}, {});

@@ -59,6 +59,13 @@ void tell_replaced(const EngineOptions& options, std::span<const TransportMaker>
     MC_LOG_WARNING("protocol {}: {}; {} carries what leaves this host", options.protocol, absent.message(), instead);
 }
 
+Result<std::string> fabric_state(const EngineOptions& options) {
+    auto library = fabric::load_library(options.fabric.library);
+    if (!library) return Unexpected(std::move(library).error());
+    return format_text("libfabric is here{}; a protocol or MC_FABRIC_PROVIDER asks for it",
+                       options.fabric.provider.empty() ? "" : ", provider " + options.fabric.provider);
+}
+
 }  // namespace
 
 std::span<const TransportMaker> transport_makers() noexcept { return kMakers; }
@@ -70,6 +77,24 @@ const char* find_protocol(std::string_view protocol) noexcept {
             if (other == protocol) return other.data();
     }
     return nullptr;
+}
+
+std::vector<Feature> list_features() {
+    const EngineOptions options = load_options();
+    std::vector<Feature> features;
+    const auto add = [&](std::string_view name, const Result<std::string>& state) {
+        features.push_back({.name = std::string(name), .usable = state.has_value(), .reason = state ? *state : state.error().message()});
+    };
+    for (const TransportMaker& maker : kMakers) {
+        Result<std::string> state(std::string("usable"));
+        if (!allowed(options, maker.name)) state = fail(Code::kNotSupported, "MC_TRANSPORTS or MC_FORCE_TCP leaves it out");
+        else if (maker.name == "fabric") state = fabric_state(options);
+        add(maker.name, state);
+    }
+    add("efa",
+        fabric::has_efa_device("/") ? fabric_state(options) : Result<std::string>(fail(Code::kNotSupported, "no EFA device is here")));
+    add("cuda", Devices::of_process().of(MemoryKind::kCuda)->state());
+    return features;
 }
 
 bool efa_usable() { return fabric::has_efa_device("/") && fabric::load_library(load_options().fabric.library).has_value(); }

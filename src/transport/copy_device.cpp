@@ -8,6 +8,7 @@ void DeviceCopies::add(const Owner& owner, MemoryKind to, MemoryKind from, const
     to_ = to;
     from_ = from;
     parts_.push_back(part);
+    parts_.back().ordered = owner.ordered;
     owners_.push_back(owner);
 }
 

@@ -23,6 +23,7 @@ public:
         size_t slice = 0;
         Copier* copier = nullptr;          // or null
         const std::byte* local = nullptr;  // of the two ends
+        bool ordered = false;              // as its slice
     };
     void add(const Owner& owner, MemoryKind to, MemoryKind from, const CopyPart& part);
     void flush();

@@ -217,7 +217,10 @@ Result<> StagedChunk::copy() noexcept {
         const bool out = direction == Direction::kWrite;
         std::vector<CopyPart> parts(slices.size());
         for (size_t i = 0; i < slices.size(); ++i)
-            parts[i] = {.to = out ? slices[i].local : places[i], .from = out ? places[i] : slices[i].local, .length = slices[i].length};
+            parts[i] = {.to = out ? slices[i].local : places[i],
+                        .from = out ? places[i] : slices[i].local,
+                        .length = slices[i].length,
+                        .ordered = slices[i].ordered};
         const Devices& devices = core->staging.devices();
         MC_RETURN_IF_ERROR(out ? devices.copy(MemoryKind::kHost, kind, parts) : devices.copy(kind, MemoryKind::kHost, parts));
         show();

@@ -64,6 +64,7 @@ struct Slice {
     const MemoryRegion* region = nullptr;  // our registration around `local`; null: unregistered, may not even be mapped
     Copier* copier = nullptr;              // or null: nobody wants to look
     const Slice* whole = nullptr;          // what it is a part of, by whose addresses the peer judges it; null: itself
+    bool ordered = false;                  // all work that it depends on was waited for: no default stream has to be
 
     void copy(std::byte* to, const std::byte* from, uint64_t bytes) const noexcept {
         if (copier != nullptr) copier->copy(to, from, bytes);

@@ -48,7 +48,7 @@ std::string_view key_from(nb::handle key, const char* name) {
         if (text == nullptr) throw nb::python_error();
         return {text, static_cast<size_t>(length)};
     }
-    if (PyBytes_Check(key.ptr())) return {PyBytes_AS_STRING(key.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(key.ptr()))};
+    if (PyBytes_Check(key.ptr())) return {PyBytes_AsString(key.ptr()), static_cast<size_t>(PyBytes_Size(key.ptr()))};
     throw nb::type_error(format_text("{}: a str is expected, not {}", name, class_name(key)).c_str());
 }
 
@@ -104,7 +104,7 @@ bool PieceLists::parse_nested(nb::handle addresses, nb::handle lengths, size_t c
 
 void PieceLists::add_object(nb::handle object, const char* name) {
     if (PyBytes_CheckExact(object.ptr())) {
-        pieces_.push_back({reinterpret_cast<std::byte*>(PyBytes_AS_STRING(object.ptr())), static_cast<uint64_t>(Py_SIZE(object.ptr()))});
+        pieces_.push_back({reinterpret_cast<std::byte*>(PyBytes_AsString(object.ptr())), static_cast<uint64_t>(PyBytes_Size(object.ptr()))});
         return;
     }
     std::optional<BufferView> view = BufferView::of(object);

@@ -25,8 +25,8 @@ public:
     /// TypeError if it is no sequence, or one of characters or bytes.
     FrozenSequence(nb::handle sequence, const char* name);
 
-    size_t size() const noexcept { return static_cast<size_t>(PyTuple_GET_SIZE(items_.ptr())); }
-    nb::handle operator[](size_t index) const noexcept { return PyTuple_GET_ITEM(items_.ptr(), static_cast<Py_ssize_t>(index)); }
+    size_t size() const noexcept { return static_cast<size_t>(NB_TUPLE_GET_SIZE(items_.ptr())); }
+    nb::handle operator[](size_t index) const noexcept { return NB_TUPLE_GET_ITEM(items_.ptr(), static_cast<Py_ssize_t>(index)); }
 
 private:
     nb::object items_;
@@ -91,7 +91,7 @@ nb::list int_list(std::span<const Number> numbers) {
     for (size_t i = 0; i < numbers.size(); ++i) {
         PyObject* const number = PyLong_FromLong(static_cast<long>(numbers[i]));  // small ones are shared objects: no allocation
         if (number == nullptr) throw nb::python_error();
-        PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), number);
+        (void)NB_LIST_SET_ITEM(list, static_cast<Py_ssize_t>(i), number);
     }
     return result;
 }

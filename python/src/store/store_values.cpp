@@ -54,7 +54,7 @@ private:
             if (found[i].code != StoreCode::kOk) continue;
             nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(found[i].length)));
             if (!bytes.is_valid()) throw nb::python_error();
-            pieces.push_back({reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())), found[i].length});
+            pieces.push_back({reinterpret_cast<std::byte*>(PyBytes_AsString(bytes.ptr())), found[i].length});
             values.push_back({keys[i], std::span(&pieces.back(), 1)});
             of_value.push_back(indices[i]);
             results_[indices[i]] = std::move(bytes);

@@ -60,6 +60,7 @@ enum DeviceAttribute : int {
     kDeviceHostPointerOfRegistered = 91,
     kDeviceVmm = 102,
     kDeviceFileDescriptors = 103,
+    kDeviceRdmaWithVmm = 110,
     kDeviceStreamMemops64 = 122,
     kDeviceIpc = 125,
     kDeviceFabric = 128,
@@ -70,9 +71,12 @@ constexpr uint32_t kEventDisableTiming = 2, kEventInterprocess = 4;
 constexpr uint32_t kHostPortable = 1, kHostDeviceMap = 2;
 constexpr int kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2;
 constexpr uint32_t kIpcLazyPeerAccess = 1;
+constexpr uint32_t kWaitGreaterOrEqual = 0;
 
 /// The default stream of a context, which waits for all blocking streams and they for it.
 inline Stream legacy_stream() noexcept { return reinterpret_cast<Stream>(1); }
+/// The one that the calling thread has instead, if it was built so.
+inline Stream per_thread_stream() noexcept { return reinterpret_cast<Stream>(2); }
 
 // ---- layouts
 
@@ -148,12 +152,18 @@ struct Functions {
     Status (*event_query)(Event) = nullptr;
     Status (*event_destroy)(Event) = nullptr;
     // what makes things better or possible
+    Status (*init)(uint32_t flags) = nullptr;
     Status (*get_error_name)(Status, const char**) = nullptr;
     Status (*get_driver_version)(int*) = nullptr;
     Status (*get_device_uuid)(Uuid*, DeviceHandle) = nullptr;
     Status (*get_device_bus_id)(char*, int, DeviceHandle) = nullptr;
     Status (*stream_is_capturing)(Stream, int*) = nullptr;
     Status (*stream_query)(Stream) = nullptr;
+    Status (*stream_context)(Stream, Context*) = nullptr;
+    Status (*stream_wait_event)(Stream, Event, uint32_t flags) = nullptr;
+    Status (*stream_wait_value)(Stream, DevicePointer, uint64_t value, uint32_t flags) = nullptr;
+    Status (*launch_host_function)(Stream, void (*)(void*), void*) = nullptr;
+    Status (*host_device_pointer)(DevicePointer*, void*, uint32_t flags) = nullptr;
     Status (*copy_batch)(DevicePointer* to, DevicePointer* from, size_t*, size_t count, CopyAttributes*, size_t* first_of_attribute,
                          size_t attribute_count, Stream) = nullptr;  // since 13.0
     Status (*copy_batch_old)(DevicePointer* to, DevicePointer* from, size_t*, size_t count, CopyAttributes*, size_t* first_of_attribute,
@@ -165,6 +175,11 @@ struct Functions {
                      uint32_t threads_z, uint32_t shared_bytes, Stream, void** parameters, void** extra) = nullptr;
     Status (*host_register)(void*, size_t, uint32_t flags) = nullptr;
     Status (*host_unregister)(void*) = nullptr;
+    // memory of our own
+    Status (*allocate)(DevicePointer*, size_t) = nullptr;
+    Status (*free)(DevicePointer) = nullptr;
+    Status (*context_synchronize)() = nullptr;
+    Status (*can_access_peer)(int*, DeviceHandle one, DeviceHandle other) = nullptr;
     // sharing memory between processes
     Status (*ipc_get)(IpcHandle*, DevicePointer) = nullptr;
     Status (*ipc_open)(DevicePointer*, IpcHandle, uint32_t flags) = nullptr;

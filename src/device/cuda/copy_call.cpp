@@ -105,7 +105,7 @@ Result<bool> CopyCall::run_alike(std::span<const CopyPart> parts) {
 
 Result<abi::Stream> CopyCall::enter_lane(Lanes& lanes, const Scope& scope, const Piece& first) {
     const bool reads = first.direction != Direction::kToDevice;
-    if (means_.caller_sync && reads && std::find(synced_.begin(), synced_.end(), first.device) == synced_.end()) {
+    if (caller_sync_ && reads && std::find(synced_.begin(), synced_.end(), first.device) == synced_.end()) {
         MC_RETURN_IF_ERROR(lanes.wait_for_default_stream(scope));
         synced_.push_back(first.device);
     }
@@ -113,6 +113,7 @@ Result<abi::Stream> CopyCall::enter_lane(Lanes& lanes, const Scope& scope, const
 }
 
 Result<> CopyCall::run(std::span<const CopyPart> parts) {
+    if (caller_sync_) caller_sync_ = !std::all_of(parts.begin(), parts.end(), [](const CopyPart& part) { return part.ordered; });
     constexpr size_t kMany = 16;
     if (parts.size() >= kMany) {
         MC_ASSIGN_OR_RETURN(const bool done, run_alike(parts));

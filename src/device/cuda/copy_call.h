@@ -33,7 +33,8 @@ struct CopyMeans {
 /// directly, pageable memory by way of pinned memory of ours. When run() returns, no GPU touches any of it. Not thread-safe.
 class CopyCall {
 public:
-    CopyCall(const CopyMeans& means, MemoryKind to, MemoryKind from) : means_(means), to_(to), from_(from) {}
+    CopyCall(const CopyMeans& means, MemoryKind to, MemoryKind from)
+        : means_(means), to_(to), from_(from), caller_sync_(means.caller_sync) {}
 
     Result<> run(std::span<const CopyPart> parts);
 
@@ -68,6 +69,7 @@ private:
 
     const CopyMeans& means_;
     const MemoryKind to_, from_;
+    bool caller_sync_;  // some of the parts may depend on what is on the default stream
     /// What was found at addresses of one side, by its end. Apart: pageable memory is taken to reach further than anybody knows.
     struct Known {
         std::map<uint64_t, Pointer> by_end;

@@ -12,6 +12,7 @@ CudaDevice::~CudaDevice() {
     for (const auto& lanes : lanes_)
         if (lanes != nullptr)
             if (const auto scope = Scope::enter(driver_, lanes->device())) lanes->give_back(*scope);
+    words_.give_back(driver_);
 }
 
 Result<std::optional<MemoryInfo>> CudaDevice::describe(const void* address, uint64_t length) {

@@ -11,6 +11,7 @@
 #include "device/cuda/host_pins.h"
 #include "device/cuda/lane.h"
 #include "device/cuda/pointers.h"
+#include "device/cuda/stream_words.h"
 #include "device/device.h"
 
 namespace mooncake::cuda {
@@ -34,6 +35,9 @@ public:
     void take_back_host(std::byte* start) noexcept override { pins_.take_back(start); }
     /// Of what was offered.
     uint64_t pinned_bytes() const { return pins_.pinned_bytes(); }
+    Result<std::unique_ptr<PendingWork>> follow(const WorkPoint& point) override;
+    Result<std::unique_ptr<StreamGate>> hold(const WorkPoint& stream) override;
+    Result<std::string> state() override;
 
     bool shares() const noexcept override { return true; }
     Result<MemoryTicket> share(const MemoryInfo& info) override;
@@ -53,6 +57,10 @@ private:
     void remember(const MemoryInfo& info);
     /// Whether the memory is that which was registered there.
     Result<> admit(const Pointer& pointer);
+    /// Those that somebody in this process uses.
+    std::vector<int> devices_in_use();
+    /// Which GPUs a stream is of: one, or, for a default stream that does not say, all in use.
+    Result<std::vector<int>> devices_of(const WorkPoint& stream);
     /// The GPU with this identity, if it has a context, else another that has one.
     Result<int> device_in_use(const abi::Uuid& uuid);
 
@@ -69,6 +77,7 @@ private:
         int times = 0;
     };
     std::map<uint64_t, Opened> opened_ MC_GUARDED_BY(mutex_);  // what others share, by its base
+    StreamWords words_;
 };
 
 }  // namespace mooncake::cuda

@@ -50,12 +50,18 @@ const char* bind_needed(const Lookup& lookup, abi::Functions& f) {
 }
 
 void bind_wanted(const Lookup& lookup, abi::Functions& f) {
+    bind(lookup, "cuInit", f.init);
     bind(lookup, "cuGetErrorName", f.get_error_name);
     bind(lookup, "cuDriverGetVersion", f.get_driver_version);
     bind(lookup, "cuDeviceGetUuid_v2", f.get_device_uuid);
     bind(lookup, "cuDeviceGetPCIBusId", f.get_device_bus_id);
     bind(lookup, "cuStreamIsCapturing", f.stream_is_capturing);
     bind(lookup, "cuStreamQuery", f.stream_query);
+    bind(lookup, "cuStreamGetCtx", f.stream_context);
+    bind(lookup, "cuStreamWaitEvent", f.stream_wait_event);
+    bind(lookup, "cuStreamWaitValue64_v2", f.stream_wait_value);
+    bind(lookup, "cuLaunchHostFunc", f.launch_host_function);
+    bind(lookup, "cuMemHostGetDevicePointer_v2", f.host_device_pointer);
     bind(lookup, "cuMemcpyBatchAsync_v2", f.copy_batch);
     bind(lookup, "cuMemcpyBatchAsync", f.copy_batch_old);
     bind(lookup, "cuModuleLoadData", f.module_load);
@@ -64,6 +70,10 @@ void bind_wanted(const Lookup& lookup, abi::Functions& f) {
     bind(lookup, "cuLaunchKernel", f.launch);
     bind(lookup, "cuMemHostRegister_v2", f.host_register);
     bind(lookup, "cuMemHostUnregister", f.host_unregister);
+    bind(lookup, "cuMemAlloc_v2", f.allocate);
+    bind(lookup, "cuMemFree_v2", f.free);
+    bind(lookup, "cuCtxSynchronize", f.context_synchronize);
+    bind(lookup, "cuDeviceCanAccessPeer", f.can_access_peer);
     bind(lookup, "cuIpcGetMemHandle", f.ipc_get);
     bind(lookup, "cuIpcOpenMemHandle_v2", f.ipc_open);
     bind(lookup, "cuIpcCloseMemHandle", f.ipc_close);

@@ -135,8 +135,29 @@ Result<> Lanes::settle(const Scope& scope, abi::Event event) {
     return waited;
 }
 
-Result<> Lanes::wait_for_default_stream(const Scope& scope) {
+Result<abi::Event> Lanes::mark(const Scope& scope, abi::Stream stream) {
     const Deadline captured = Deadline::after(kCapturePatience);
+    MC_ASSIGN_OR_RETURN(const abi::Event event, take_event(scope));
+    while (true) {
+        // A question that does no harm to a graph that is being captured; recording an event might.
+        int capturing = 0;
+        abi::Status status = abi::kSuccess;
+        if (scope->stream_is_capturing != nullptr) status = scope->stream_is_capturing(stream, &capturing);
+        if (status == abi::kSuccess && capturing != 0) {
+            put_event(event);
+            return fail(Code::kInvalidArgument, "a graph is being captured on the stream");
+        }
+        if (status == abi::kSuccess) status = scope->event_record(event, stream);
+        if (status == abi::kSuccess) return event;
+        if (!is_capture(status) || captured.passed()) {
+            put_event(event);
+            return Unexpected(driver_.failure(device_, "cuEventRecord", status));
+        }
+        nap(kNap);
+    }
+}
+
+Result<> Lanes::wait_for_default_stream(const Scope& scope) {
     if (scope->stream_query != nullptr && scope->stream_is_capturing != nullptr) {
         // Mostly it is idle, which is quickly told: streams that it waits for count, too.
         int capturing = 0;
@@ -146,20 +167,7 @@ Result<> Lanes::wait_for_default_stream(const Scope& scope) {
         if (status != abi::kNotReady && !is_capture(status))
             return Unexpected(driver_.failure(device_, "cuStreamQuery of the default stream", status));
     }
-    MC_ASSIGN_OR_RETURN(const abi::Event event, take_event(scope));
-    while (true) {
-        // A question that does no harm to a graph that is being captured; recording an event might.
-        int capturing = 0;
-        abi::Status status = abi::kSuccess;
-        if (scope->stream_is_capturing != nullptr) status = scope->stream_is_capturing(abi::legacy_stream(), &capturing);
-        if (status == abi::kSuccess) status = scope->event_record(event, abi::legacy_stream());
-        if (status == abi::kSuccess) break;
-        if (!is_capture(status) || captured.passed()) {
-            put_event(event);
-            return Unexpected(driver_.failure(device_, "cuEventRecord on the default stream", status));
-        }
-        nap(kNap);
-    }
+    MC_ASSIGN_OR_RETURN(const abi::Event event, mark(scope, abi::legacy_stream()));
     const auto happened = poll(scope, event, Deadline::after(kCallerPatience));
     put_event(event);
     if (!happened) return Unexpected(happened.error());

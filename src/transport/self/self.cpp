@@ -53,7 +53,7 @@ private:
     Result<> copy_unregistered(Direction direction, const Slice& slice, MemoryKind remote, AddressRange part);
     Result<> move_piece(Direction direction, const Slice& slice, MemoryKind remote, uint64_t offset, std::span<std::byte> bounce);
     /// Between our bounce buffer and memory that may be a device's, or not there at all.
-    Result<> copy_bounce(Direction direction, std::span<std::byte> bounce, MemoryKind kind, uint64_t there);
+    Result<> copy_bounce(Direction direction, std::span<std::byte> bounce, MemoryKind kind, uint64_t there, bool ordered);
     /// The kind of the memory that is named as remote, if the transfer is allowed and can be carried.
     Result<MemoryKind> check(Direction direction, const Slice& slice) const;
 
@@ -101,11 +101,12 @@ Result<MemoryKind> SelfPeer::check(Direction direction, const Slice& slice) cons
     return *remote;
 }
 
-Result<> SelfPeer::copy_bounce(Direction direction, std::span<std::byte> bounce, MemoryKind kind, uint64_t there) {
+Result<> SelfPeer::copy_bounce(Direction direction, std::span<std::byte> bounce, MemoryKind kind, uint64_t there, bool ordered) {
     if (kind != MemoryKind::kHost) {
         auto* const device = reinterpret_cast<std::byte*>(there);
         const bool read = direction == Direction::kRead;
-        const CopyPart part{.to = read ? bounce.data() : device, .from = read ? device : bounce.data(), .length = bounce.size()};
+        const CopyPart part{
+            .to = read ? bounce.data() : device, .from = read ? device : bounce.data(), .length = bounce.size(), .ordered = ordered};
         return devices_.copy(read ? MemoryKind::kHost : kind, read ? kind : MemoryKind::kHost, std::span(&part, 1));
     }
     const CrossPiece piece{.local = bounce.data(), .remote = there, .length = bounce.size()};
@@ -125,8 +126,8 @@ Result<> SelfPeer::move_piece(Direction direction, const Slice& slice, MemoryKin
         return {};
     }
     const MemoryKind local = local_kind(slice);
-    MC_RETURN_IF_ERROR(copy_bounce(Direction::kRead, bounce, read ? remote : local, read ? there : here));
-    return copy_bounce(Direction::kWrite, bounce, read ? local : remote, read ? here : there);
+    MC_RETURN_IF_ERROR(copy_bounce(Direction::kRead, bounce, read ? remote : local, read ? there : here, slice.ordered));
+    return copy_bounce(Direction::kWrite, bounce, read ? local : remote, read ? here : there, slice.ordered);
 }
 
 Result<> SelfPeer::copy_overlapping(Direction direction, const Slice& slice) {
@@ -169,8 +170,10 @@ Result<> SelfPeer::copy_checked(const CopyChunk& chunk, size_t index, DeviceCopi
     if (remote == MemoryKind::kHost && local == MemoryKind::kHost) return copy_piece(chunk.direction, slice, offset, length);
     if (slice.region == nullptr) return copy_unregistered(chunk.direction, slice, remote, {offset, length});
     auto* const there = reinterpret_cast<std::byte*>(slice.remote + offset);
-    const DeviceCopies::Owner owner{
-        .slice = index, .copier = local == MemoryKind::kHost ? nullptr : slice.copier, .local = slice.local + offset};
+    const DeviceCopies::Owner owner{.slice = index,
+                                    .copier = local == MemoryKind::kHost ? nullptr : slice.copier,
+                                    .local = slice.local + offset,
+                                    .ordered = slice.ordered};
     if (chunk.direction == Direction::kRead)
         by_device.add(owner, local, remote, {.to = slice.local + offset, .from = there, .length = length});
     else by_device.add(owner, remote, local, {.to = there, .from = slice.local + offset, .length = length});

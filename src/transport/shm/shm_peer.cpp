@@ -334,8 +334,10 @@ private:
                         bool to_device);
     /// Of a piece whose local memory is a device's.
     DeviceCopies::Owner owner_of(size_t index, const std::byte* local) const noexcept {
-        return {.slice = index, .copier = chunk_.slices[index].copier, .local = local};
+        return {.slice = index, .copier = chunk_.slices[index].copier, .local = local, .ordered = chunk_.slices[index].ordered};
     }
+    /// Of one whose local memory is the host's, where the transfer itself shows what passes.
+    DeviceCopies::Owner without_copier(size_t index) const noexcept { return {.slice = index, .ordered = chunk_.slices[index].ordered}; }
     void collect(size_t index, const CrossPiece& piece);
     void flush_kernel();
     void flush_bounced();
@@ -421,8 +423,8 @@ void ShmPeer::Pass::add_to_device(size_t index, const CrossPiece& piece, MemoryK
     else if (peer_.means_.devices.between(local, kind) == nullptr)
         failures_.emplace_back(
             index, error(Code::kNotSupported, "nothing here copies between {} and {} memory", to_string(local), to_string(kind)));
-    else if (read) by_device_.add({.slice = index}, local, kind, {.to = piece.local, .from = mapped, .length = piece.length});
-    else by_device_.add({.slice = index}, kind, local, {.to = mapped, .from = piece.local, .length = piece.length});
+    else if (read) by_device_.add(without_copier(index), local, kind, {.to = piece.local, .from = mapped, .length = piece.length});
+    else by_device_.add(without_copier(index), kind, local, {.to = mapped, .from = piece.local, .length = piece.length});
 }
 
 /// Local memory that may not be there: only the kernel may touch it.
@@ -432,7 +434,7 @@ void ShmPeer::Pass::add_unregistered(size_t index, const CrossPiece& piece, Memo
     for (uint64_t at = 0; at < piece.length && !failed(index); at += BounceBuffers::kBytes) {
         const uint64_t length = std::min(piece.length - at, BounceBuffers::kBytes);
         const auto by_device = [&] {
-            copy_by_device({.slice = index}, kind, mapped + at, buffer.data(), length, !read);
+            copy_by_device(without_copier(index), kind, mapped + at, buffer.data(), length, !read);
             by_device_.flush();
         };
         if (read) by_device();

@@ -32,6 +32,7 @@ FAKE_API void fake_cuda_reset() {
     s.delay_us = 0;
     s.captures = s.ended = s.capture_global = false;
     s.ipc_status = 0;
+    s.memory_max = 0;
     for (const auto& device : s.devices) device->poison = 0;
     context_stack.clear();
     capture_mode = abi::kCaptureGlobal;
@@ -73,6 +74,18 @@ FAKE_API void fake_cuda_devices(int number) {
     for (int i = static_cast<int>(s.devices.size()); i < number; ++i) s.devices.push_back(make_device(i));
 }
 
+/// There is no more memory than this.
+FAKE_API void fake_cuda_memory(uint64_t bytes) {
+    const std::lock_guard lock(state().mutex);
+    state().memory_max = bytes;
+}
+
+/// Whether GPUs reach each other's memory.
+FAKE_API void fake_cuda_peers(int reach) {
+    const std::lock_guard lock(state().mutex);
+    state().peers = reach != 0;
+}
+
 /// Somebody captures a graph on a stream that waits for the default one.
 FAKE_API void fake_cuda_capture(int on) {
     const std::lock_guard lock(state().mutex);
@@ -102,6 +115,8 @@ FAKE_API uint64_t fake_cuda_count(const char* what) {
     if (name == "live:modules") return s.modules.size();
     if (name == "live:memory") return s.mappings.size();
     if (name == "live:handles") return s.handles.size();
+    if (name == "live:reservations") return s.reservations.size();
+    if (name == "live:bytes") return physical_bytes;
     if (name == "live:contexts") {
         uint64_t references = 0;
         for (const auto& device : s.devices) references += static_cast<uint64_t>(device->primary.references);

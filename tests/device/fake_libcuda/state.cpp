@@ -134,7 +134,10 @@ Call::Call(const char* name, Needs needs, bool unsafe) {
 
 // ---- memory behind addresses
 
+std::atomic<uint64_t> physical_bytes{0};
+
 Physical::~Physical() {
+    if (alias != nullptr) physical_bytes -= length;
     if (alias != nullptr) ::munmap(alias, length);
     if (fd >= 0) ::close(fd);
 }
@@ -147,10 +150,12 @@ std::shared_ptr<Physical> open_physical(int fd, uint64_t length, int device) {
     void* const alias = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (alias == MAP_FAILED) return nullptr;
     physical->alias = static_cast<std::byte*>(alias);
+    physical_bytes += length;
     return physical;
 }
 
 std::shared_ptr<Physical> make_physical(uint64_t length, int device) {
+    if (state().memory_max != 0 && physical_bytes + length > state().memory_max) return nullptr;
     const int fd = ::memfd_create("fake-gpu", MFD_CLOEXEC);
     if (fd < 0) return nullptr;
     if (::ftruncate(fd, static_cast<off_t>(length)) != 0) {

@@ -32,6 +32,7 @@ struct ContextObject {
 /// A point of a stream.
 struct EventObject {
     std::atomic<uint64_t> recorded{0}, happened{0};
+    std::atomic<int> waiting{0};  // streams that do
     int device = 0;
 };
 
@@ -46,6 +47,7 @@ struct StreamObject {
 
     const int device;
     bool legacy = false, blocking = false;
+    std::atomic<bool> capturing{false};  // a graph: what is put on it does not happen
 
 private:
     void run();
@@ -88,6 +90,9 @@ struct Physical {
     Physical(const Physical&) = delete;
     Physical& operator=(const Physical&) = delete;
 };
+/// Bytes of all of them that exist.
+extern std::atomic<uint64_t> physical_bytes;
+/// Null: there is no more.
 std::shared_ptr<Physical> make_physical(uint64_t length, int device);
 /// Memory that another process made.
 std::shared_ptr<Physical> open_physical(int fd, uint64_t length, int device);
@@ -136,6 +141,7 @@ struct State {
     std::map<abi::Module, std::unique_ptr<abi::FunctionObject>> modules;
     std::set<abi::ContextObject*> contexts;
     uint64_t next_id = 1;
+    uint64_t memory_max = 0;  // of all devices together; 0: no limit
     bool initialized = false, ended = false, captures = false, peers = true;
     int process = 0;
     bool capture_global = false, capture_broken = false;

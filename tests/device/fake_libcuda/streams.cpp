@@ -155,7 +155,7 @@ void run_copy(uint64_t to, uint64_t from, uint64_t length, int device) {
 }  // namespace
 
 abi::StreamObject* stream_of(abi::Stream stream, Device& device, int ordinal) {
-    if (stream != nullptr && stream != abi::legacy_stream()) return stream;
+    if (stream != nullptr && stream != abi::legacy_stream() && stream != abi::per_thread_stream()) return stream;
     if (device.legacy == nullptr) {
         device.legacy = std::make_unique<abi::StreamObject>(ordinal);
         device.legacy->legacy = true;
@@ -176,7 +176,7 @@ namespace {
 /// The stream of a call, and whether it may be used now.
 Status enter_stream(const Call& call, abi::Stream stream, abi::StreamObject*& found) {
     State& s = state();
-    const bool legacy = stream == nullptr || stream == abi::legacy_stream();
+    const bool legacy = stream == nullptr || stream == abi::legacy_stream() || stream == abi::per_thread_stream();
     if (application_depth == 0) {
         if (stream == nullptr) count("null_stream");
         else if (legacy) count("legacy_stream");
@@ -188,6 +188,7 @@ Status enter_stream(const Call& call, abi::Stream stream, abi::StreamObject*& fo
         return abi::kCaptureImplicit;
     }
     found = stream_of(stream, *call.device, call.ordinal);
+    if (found->capturing && application_depth == 0) count("captured");
     return abi::kSuccess;
 }
 
@@ -310,11 +311,47 @@ FAKE_API Status cuStreamSynchronize(abi::Stream stream) {
     return call.device->poison;
 }
 
+FAKE_API Status cuCtxSynchronize() {
+    const Call call("cuCtxSynchronize", Needs::kContext, true);
+    if (call.status != abi::kSuccess) return call.status;
+    std::vector<abi::StreamObject*> all;
+    {
+        State& s = state();
+        const std::lock_guard lock(s.mutex);
+        if (s.captures) return abi::kCaptureUnsupported;
+        for (const abi::Stream stream : s.streams)
+            if (stream->device == call.ordinal) all.push_back(stream);
+        if (call.device->legacy != nullptr) all.push_back(call.device->legacy.get());
+    }
+    for (abi::StreamObject* const stream : all) stream->drain();
+    return call.device->poison;
+}
+
+/// Of the streams that were made; the default ones have the current context.
+FAKE_API Status cuStreamGetCtx(abi::Stream stream, abi::Context* context) {
+    const Call call("cuStreamGetCtx", Needs::kContext);
+    if (call.status != abi::kSuccess) return call.status;
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    if (stream == nullptr || stream == abi::legacy_stream() || stream == abi::per_thread_stream()) {
+        *context = context_stack.back();
+        return abi::kSuccess;
+    }
+    if (!s.streams.contains(stream)) return abi::kInvalidHandle;
+    *context = &s.devices[static_cast<size_t>(stream->device)]->primary;
+    return abi::kSuccess;
+}
+
 FAKE_API Status cuStreamIsCapturing(abi::Stream stream, int* capturing) {
     const Call call("cuStreamIsCapturing", Needs::kContext);
     if (call.status != abi::kSuccess) return call.status;
     *capturing = 0;
     const std::lock_guard lock(state().mutex);
+    if (stream != nullptr && stream != abi::legacy_stream() && stream != abi::per_thread_stream()) {
+        if (!state().streams.contains(stream)) return abi::kInvalidHandle;
+        *capturing = stream->capturing ? 1 : 0;
+        return abi::kSuccess;
+    }
     return state().captures && (stream == nullptr || stream == abi::legacy_stream()) ? abi::kCaptureImplicit : abi::kSuccess;
 }
 
@@ -326,13 +363,15 @@ FAKE_API Status cuStreamBeginCapture_v2(abi::Stream stream, int mode) {
     const std::lock_guard lock(s.mutex);
     s.capture_global = mode == abi::kCaptureGlobal;
     s.captures = stream->blocking;
+    stream->capturing = true;
     s.capture_broken = false;
     return abi::kSuccess;
 }
 
-FAKE_API Status cuStreamEndCapture(abi::Stream, void** graph) {
+FAKE_API Status cuStreamEndCapture(abi::Stream stream, void** graph) {
     State& s = state();
     const std::lock_guard lock(s.mutex);
+    stream->capturing = false;
     s.captures = s.capture_global = false;
     *graph = nullptr;
     return s.capture_broken ? abi::kCaptureUnsupported + 1 : abi::kSuccess;
@@ -342,7 +381,13 @@ FAKE_API Status cuLaunchHostFunc(abi::Stream stream, void (*function)(void*), vo
     const Call call("cuLaunchHostFunc", Needs::kContext);
     if (call.status != abi::kSuccess) return call.status;
     const std::lock_guard lock(state().mutex);
-    stream_of(stream, *call.device, call.ordinal)->add([=] { function(argument); });
+    abi::StreamObject* found = nullptr;
+    if (const Status status = enter_stream(call, stream, found); status != abi::kSuccess) return status;
+    const int device = found->device;
+    found->add([=] {
+        // Not called any more once the context is lost, and never under the library's lock: it may wait for anything.
+        if (state().devices[static_cast<size_t>(device)]->poison == 0) function(argument);
+    });
     return abi::kSuccess;
 }
 
@@ -362,9 +407,14 @@ FAKE_API Status cuStreamWaitValue64_v2(abi::Stream stream, abi::DevicePointer ad
     const Call call("cuStreamWaitValue64_v2", Needs::kContext);
     if (call.status != abi::kSuccess) return call.status;
     const std::lock_guard lock(state().mutex);
-    const Stretch target = stretch_at(address, sizeof value);
-    stream_of(stream, *call.device, call.ordinal)->add([=] {
-        while (reinterpret_cast<std::atomic<uint64_t>*>(target.at)->load() < value) std::this_thread::yield();
+    abi::StreamObject* found = nullptr;
+    if (const Status status = enter_stream(call, stream, found); status != abi::kSuccess) return status;
+    if (pinned_at(address) == state().pinned.end()) return abi::kInvalidValue;
+    auto* const word = reinterpret_cast<std::atomic<uint64_t>*>(address);
+    const int device = found->device;
+    found->add([=] {
+        while (word->load() < value && state().devices[static_cast<size_t>(device)]->poison == 0)
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
     });
     return abi::kSuccess;
 }
@@ -386,7 +436,8 @@ FAKE_API Status cuEventDestroy_v2(abi::Event event) {
     if (call.status != abi::kSuccess) return call.status;
     const std::lock_guard lock(state().mutex);
     if (state().events.erase(event) == 0) return abi::kInvalidHandle;
-    if (event->recorded.load() == event->happened.load()) delete event;  // else it is lost: a stream still has it
+    if (event->recorded.load() == event->happened.load() && event->waiting.load() == 0)
+        delete event;  // else it is lost: a stream still has it
     return abi::kSuccess;
 }
 
@@ -396,6 +447,7 @@ FAKE_API Status cuEventRecord(abi::Event event, abi::Stream stream) {
     const std::lock_guard lock(state().mutex);
     abi::StreamObject* found = nullptr;
     if (const Status status = enter_stream(call, stream, found); status != abi::kSuccess) return status;
+    if (!state().events.contains(event) || event->device != found->device) return abi::kInvalidHandle;
     const uint64_t number = event->recorded.fetch_add(1) + 1;
     found->add([=] { event->happened.store(number); });
     return abi::kSuccess;
@@ -404,6 +456,8 @@ FAKE_API Status cuEventRecord(abi::Event event, abi::Stream stream) {
 FAKE_API Status cuEventQuery(abi::Event event) {
     const Call call("cuEventQuery", Needs::kContext, true);
     if (call.status != abi::kSuccess) return call.status;
+    const std::lock_guard lock(state().mutex);
+    if (!state().events.contains(event)) return abi::kInvalidHandle;
     return event->recorded.load() == event->happened.load() ? abi::kSuccess : abi::kNotReady;
 }
 
@@ -418,9 +472,14 @@ FAKE_API Status cuStreamWaitEvent(abi::Stream stream, abi::Event event, uint32_t
     const Call call("cuStreamWaitEvent", Needs::kContext);
     if (call.status != abi::kSuccess) return call.status;
     const std::lock_guard lock(state().mutex);
+    abi::StreamObject* found = nullptr;
+    if (!state().events.contains(event)) return abi::kInvalidHandle;
+    if (const Status status = enter_stream(call, stream, found); status != abi::kSuccess) return status;
     const uint64_t number = event->recorded.load();
-    stream_of(stream, *call.device, call.ordinal)->add([=] {
-        while (event->happened.load() < number) std::this_thread::yield();
+    event->waiting.fetch_add(1);
+    found->add([=] {
+        while (event->happened.load() < number) std::this_thread::sleep_for(std::chrono::microseconds(50));
+        event->waiting.fetch_sub(1);
     });
     return abi::kSuccess;
 }

@@ -102,7 +102,13 @@ FAKE_API Status cuMemCreate(abi::Handle* handle, size_t length, const abi::Alloc
     const Call call("cuMemCreate", Needs::kInit, true);
     if (call.status != abi::kSuccess) return call.status;
     if (length == 0 || length % kGranule != 0) return abi::kInvalidValue;
-    if ((properties->handle_types & abi::kHandleFabric) != 0) return abi::kNotPermitted;
+    {
+        const std::lock_guard lock(state().mutex);
+        const size_t device = static_cast<size_t>(properties->location.id);
+        if (device >= state().devices.size()) return abi::kInvalidDevice;
+        if ((properties->handle_types & abi::kHandleFabric) != 0 && state().devices[device]->attributes[abi::kDeviceFabric] == 0)
+            return abi::kNotPermitted;
+    }
     auto physical = make_physical(length, properties->location.id);
     if (physical == nullptr) return abi::kOutOfMemory;
     physical->handle_types = properties->handle_types;
@@ -181,8 +187,19 @@ FAKE_API Status cuMemUnmap(abi::DevicePointer address, size_t length) {
     return abi::kSuccess;
 }
 
-FAKE_API Status cuMemSetAccess(abi::DevicePointer, size_t, const abi::AccessDescription*, size_t) {
-    return Call("cuMemSetAccess", Needs::kInit).status;
+FAKE_API Status cuMemSetAccess(abi::DevicePointer address, size_t length, const abi::AccessDescription* access, size_t number) {
+    const Call call("cuMemSetAccess", Needs::kInit);
+    if (call.status != abi::kSuccess) return call.status;
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    const auto found = mapping_at(address);
+    if (found == s.mappings.end() || found->second.kind != Kind::kVmm || length == 0) return abi::kInvalidValue;
+    for (size_t i = 0; i < number; ++i) {
+        const bool own = access[i].location.id == found->second.physical->device;
+        if (!own && !s.peers) return abi::kPeerAccessUnsupported;
+        count(own ? "access:own" : "access:peer");
+    }
+    return abi::kSuccess;
 }
 
 FAKE_API Status cuMemRetainAllocationHandle(abi::Handle* handle, void* address) {

@@ -165,6 +165,52 @@ void FakeCuda::write_later(std::byte* to, std::span<const std::byte> from) {
          abi::legacy_stream());
 }
 
+abi::Stream FakeCuda::make_stream(int device) {
+    const Application application(contexts_[static_cast<size_t>(device)]);
+    abi::Stream stream = nullptr;
+    must("cuStreamCreate", &stream, uint32_t{abi::kStreamNonBlocking});
+    return stream;
+}
+
+void FakeCuda::destroy_stream(abi::Stream stream) {
+    const Application application(contexts_[0]);
+    must("cuStreamDestroy_v2", stream);
+}
+
+abi::Event FakeCuda::make_event(int device) {
+    const Application application(contexts_[static_cast<size_t>(device)]);
+    abi::Event event = nullptr;
+    must("cuEventCreate", &event, uint32_t{abi::kEventDisableTiming});
+    return event;
+}
+
+void FakeCuda::record(abi::Event event, abi::Stream stream) {
+    const Application application(contexts_[0]);
+    must("cuEventRecord", event, stream);
+}
+
+void FakeCuda::destroy_event(abi::Event event) {
+    const Application application(contexts_[0]);
+    must("cuEventDestroy_v2", event);
+}
+
+void FakeCuda::drain(abi::Stream stream) {
+    const Application application(contexts_[0]);
+    must("cuStreamSynchronize", stream);
+}
+
+void FakeCuda::write_on(abi::Stream stream, std::byte* to, std::span<const std::byte> from) {
+    const Application application(contexts_[0]);
+    must("cuMemcpyHtoDAsync_v2", abi::DevicePointer{address_of(to)}, static_cast<const void*>(from.data()), size_t{from.size()}, stream);
+}
+
+void FakeCuda::capture_on(abi::Stream stream, bool on) {
+    const Application application(contexts_[0]);
+    void* graph = nullptr;
+    if (on) must("cuStreamBeginCapture_v2", stream, int{abi::kCaptureThreadLocal});
+    else must("cuStreamEndCapture", stream, &graph);
+}
+
 void FakeCuda::fail(const char* name, int nth, abi::Status status) { call<void>("fake_cuda_fail", name, nth, status); }
 void FakeCuda::fail_async(int nth, abi::Status status) { call<void>("fake_cuda_fail_async", nth, status); }
 void FakeCuda::reset() { call<void>("fake_cuda_reset"); }
@@ -174,6 +220,15 @@ void FakeCuda::poison(int device, abi::Status status) { call<void>("fake_cuda_po
 void FakeCuda::capture(bool on) { call<void>("fake_cuda_capture", on ? 1 : 0); }
 void FakeCuda::replace(std::byte* address) { call<void>("fake_cuda_replace", uint64_t{address_of(address)}); }
 void FakeCuda::attribute(int device, int number, int value) { call<void>("fake_cuda_attribute", device, number, value); }
+uint64_t FakeCuda::handle_types(const std::byte* address) {
+    const Application application;
+    uint64_t types = 0;
+    must("cuPointerGetAttribute", static_cast<void*>(&types), int{abi::kAttributeAllowedHandleTypes},
+         abi::DevicePointer{address_of(address)});
+    return types;
+}
+void FakeCuda::limit_memory(uint64_t bytes) { call<void>("fake_cuda_memory", bytes); }
+void FakeCuda::let_peers_reach(bool reach) { call<void>("fake_cuda_peers", reach ? 1 : 0); }
 uint64_t FakeCuda::count(const std::string& what) { return call<uint64_t>("fake_cuda_count", what.c_str()); }
 
 FindLibrary FakeCuda::without(std::set<std::string> names) {

@@ -45,6 +45,18 @@ public:
 
     void write(std::byte* to, std::span<const std::byte> from);
     std::vector<std::byte> read(const std::byte* from, uint64_t length);
+    /// A stream of the program's own, that no other waits for.
+    abi::Stream make_stream(int device = 0);
+    void destroy_stream(abi::Stream stream);
+    abi::Event make_event(int device = 0);
+    void record(abi::Event event, abi::Stream stream);
+    void destroy_event(abi::Event event);
+    /// Waits until all is over that was put on the stream.
+    void drain(abi::Stream stream);
+    /// Puts a write on a stream and does not wait for it. The source must stay.
+    void write_on(abi::Stream stream, std::byte* to, std::span<const std::byte> from);
+    /// A graph is captured on the stream from now on, or not any more.
+    void capture_on(abi::Stream stream, bool on);
     /// Puts a write on the default stream and does not wait for it. The source must stay.
     void write_later(std::byte* to, std::span<const std::byte> from);
 
@@ -59,6 +71,10 @@ public:
     static void poison(int device, abi::Status status);
     static void replace(std::byte* address);
     static void attribute(int device, int number, int value);
+    /// How memory can be exported; 0: as that of cudaMalloc, or not at all.
+    static uint64_t handle_types(const std::byte* address);
+    static void limit_memory(uint64_t bytes);
+    static void let_peers_reach(bool reach);
     static uint64_t count(const std::string& what);
 
     /// For a Driver that must not see some functions.
