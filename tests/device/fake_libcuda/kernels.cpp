@@ -35,7 +35,7 @@ void copy_pieces(const CopyKernel::Piece* list, uint32_t number, int device) {
         if (s.async_nth > 0 && --s.async_nth == 0) return poison(device, s.async_status);
         if (!reached(piece.from, piece.length, device) || !reached(piece.to, piece.length, device))
             return poison(device, abi::kIllegalAddress);
-        poison(device, copy_now(piece.to, piece.from, piece.length));
+        poison(device, copy_now(piece.to, piece.from, piece.length, device));
     }
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 extern char** environ;
 
@@ -58,6 +59,7 @@ Status injected(State& s, const std::string& name) {
         if ((fault->name != "*" && fault->name != name) || --fault->nth > 0) continue;
         const Status status = fault->status;
         s.faults.erase(fault);
+        count("faults");
         count("failed:" + name);
         return status;
     }
@@ -147,6 +149,12 @@ std::shared_ptr<Physical> open_physical(int fd, uint64_t length, int device) {
     void* const alias = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (alias == MAP_FAILED) return nullptr;
     physical->alias = static_cast<std::byte*>(alias);
+    return physical;
+}
+
+std::shared_ptr<Physical> import_physical(int fd, uint64_t length, int device) {
+    auto physical = open_physical(fd, length, device);
+    if (physical != nullptr) ::close(std::exchange(physical->fd, -1));
     return physical;
 }
 
