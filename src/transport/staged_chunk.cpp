@@ -212,7 +212,9 @@ Result<> StagedChunk::copy() noexcept {
         for (size_t i = 0; i < slices.size(); ++i)
             parts[i] = {.to = out ? slices[i].local : places[i], .from = out ? places[i] : slices[i].local, .length = slices[i].length};
         const Devices& devices = core->staging.devices();
-        return out ? devices.copy(MemoryKind::kHost, kind, parts) : devices.copy(kind, MemoryKind::kHost, parts);
+        auto copied = out ? devices.copy(MemoryKind::kHost, kind, parts) : devices.copy(kind, MemoryKind::kHost, parts);
+        if (copied) core->staging.copied().add(direction, bytes);
+        return copied;
     } catch (const std::exception&) {
         return Unexpected(out_of_memory());
     }

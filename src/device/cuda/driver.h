@@ -69,6 +69,8 @@ public:
     /// The primary context of a device, if somebody made it: it is held from the first question until the driver's end.
     Result<abi::Context> context(int device);
 
+    /// Whether the context of a device is held.
+    bool holds(int device) const noexcept { return contexts_[static_cast<size_t>(device)].load(std::memory_order_acquire) != nullptr; }
     /// The device whose context is held, if it is the only one; -1 otherwise.
     int only_device();
 
