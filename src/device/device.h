@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/shared_memory.h"
 
 // Kinds of memory, and the only ways to ask about and to touch memory that may not be the host's. See docs/memory.md.
 namespace mooncake {
@@ -138,12 +139,23 @@ public:
 
     /// Whether other processes of this host can be given its memory.
     virtual bool shares() const noexcept { return false; }
-    /// Lets them reach the allocation that describe() found. kNotSupported: not this one. Nothing has to be given back.
+    /// The allocations in which a range lies that describe() takes, one after the other. Each of them is shared, and may go, by itself.
+    virtual Result<std::vector<MemoryInfo>> allocations(const void* address, uint64_t length);
+    /// Lets other processes reach one of them. kNotSupported: not this one. Nothing has to be given back.
     virtual Result<MemoryTicket> share(const MemoryInfo&) { return fail(Code::kNotSupported, "this memory cannot be shared"); }
+    /// The file that has to travel with a ticket of share(), if any: a new one for each who is given the ticket, who closes it after open().
+    /// kNotRegistered: the memory is not there any more.
+    virtual Result<MemoryFile> file_of(const MemoryInfo&, const MemoryTicket&) { return MemoryFile(); }
+    /// Whether an allocation is still the one that was found; also when nobody can tell. Costs a microsecond.
+    virtual bool still_there(const MemoryInfo&) noexcept { return true; }
     /// Makes reachable here what another process shares: an allocation for copy(), until close(). kNotSupported: not from here.
-    virtual Result<MemoryInfo> open(const MemoryTicket&) { return fail(Code::kNotSupported, "this memory cannot be shared"); }
+    virtual Result<MemoryInfo> open(const MemoryTicket&, const MemoryFile& /*file*/) {
+        return fail(Code::kNotSupported, "this memory cannot be shared");
+    }
     /// Once for each open(), with its base.
     virtual void close(uint64_t /*base*/) noexcept {}
+    /// By which means a ticket lets others reach the memory; for metrics.
+    virtual std::string_view way_of(const MemoryTicket&) const noexcept { return "device"; }
 };
 
 /// The kinds of memory this process can have. Constant after construction; thread-safe.

@@ -16,6 +16,11 @@ std::string_view to_string(MemoryKind kind) noexcept {
     return "unknown";
 }
 
+Result<std::vector<MemoryInfo>> Device::allocations(const void* address, uint64_t length) {
+    MC_ASSIGN_OR_RETURN(const auto info, describe(address, length));
+    return info ? std::vector<MemoryInfo>{*info} : std::vector<MemoryInfo>();
+}
+
 Devices::Devices(std::vector<std::unique_ptr<Device>> others) : all_(std::move(others)) {
     all_.push_back(make_host_device());
     for (const auto& device : all_) {

@@ -223,6 +223,7 @@ Result<> StagedChunk::copy() noexcept {
                         .ordered = slices[i].ordered};
         const Devices& devices = core->staging.devices();
         MC_RETURN_IF_ERROR(out ? devices.copy(MemoryKind::kHost, kind, parts) : devices.copy(kind, MemoryKind::kHost, parts));
+        core->staging.copied().add(direction, bytes);
         show();
         return {};
     } catch (const std::exception&) {

@@ -15,8 +15,8 @@ void StagingSlots::release() noexcept {
     slots_.clear();
 }
 
-Staging::Staging(const Devices& devices, std::string thread_name, Limits limits)
-    : devices_(devices), thread_name_(std::move(thread_name)), limits_(limits), birth_(fork_generation()) {
+Staging::Staging(const Devices& devices, std::string thread_name, Limits limits, DeviceBytes copied)
+    : devices_(devices), thread_name_(std::move(thread_name)), limits_(limits), copied_(copied), birth_(fork_generation()) {
     made_.reserve(limits_.slots);
     free_.reserve(limits_.slots);
 }

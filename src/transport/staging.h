@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/thread_annotations.h"
 #include "device/device.h"
+#include "transport/device_bytes.h"
 
 namespace mooncake {
 
@@ -80,12 +81,13 @@ public:
         size_t slots = 32;
         unsigned threads = 2;
     };
-    Staging(const Devices& devices, std::string thread_name, Limits limits);
+    Staging(const Devices& devices, std::string thread_name, Limits limits, DeviceBytes copied = {});
     ~Staging();
     Staging(const Staging&) = delete;
     Staging& operator=(const Staging&) = delete;
 
     const Devices& devices() const noexcept { return devices_; }
+    const DeviceBytes& copied() const noexcept { return copied_; }
     /// At most as many are ever lent to one task.
     size_t slots_max() const noexcept { return limits_.slots; }
 
@@ -117,6 +119,7 @@ private:
     const Devices& devices_;
     const std::string thread_name_;
     const Limits limits_;
+    const DeviceBytes copied_;
     const uint32_t birth_;
 
     mutable Mutex mutex_;

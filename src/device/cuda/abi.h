@@ -16,6 +16,7 @@ using Handle = uint64_t;  // of physical memory
 using Context = struct ContextObject*;
 using Stream = struct StreamObject*;
 using Event = struct EventObject*;
+using Pool = void*;
 using Module = struct ModuleObject*;
 using Function = struct FunctionObject*;
 
@@ -117,6 +118,23 @@ struct AccessDescription {
 static_assert(sizeof(AccessDescription) == 12);
 constexpr uint32_t kAccessReadWrite = 3;
 
+/// What a pool is made with.
+struct PoolProperties {
+    uint32_t type = 0;
+    uint32_t handle_types = 0;
+    Location location;
+    void* windows = nullptr;
+    size_t length_max = 0;
+    uint16_t usage = 0;
+    uint8_t reserved[54] = {};
+};
+static_assert(sizeof(PoolProperties) == 88);
+
+/// Where in a pool some memory is, for another process.
+struct PoolPointer {
+    uint8_t bytes[64] = {};
+};
+
 struct IpcHandle {
     uint8_t bytes[64] = {};
 };
@@ -195,6 +213,13 @@ struct Functions {
     Status (*vmm_retain)(Handle*, void*) = nullptr;
     Status (*vmm_export)(void* out, Handle, int type, uint64_t flags) = nullptr;
     Status (*vmm_import)(Handle*, void* shareable, int type) = nullptr;
+    Status (*memory_free)(DevicePointer) = nullptr;
+    Status (*pool_destroy)(Pool) = nullptr;
+    Status (*pool_set_access)(Pool, const AccessDescription*, size_t count) = nullptr;
+    Status (*pool_export)(void* out, Pool, int type, uint64_t flags) = nullptr;
+    Status (*pool_import)(Pool*, void* shareable, int type, uint64_t flags) = nullptr;
+    Status (*pool_export_pointer)(PoolPointer*, DevicePointer) = nullptr;
+    Status (*pool_import_pointer)(DevicePointer*, Pool, PoolPointer*) = nullptr;
 };
 
 }  // namespace mooncake::cuda::abi

@@ -16,38 +16,61 @@ CudaDevice::~CudaDevice() {
 }
 
 Result<std::optional<MemoryInfo>> CudaDevice::describe(const void* address, uint64_t length) {
-    MC_ASSIGN_OR_RETURN(auto info, describe_range(driver_, reinterpret_cast<uint64_t>(address), length));
-    if (info) remember(*info);
-    return info;
+    MC_ASSIGN_OR_RETURN(const auto mappings, mappings_of(driver_, reinterpret_cast<uint64_t>(address), length));
+    if (mappings.empty()) return std::nullopt;
+    remember(mappings);
+    const Pointer &first = mappings.front(), &last = mappings.back();
+    return MemoryInfo{.kind = MemoryKind::kCuda,
+                      .device = first.device,
+                      .base = first.start,
+                      .length = last.start + last.length - first.start,
+                      .allocation = first.allocation};
 }
 
-void CudaDevice::remember(const MemoryInfo& info) {
-    if (info.allocation == 0) return;
-    const uint64_t end = info.base + info.length;
+Result<std::vector<MemoryInfo>> CudaDevice::allocations(const void* address, uint64_t length) {
+    MC_ASSIGN_OR_RETURN(const auto mappings, mappings_of(driver_, reinterpret_cast<uint64_t>(address), length));
+    std::vector<MemoryInfo> all;
+    for (const Pointer& one : mappings)
+        all.push_back(
+            {.kind = MemoryKind::kCuda, .device = one.device, .base = one.start, .length = one.length, .allocation = one.allocation});
+    return all;
+}
+
+void CudaDevice::remember(std::span<const Pointer> mappings) {
     Lock lock(mutex_);
-    if (const auto same = described_.find(info.base);
-        same != described_.end() && same->second.end == end && same->second.allocation == info.allocation)
+    for (const Pointer& one : mappings) remember(one);
+}
+
+void CudaDevice::remember(const Pointer& mapping) {
+    if (mapping.allocation == 0) return;
+    const uint64_t end = mapping.start + mapping.length;
+    if (const auto same = described_.find(mapping.start);
+        same != described_.end() && same->second.end == end && same->second.allocation == mapping.allocation)
         return;
-    auto overlapped = described_.upper_bound(info.base);
-    if (overlapped != described_.begin() && std::prev(overlapped)->second.end > info.base) --overlapped;
+    auto overlapped = described_.upper_bound(mapping.start);
+    if (overlapped != described_.begin() && std::prev(overlapped)->second.end > mapping.start) --overlapped;
     while (overlapped != described_.end() && overlapped->first < end) overlapped = described_.erase(overlapped);
     if (described_.size() >= kDescribedMax) described_.clear();
-    described_[info.base] = {.end = end, .allocation = info.allocation};
+    described_[mapping.start] = {.end = end, .allocation = mapping.allocation};
 }
 
 Result<> CudaDevice::admit(const Pointer& pointer) {
     Lock lock(mutex_);
     const auto next = described_.upper_bound(pointer.start);
     if (next == described_.begin()) return {};
-    const auto& [start, described] = *std::prev(next);
-    // Of memory that is mapped in chunks only the first one was remembered.
-    if (pointer.start != start || described.allocation == pointer.allocation) return {};
+    const Described& described = std::prev(next)->second;
+    if (pointer.start >= described.end || described.allocation == pointer.allocation) return {};
     return fail(Code::kNotRegistered,
                 "the memory of GPU {} at {:#x} was freed while it was registered, and its address given to other memory", pointer.device,
                 pointer.start);
 }
 
 Lanes& CudaDevice::lanes(int device) {
+    {
+        Lock lock(mutex_);
+        if (const auto& lanes = lanes_[static_cast<size_t>(device)]; lanes != nullptr) return *lanes;
+    }
+    imports_.let_in(device);  // what was opened before this GPU was used
     Lock lock(mutex_);
     auto& lanes = lanes_[static_cast<size_t>(device)];
     if (lanes == nullptr) lanes = std::make_unique<Lanes>(driver_, device);

@@ -9,6 +9,7 @@
 #include "base/thread_annotations.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/host_pins.h"
+#include "device/cuda/imports.h"
 #include "device/cuda/lane.h"
 #include "device/cuda/pointers.h"
 #include "device/cuda/stream_words.h"
@@ -40,9 +41,13 @@ public:
     Result<std::string> state() override;
 
     bool shares() const noexcept override { return true; }
+    Result<std::vector<MemoryInfo>> allocations(const void* address, uint64_t length) override;
     Result<MemoryTicket> share(const MemoryInfo& info) override;
-    Result<MemoryInfo> open(const MemoryTicket& ticket) override;
+    Result<MemoryFile> file_of(const MemoryInfo& info, const MemoryTicket& ticket) override;
+    bool still_there(const MemoryInfo& info) noexcept override;
+    Result<MemoryInfo> open(const MemoryTicket& ticket, const MemoryFile& file) override;
     void close(uint64_t base) noexcept override;
+    std::string_view way_of(const MemoryTicket& ticket) const noexcept override;
 
     Driver& driver() noexcept { return driver_; }
 
@@ -51,10 +56,12 @@ private:
         uint64_t end = 0;
         uint64_t allocation = 0;
     };
-    static constexpr size_t kDescribedMax = 65'536;
+    static constexpr size_t kDescribedMax = 262'144;
 
     Lanes& lanes(int device);
-    void remember(const MemoryInfo& info);
+    /// Chunks that are mapped side by side are remembered, and may go, one by one.
+    void remember(std::span<const Pointer> mappings);
+    void remember(const Pointer& mapping) MC_REQUIRES(mutex_);
     /// Whether the memory is that which was registered there.
     Result<> admit(const Pointer& pointer);
     /// Those that somebody in this process uses.
@@ -67,16 +74,12 @@ private:
     const CudaOptions options_;
     Driver driver_;
     HostPins pins_{driver_, options_.pin_max, options_.pin_chunk};
+    Imports imports_{driver_};
     Mutex mutex_;
     std::array<std::unique_ptr<Lanes>, Driver::kDevicesMax> lanes_ MC_GUARDED_BY(mutex_);
     // What was found when memory was described, by its start; apart. When there is too much of it, it is forgotten: then memory that is
     // freed and allocated again behind our back is not noticed.
     std::map<uint64_t, Described> described_ MC_GUARDED_BY(mutex_);
-    struct Opened {
-        int device = 0;
-        int times = 0;
-    };
-    std::map<uint64_t, Opened> opened_ MC_GUARDED_BY(mutex_);  // what others share, by its base
     StreamWords words_;
 };
 

@@ -88,6 +88,13 @@ void bind_wanted(const Lookup& lookup, abi::Functions& f) {
     bind(lookup, "cuMemRetainAllocationHandle", f.vmm_retain);
     bind(lookup, "cuMemExportToShareableHandle", f.vmm_export);
     bind(lookup, "cuMemImportFromShareableHandle", f.vmm_import);
+    bind(lookup, "cuMemFree_v2", f.memory_free);
+    bind(lookup, "cuMemPoolDestroy", f.pool_destroy);
+    bind(lookup, "cuMemPoolSetAccess", f.pool_set_access);
+    bind(lookup, "cuMemPoolExportToShareableHandle", f.pool_export);
+    bind(lookup, "cuMemPoolImportFromShareableHandle", f.pool_import);
+    bind(lookup, "cuMemPoolExportPointer", f.pool_export_pointer);
+    bind(lookup, "cuMemPoolImportPointer", f.pool_import_pointer);
 }
 
 bool is_sticky(abi::Status status) noexcept {

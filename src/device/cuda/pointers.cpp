@@ -83,12 +83,14 @@ Result<Pointer> ask(Driver& driver, uint64_t address) {
     return pointer;
 }
 
-Result<std::optional<MemoryInfo>> describe_range(Driver& driver, uint64_t address, uint64_t length) {
+Result<std::vector<Pointer>> mappings_of(Driver& driver, uint64_t address, uint64_t length) {
     MC_ASSIGN_OR_RETURN(const Pointer first, ask(driver, address));
-    if (first.place != Place::kDevice) return std::nullopt;
+    std::vector<Pointer> all;
+    if (first.place != Place::kDevice) return all;
     if (!first.holds(address, 1)) return unusable(address, length, address, "CUDA does not say how far its memory reaches");
     const uint64_t last = address + (length - 1);
     uint64_t end = first.start + first.length;
+    all.push_back(first);
     while (end - 1 < last) {
         // Expandable segments are reserved at once and mapped in chunks.
         auto next = ask(driver, end);
@@ -98,15 +100,12 @@ Result<std::optional<MemoryInfo>> describe_range(Driver& driver, uint64_t addres
             next->start != end || next->length == 0)
             return unusable(address, length, end, "another allocation begins");
         end += next->length;
+        all.push_back(*next);
     }
     if (first.managed)
         MC_LOG_WARNING_EVERY(24h, "managed memory at {} is registered as memory of GPU {}: it is copied by way of the host, never shared",
                              as_pointer(address), first.device);
-    return MemoryInfo{.kind = MemoryKind::kCuda,
-                      .device = first.device,
-                      .base = first.start,
-                      .length = end - first.start,
-                      .allocation = first.allocation};
+    return all;
 }
 
 }  // namespace mooncake::cuda

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include "base/error.h"
 #include "device/cuda/driver.h"
@@ -37,7 +37,7 @@ struct Pointer {
 /// Asks about one address. Unknown memory is pageable, no error.
 Result<Pointer> ask(Driver& driver, uint64_t address);
 
-/// As Device::describe().
-Result<std::optional<MemoryInfo>> describe_range(Driver& driver, uint64_t address, uint64_t length);
+/// What is mapped in a range that is one memory, mapping by mapping; none: it is not a GPU's. Else as Device::describe().
+Result<std::vector<Pointer>> mappings_of(Driver& driver, uint64_t address, uint64_t length);
 
 }  // namespace mooncake::cuda

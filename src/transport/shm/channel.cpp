@@ -124,10 +124,10 @@ Result<> send_message(int fd, const Message& message, std::span<const int> files
     return send_bytes(fd, std::span(&data, 1), files);
 }
 
-Result<> send_ticket(int fd, const Message& message, const MemoryTicket& ticket) {
+Result<> send_ticket(int fd, const Message& message, const MemoryTicket& ticket, std::span<const int> files) {
     std::array<iovec, 2> data{iovec{.iov_base = const_cast<Message*>(&message), .iov_len = sizeof message},
                               iovec{.iov_base = const_cast<std::byte*>(ticket.data()), .iov_len = ticket.size()}};
-    return send_bytes(fd, data, {});
+    return send_bytes(fd, data, files);
 }
 
 Result<Received> receive_message(int fd) {

@@ -52,7 +52,7 @@ Result<Credentials> credentials_of(int fd);
 /// Never blocks. kBusy: the other end does not read; kUnavailable: it is gone.
 Result<> send_message(int fd, const Message& message, std::span<const int> files = {});
 /// As send_message(), with a ticket behind the message.
-Result<> send_ticket(int fd, const Message& message, const MemoryTicket& ticket);
+Result<> send_ticket(int fd, const Message& message, const MemoryTicket& ticket, std::span<const int> files = {});
 /// Never blocks. kBusy: nothing there; kUnavailable: the other end is gone; kCorrupt.
 Result<Received> receive_message(int fd);
 

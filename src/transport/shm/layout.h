@@ -51,9 +51,14 @@ enum class MessageKind : uint16_t {
     kRefusal = 3,     // target: incarnation = its own, value = Refusal
     kWantMemory = 4,  // initiator: value = number of a shared memory
     kMemory = 5,  // target: value = its number; + the memory, or nothing if it is gone; + address = its kind and a ticket, if a device's
-    kMemoryGone = 6,    // target: some memory it handed out is no longer in the table
-    kMemoryClosed = 7,  // initiator: value = number of a device's memory that it does not reach any more; 0: none of it
+    kMemoryGone = 6,  // target: some memory it handed out is no longer in the table; value = the number of one
+    kMemoryClosed =
+        7,  // initiator: value = number of a device's memory that it does not reach any more; 0: none of it. + address = how many
+            // more follow that number, if the target takes that
 };
+
+/// What a target says of itself in Message::expected of its welcome: 0 in older ones.
+constexpr uint64_t kTakesRanges = 1;  // kMemoryClosed with an address
 
 enum class Refusal : uint64_t { kOtherVersion = 1, kOtherIncarnation = 2, kFull = 3, kStopped = 4 };
 

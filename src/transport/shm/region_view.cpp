@@ -8,14 +8,11 @@ namespace mooncake::shm {
 
 namespace {
 
-std::byte* mapped_address(const RegionTable::Region& region, const RemoteMemories& memories) {
-    if (region.memory == 0) return nullptr;
-    const auto found = memories.find(region.memory);
-    if (found == memories.end() || found->second.reached == nullptr || found->second.reached->kind != region.kind) return nullptr;
-    const ReachedMemory& memory = *found->second.reached;
+std::byte* mapped_address(const RegionTable::Region& region, const ReachedMemory* memory) {
+    if (memory == nullptr || memory->kind != region.kind) return nullptr;
     // The table may say anything; outside of what we mapped the kernel copies, and reports.
-    if (region.offset > memory.length || region.length > memory.length - region.offset) return nullptr;
-    return memory.address + region.offset;
+    if (region.offset > memory->length || region.length > memory->length - region.offset) return nullptr;
+    return memory->address + region.offset;
 }
 
 }  // namespace
@@ -25,20 +22,26 @@ RegionView::RegionView(const RemoteTable& table, RemoteMemories& memories) : cha
     std::set<uint64_t> named;
     for (const RemoteTable::Found& one : found) {
         if (one.region.memory == 0 || !named.insert(one.region.memory).second) continue;
-        if (const RemoteMemory& memory = memories[one.region.memory]; memory.reached) memories_.push_back(memory.reached);
+        RemoteMemory& memory = memories[one.region.memory];
+        memory.device = one.region.kind != MemoryKind::kHost;
+        if (memory.reached) memories_.push_back(memory.reached);
     }
     std::erase_if(memories, [&named](const auto& memory) { return !named.contains(memory.first); });
 
     regions_.reserve(found.size());
-    for (const RemoteTable::Found& one : found)
+    for (const RemoteTable::Found& one : found) {
+        const auto memory = memories.find(one.region.memory);
+        const ReachedMemory* const reached = memory == memories.end() ? nullptr : memory->second.reached.get();
         regions_.push_back({.address = one.region.address,
                             .length = one.region.length,
                             .state = one.state,
-                            .mapped = mapped_address(one.region, memories),
+                            .mapped = mapped_address(one.region, reached),
                             .number = one.number,
                             .writable = one.region.writable,
                             .kind = one.region.kind,
-                            .memory = one.region.memory});
+                            .memory = one.region.memory,
+                            .copied = reached == nullptr ? nullptr : &reached->copied});
+    }
     has_devices_ = std::any_of(regions_.begin(), regions_.end(), [](const Region& region) { return region.device(); });
     std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.address < b.address; });
     // An entry that changed hands while we read may appear to overlap another. Only one of them is live, and find() asks.
@@ -66,13 +69,17 @@ const RegionView::Region* RegionView::find_anew(const RemoteTable& table, Claims
     }
 }
 
-bool RegionView::outdated(const RemoteTable& table, AddressRange range) const noexcept {
+const RegionView::Region* RegionView::first_in(AddressRange range) const noexcept {
     auto region = std::upper_bound(regions_.begin(), regions_.end(), range.address,
                                    [](uint64_t address, const Region& other) { return address < other.address; });
     if (region != regions_.begin()) --region;
-    for (; region != regions_.end() && (region->address <= range.address || region->address - range.address < range.length); ++region)
-        if (region->end() > range.address && !table.still(region->number, region->state)) return true;
-    return false;
+    return regions_.data() + (region - regions_.begin());
+}
+
+bool RegionView::outdated(const RemoteTable& table, AddressRange range) const noexcept {
+    bool gone = false;
+    for_each_in(range, [&](const Region& region) { gone = gone || !table.still(region.number, region.state); });
+    return gone;
 }
 
 const RegionView::Region* RegionView::at(uint64_t address) const noexcept {

@@ -11,6 +11,7 @@
 #include "base/shared_memory.h"
 #include "device/device.h"
 #include "transport/access.h"
+#include "transport/device_bytes.h"
 #include "transport/shm/claims.h"
 #include "transport/shm/region_table.h"
 
@@ -19,7 +20,8 @@ namespace mooncake::shm {
 /// Memory of a peer that is reachable here: mapped, or opened by a device.
 class ReachedMemory {
 public:
-    ReachedMemory(MemoryKind of_kind, std::byte* start, uint64_t bytes) noexcept : kind(of_kind), address(start), length(bytes) {}
+    ReachedMemory(MemoryKind of_kind, std::byte* start, uint64_t bytes, DeviceBytes of_device = {}) noexcept
+        : kind(of_kind), address(start), length(bytes), copied(of_device) {}
     virtual ~ReachedMemory() = default;
     ReachedMemory(const ReachedMemory&) = delete;
     ReachedMemory& operator=(const ReachedMemory&) = delete;
@@ -27,6 +29,7 @@ public:
     const MemoryKind kind;
     std::byte* const address;
     const uint64_t length;
+    const DeviceBytes copied;  // of it; of a device only
 };
 
 /// Ours alone, so devices that copy there may pin it. It is told to no user.
@@ -46,6 +49,8 @@ struct RemoteMemory {
     std::shared_ptr<const ReachedMemory> reached;  // null: not there yet, or not to be had
     bool asked = false;
     bool answered = false;
+    bool device = false;  // then it is asked for when somebody needs it
+    bool wanted = false;
 };
 using RemoteMemories = std::map<uint64_t, RemoteMemory>;  // by its number
 
@@ -61,7 +66,8 @@ public:
         uint32_t number = 0;
         bool writable = true;
         MemoryKind kind = MemoryKind::kHost;
-        uint64_t memory = 0;  // as in TableEntry
+        uint64_t memory = 0;                  // as in TableEntry
+        const DeviceBytes* copied = nullptr;  // of a device's
 
         bool device() const noexcept { return kind != MemoryKind::kHost; }
         uint64_t end() const noexcept { return address + length; }
@@ -89,6 +95,14 @@ public:
     bool outdated(const RemoteTable& table, AddressRange range) const noexcept;
     /// What is registered there; null: nothing.
     const Region* at(uint64_t address) const noexcept;
+    /// Calls `use` for each region in a range.
+    template <typename Use>
+    void for_each_in(AddressRange range, const Use& use) const {
+        for (const Region* region = first_in(range); region != regions_.data() + regions_.size(); ++region) {
+            if (region->address > range.address && region->address - range.address >= range.length) return;
+            if (region->end() > range.address) use(*region);
+        }
+    }
     /// Whether some of it is memory of a device.
     bool has_devices() const noexcept { return has_devices_; }
 
@@ -97,6 +111,8 @@ public:
     uint64_t changes() const noexcept { return changes_; }
 
 private:
+    /// The last that does not begin behind the start of the range, or the first of all.
+    const Region* first_in(AddressRange range) const noexcept;
     const Region* find_anew(const RemoteTable& table, Claims::Section& section, AddressRange range, Access access,
                             size_t& hint) const noexcept;
     static bool allows(const Region& region, const RemoteTable& table, Claims::Section& section, Access access) noexcept {

@@ -34,6 +34,7 @@ public:
                                                                      .loop = *loop_,
                                                                      .devices = devices_,
                                                                      .bounces = bounces_,
+                                                                     .metrics = context.metrics,
                                                                      .closing = context.closing} {}
 
     const Capabilities& capabilities() const noexcept override { return capabilities_; }

@@ -66,6 +66,7 @@ Result<ShmPeer::Link> ShmPeer::shake_hands(net::Socket socket, Incarnation own, 
     MC_ASSIGN_OR_RETURN(link.table, RemoteTable::open(received.files[0], expected));
     MC_ASSIGN_OR_RETURN(link.claims, received.files[1].map(true, sizeof(Claims)));
     ::madvise(link.claims.address(), link.claims.length(), MADV_DONTFORK);
+    link.takes_ranges = (answer.expected & kTakesRanges) != 0;
     link.process = net::Socket(static_cast<int>(::syscall(SYS_pidfd_open, link.pid, 0)));
     MC_RETURN_IF_ERROR(probe(link.pid, answer));
     return link;
@@ -85,7 +86,7 @@ Result<std::unique_ptr<Peer>> ShmPeer::connect(const std::string& socket_name, I
     return peer;
 }
 
-ShmPeer::ShmPeer(Link link, const Means& means) : CopyPeer(means.pool), link_(std::move(link)), means_(means) {
+ShmPeer::ShmPeer(Link link, const Means& means) : CopyPeer(means.pool), link_(std::move(link)), means_(means), closed_(link_.takes_ranges) {
     Lock lock(refresh_mutex_);
     rebuild();
 }
@@ -99,6 +100,7 @@ ShmPeer::~ShmPeer() {
         view_.replace(std::make_unique<const RegionView>());
         view_.clean();
     }
+    closed_.tell(link_.socket.fd(), kTellTime);
     // Also of what we were lent and never heard of.
     (void)send_message(link_.socket.fd(), {.kind = MessageKind::kMemoryClosed, .value = 0});
 }
@@ -162,6 +164,8 @@ void ShmPeer::rebuild() {
     auto fresh = std::make_unique<const RegionView>(link_.table, memories_);
     ask_for_memories();
     view_.replace(std::move(fresh));
+    unseen_answers_ = false;
+    closed_.tell(link_.socket.fd(), 0ms);
 }
 
 void ShmPeer::drop_old_views() {
@@ -172,8 +176,9 @@ void ShmPeer::drop_old_views() {
     for (int look = 0; look < kLooks; ++look) {
         copying().quiesce(Deadline::after(kPatience));
         Lock lock(refresh_mutex_);
-        if (view_.clean() || !opened_some_) return;
+        if (view_.clean() || !opened_some_) break;
     }
+    closed_.tell(link_.socket.fd(), kTellTime);
 }
 
 const RegionView& ShmPeer::refresh(const RegionView& old, const CopyChunk& chunk, std::span<const size_t> slices) {
@@ -189,86 +194,15 @@ const RegionView& ShmPeer::refresh(const RegionView& old, const CopyChunk& chunk
     return view_.get();
 }
 
-void ShmPeer::ask_for_memories() {
-    // Until the answer is there, and if there is none, the kernel copies.
-    size_t known = 0;
-    for (auto& [number, memory] : memories_) {
-        if (answers_due_ == kWantedMax || ++known > kMemoriesMax) return;
-        if (memory.asked) continue;
-        if (!send_message(link_.socket.fd(), {.kind = MessageKind::kWantMemory, .value = number})) return;
-        memory.asked = true;
-        ++answers_due_;
-    }
-}
-
-/// Memory of a device of the peer's. Its end tells the owner, who waits for that before the memory is freed.
-class ShmPeer::OpenedMemory final : public ReachedMemory {
-public:
-    OpenedMemory(Device& device, const MemoryInfo& info, int fd, uint64_t number)
-        : ReachedMemory(info.kind, reinterpret_cast<std::byte*>(info.base), info.length), device_(device), fd_(fd), number_(number) {}
-    ~OpenedMemory() override {
-        device_.close(reinterpret_cast<uint64_t>(address));
-        tell_closed(fd_, number_);
-    }
-    static void tell_closed(int fd, uint64_t number) {
-        (void)send_message(fd, {.kind = MessageKind::kMemoryClosed, .value = number});  // if it is gone, it knows
-    }
-
-private:
-    Device& device_;
-    const int fd_;
-    const uint64_t number_;
-};
-
 std::shared_ptr<const ReachedMemory> ShmPeer::reach(const Received& received) {
     const Message& message = received.message;
-    if (received.ticket && message.address < kMemoryKinds) {
-        Device* const device = means_.devices.of(static_cast<MemoryKind>(message.address));
-        auto info = device == nullptr ? Result<MemoryInfo>(fail(Code::kNotSupported, "no such device here"))
-                                      : device->open(*received.ticket);
-        if (info) return std::make_shared<const OpenedMemory>(*device, *info, link_.socket.fd(), message.value);
-        MC_LOG_WARNING_EVERY(60s, "memory of a device of process {} is not reached directly: {}", link_.pid, info.error().message());
-        OpenedMemory::tell_closed(link_.socket.fd(), message.value);
-        return nullptr;
-    }
+    if (received.ticket && message.address < kMemoryKinds) return reach_device(message, *received.ticket, received.files[0]);
     auto mapping = received.files[0] ? received.files[0].map(true, 1) : Result<Mapping>(Mapping());
     if (!mapping || !*mapping) return nullptr;
     ::madvise(mapping->address(), mapping->length(), MADV_DONTFORK);
     const auto shared = std::make_shared<const Mapping>(std::move(*mapping));
     pages_.add(shared);
     return std::make_shared<const MappedMemory>(shared, means_.devices);
-}
-
-void ShmPeer::take_memory(const Received& received) {
-    auto reached = reach(received);
-    Lock lock(refresh_mutex_);
-    if (answers_due_ > 0) --answers_due_;
-    const auto found = memories_.find(received.message.value);
-    if (found != memories_.end()) {
-        opened_some_ = opened_some_ || (reached != nullptr && reached->kind != MemoryKind::kHost);
-        found->second.reached = std::move(reached);
-        found->second.answered = true;
-    }
-    rebuild();
-    answered_.notify_all();
-}
-
-bool ShmPeer::await_devices(const CopyChunk& chunk, std::span<const size_t> slices) {
-    constexpr Duration kLook = 20ms;  // at whether the connection is still there
-    const Deadline end = Deadline::after(kOpenTime);
-    bool waited = false;
-    Lock lock(refresh_mutex_);
-    const auto pending = [&](size_t i) MC_REQUIRES(refresh_mutex_) {
-        const RegionView::Region* const region = view_.get().at(chunk.slices[i].remote);
-        if (region == nullptr || !region->device() || region->mapped != nullptr || region->memory == 0) return false;
-        const auto memory = memories_.find(region->memory);
-        return memory != memories_.end() && !memory->second.answered && (memory->second.asked || answers_due_ > 0);
-    };
-    while (usable() && !end.passed() && std::any_of(slices.begin(), slices.end(), pending)) {
-        answered_.wait_for(refresh_mutex_, kLook);
-        waited = true;
-    }
-    return waited;
 }
 
 MemoryKind ShmPeer::remote_kind(Direction, const Slice& slice) const noexcept {
@@ -326,6 +260,13 @@ private:
         CrossPiece piece;
     };
 
+    /// Of the peer's memory of a device; counted when it has been copied.
+    struct Counted {
+        size_t slice;
+        const DeviceBytes* counter;
+        uint64_t length;
+    };
+
     void add_of_device(size_t index, const CrossPiece& piece, std::byte* mapped);
     /// The peer's memory is a device's.
     void add_to_device(size_t index, const CrossPiece& piece, MemoryKind kind, std::byte* mapped);
@@ -353,6 +294,7 @@ private:
     Claims::Section section_;
     DeviceCopies by_device_;
     std::vector<Bounced> bounced_;
+    std::vector<Counted> counted_;
     size_t hint_ = 0;
     size_t count_ = 0;
     std::array<CrossPiece, kCrossPiecesMax> pieces_;  // only the first count_ are set
@@ -380,6 +322,7 @@ bool ShmPeer::Pass::add(size_t index) {
         std::byte* const local = slice.local + (at - slice.remote);
         std::byte* const mapped = region->mapped == nullptr ? nullptr : region->mapped + (at - region->address);
         if (region->device()) {
+            counted_.push_back({.slice = index, .counter = region->copied, .length = length});
             add_to_device(index, {.local = local, .remote = at, .length = length}, region->kind, mapped);
         } else if (device) {
             add_of_device(index, {.local = local, .remote = at, .length = length}, mapped);
@@ -508,6 +451,9 @@ void ShmPeer::Pass::flush() {
     flush_kernel();
     by_device_.flush();
     flush_bounced();
+    for (const Counted& one : counted_)
+        if (failures_.empty() || !failed(one.slice)) one.counter->add(chunk_.direction, one.length);
+    counted_.clear();
 }
 
 void ShmPeer::Pass::collect(size_t index, const CrossPiece& piece) {
@@ -555,17 +501,6 @@ void ShmPeer::Pass::flush_kernel() {
     }
     if (read && !peer_.alive()) return fail_from(0, peer_.lost(0));
     count_ = 0;
-}
-
-Error ShmPeer::refused(const RegionView& view, const Slice& slice) {
-    const RegionView::Region* const region = view.at(slice.remote);
-    if (region != nullptr && region->device() && region->mapped == nullptr) {
-        // What is shared by a process that is just ending cannot be opened, either.
-        constexpr int kLookMs = 20;
-        if (region->memory != 0 && !alive(kLookMs)) return lost(0);
-        return error(Code::kNotSupported, "remote memory at {:#x} is a device's, which this transport does not reach", slice.remote);
-    }
-    return error(Code::kNotRegistered, "remote range {:#x}+{} is not registered for this at the peer", slice.remote, slice.length);
 }
 
 void ShmPeer::copy(const CopyChunk& chunk, CopyFailures& failures) {

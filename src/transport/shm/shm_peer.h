@@ -20,6 +20,7 @@
 #include "transport/cross_memory.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/claims.h"
+#include "transport/shm/closed_memories.h"
 #include "transport/shm/copy_turns.h"
 #include "transport/shm/loop.h"
 #include "transport/shm/page_mapper.h"
@@ -42,6 +43,7 @@ public:
         Loop& loop;
         const Devices& devices;
         BounceBuffers& bounces;
+        metrics::Registry* metrics = nullptr;     // null: nobody reads them
         const net::Interrupt* closing = nullptr;  // ends connects under way
     };
     static Result<std::unique_ptr<Peer>> connect(const std::string& socket_name, Incarnation own, Incarnation expected, const Means& means,
@@ -49,9 +51,11 @@ public:
     ~ShmPeer() override;
 
     static constexpr size_t kMemoriesMax = 4096;  // mapped at once
+    static constexpr size_t kOpenedMax = 65'536;  // by devices at once
     static constexpr size_t kWantedMax = 32;      // asked for at once
     static constexpr Duration kLookTime = 500ms;  // for a table that changes all the time, before a range counts as not registered
     static constexpr Duration kOpenTime = 10s;    // for memory of a device, which nobody copies until it has been opened here
+    static constexpr Duration kTellTime = 100ms;  // for the peer to read what we have closed
     static constexpr Duration kSlotTime = 1s;     // for a slot of the claims page, when fewer of our threads copy than it has
     static constexpr Duration kCrowdTime = 10s;   // and when there are more
 
@@ -65,6 +69,7 @@ private:
         pid_t pid = 0;
         RemoteTable table;
         Mapping claims;
+        bool takes_ranges = false;
     };
 
     /// Of a copy that finds no free slot in the claims page.
@@ -101,17 +106,22 @@ private:
     /// Waits until the answers are there that may make the slices' memory reachable. True: it waited. Inside a copy.
     bool await_devices(const CopyChunk& chunk, std::span<const size_t> slices);
     std::shared_ptr<const ReachedMemory> reach(const Received& received);
+    std::shared_ptr<const ReachedMemory> reach_device(const Message& message, const MemoryTicket& ticket, const MemoryFile& file);
     void take_memory(const Received& received);
     void drop_memories();
 
     const Link link_;
     const Means means_;
+    ClosedMemories closed_;
     Snapshot<RegionView> view_{copying(), std::make_unique<const RegionView>()};  // replaced under refresh_mutex_
     Mutex refresh_mutex_;
     std::condition_variable_any answered_;
     RemoteMemories memories_ MC_GUARDED_BY(refresh_mutex_);
     size_t answers_due_ MC_GUARDED_BY(refresh_mutex_) = 0;
-    bool opened_some_ MC_GUARDED_BY(refresh_mutex_) = false;  // memory of a device
+    uint64_t answers_ MC_GUARDED_BY(refresh_mutex_) = 0;
+    bool opened_some_ MC_GUARDED_BY(refresh_mutex_) = false;     // memory of a device
+    bool unseen_answers_ MC_GUARDED_BY(refresh_mutex_) = false;  // since the view was made
+    bool told_unreached_ = false;                                // of the loop's thread
     PageMapper pages_;
     CopyTurns turns_;
 };

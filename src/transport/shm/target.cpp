@@ -50,42 +50,44 @@ private:
     bool shunned_ = false;  // it broke the rules: nothing more is said, but its claims count until it has closed its end
 };
 
-/// A region in the table.
+/// A region in the table: one entry, or one for each allocation of a device that it lies in.
 class Target::Entry final : public Registration {
 public:
-    Entry(Target& target, uint32_t number, uint64_t memory, bool device)
-        : target_(target), number_(number), memory_(memory), device_(device && memory != 0) {}
+    Entry(Target& target, std::vector<Part> parts, bool device) : target_(target), parts_(std::move(parts)), device_(device) {}
     ~Entry() override {
         withdraw();
         drop();
-        target_.table_->release(number_);
+        for (const Part& part : parts_) target_.table_->release(part.number);
     }
 
     Result<> revoke(Deadline deadline) override {
         withdraw();
-        MC_RETURN_IF_ERROR(target_.fence(number_, deadline));
+        MC_RETURN_IF_ERROR(target_.fence(parts_, deadline));
         if (!device_) return {};
         // Who frees memory of a device while others have it open has no memory and nobody knows what they have.
         drop();
-        return target_.wait_closed(memory_, deadline);
+        for (const Part& part : parts_)
+            if (part.memory != 0) MC_RETURN_IF_ERROR(target_.wait_closed(part.memory, deadline));
+        return {};
     }
 
 private:
     void withdraw() {
-        if (!withdrawn_.exchange(true)) target_.table_->withdraw(number_);
+        if (withdrawn_.exchange(true)) return;
+        for (const Part& part : parts_) target_.table_->withdraw(part.number);
     }
     void drop() {
-        if (memory_ != 0 && !dropped_.exchange(true)) target_.drop_memory(memory_);
+        if (!dropped_.exchange(true)) target_.drop_memories(parts_);
     }
 
     Target& target_;
-    const uint32_t number_;
-    const uint64_t memory_;
+    const std::vector<Part> parts_;
     const bool device_;
     std::atomic<bool> withdrawn_{false}, dropped_{false};
 };
 
-Target::Target(Incarnation incarnation, Loop& loop, Devices& devices) : incarnation_(incarnation), loop_(loop), devices_(devices) {}
+Target::Target(Incarnation incarnation, Loop& loop, Devices& devices)
+    : incarnation_(incarnation), loop_(loop), devices_(devices), alarm_(std::make_unique<Alarm>(loop, [this] { look_at_lent(); })) {}
 
 Result<std::unique_ptr<Target>> Target::create(Incarnation incarnation, Loop& loop, Devices& devices) {
     std::unique_ptr<Target> target(new Target(incarnation, loop, devices));
@@ -104,6 +106,7 @@ Target::~Target() {
         for (const auto& [fd, connection] : connections_) open.push_back(fd);
     }
     for (const int fd : open) loop_.unwatch(fd);
+    alarm_.reset();
 }
 
 void Target::stop_listening() {
@@ -120,7 +123,7 @@ Result<> Target::stop(Deadline deadline) {
     }
     stop_listening();
     table_->close();
-    auto quiet = fence(std::nullopt, deadline);
+    auto quiet = fence_all(deadline);
     // They forget what they have mapped. Who still copies is waited for, if asked again, until it has closed its end, too.
     {
         Lock lock(mutex_);
@@ -132,6 +135,7 @@ Result<> Target::stop(Deadline deadline) {
 
 void Target::let_go() {
     spare_.reset();
+    alarm_.reset();
     table_->close_file();
     decltype(connections_) gone;
     Lock lock(mutex_);
@@ -238,7 +242,7 @@ bool Target::Connection::handle(const Received& received) {
     const Message& message = received.message;
     if (claims == nullptr) return message.kind == MessageKind::kHello && target_.welcome(fd(), pid_, message) != nullptr;
     if (message.kind == MessageKind::kMemoryClosed) {
-        target_.note_closed(*this, message.value);
+        target_.note_closed(*this, message.value, message.address);
         return true;
     }
     if (message.kind != MessageKind::kWantMemory) return false;
@@ -270,6 +274,7 @@ std::shared_ptr<const Target::ClaimsPage> Target::welcome(int fd, pid_t pid, con
         std::erase(strangers_, fd);
     }
     answer.kind = MessageKind::kWelcome;
+    answer.expected = kTakesRanges;
     answer.address = address_of(&probe_word_);
     answer.value = probe_word_;
     const int files[] = {table_->fd(), file->fd()};
@@ -282,21 +287,37 @@ std::shared_ptr<const Target::ClaimsPage> Target::welcome(int fd, pid_t pid, con
 
 void Target::hand_out(Connection& connection, uint64_t memory) {
     Message answer{.kind = MessageKind::kMemory, .incarnation = incarnation_.value, .value = memory};
+    MemoryInfo info;
+    MemoryTicket ticket{};
+    {
+        Lock lock(mutex_);
+        const auto found = memories_.find(memory);
+        if (found == memories_.end() || found->second.kind == MemoryKind::kHost) {
+            const int file = found == memories_.end() ? -1 : found->second.file.fd();
+            if (file >= 0) connection.handed_out.insert(memory);
+            if (!send_message(connection.fd(), answer, std::span(&file, file >= 0 ? 1 : 0))) ::shutdown(connection.fd(), SHUT_WR);
+            return;
+        }
+        info = found->second.info;
+        ticket = found->second.ticket;
+    }
+    // The device may be slow to answer, and nobody else has to wait for it.
+    const auto file = devices_.of(info.kind)->file_of(info, ticket);
+    if (!file && file.error().code() == Code::kNotRegistered) lose(memory);
+    if (!file) MC_LOG_WARNING_EVERY(60s, "process {} is not lent memory: {}", connection.pid(), file.error().message());
     Lock lock(mutex_);
     const auto found = memories_.find(memory);
     Result<> sent;
-    if (found == memories_.end()) {
+    if (found == memories_.end() || found->second.lost) {
         sent = send_message(connection.fd(), answer);
-    } else if (const Memory& held = found->second; held.kind != MemoryKind::kHost) {
+    } else {
         connection.handed_out.insert(memory);
         connection.lent.insert(memory);
         if (!connection.process) connection.process = net::Socket(static_cast<int>(::syscall(SYS_pidfd_open, connection.pid(), 0)));
-        answer.address = static_cast<uint64_t>(held.kind);
-        sent = send_ticket(connection.fd(), answer, held.ticket);
-    } else {
-        connection.handed_out.insert(memory);
-        const int files[] = {found->second.file.fd()};
-        sent = send_message(connection.fd(), answer, files);
+        answer.address = static_cast<uint64_t>(info.kind);
+        const int fd = file ? file->fd() : -1;  // without it, it is of no use in another process; in ours nobody needs it
+        sent = send_ticket(connection.fd(), answer, ticket, std::span(&fd, fd >= 0 ? 1 : 0));
+        if (!looking_) looking_ = alarm_->set(kLookTime).has_value();
     }
     if (!sent) ::shutdown(connection.fd(), SHUT_WR);
 }
@@ -321,64 +342,168 @@ uint64_t Target::hold_memory(const MemoryRegion& region) {
     return number;
 }
 
-std::pair<uint64_t, uint64_t> Target::hold_allocation(const MemoryRegion& region) {
-    Device* const device = devices_.of(region.kind);
-    if (device == nullptr || !device->shares()) return {};
-    const auto info = device->describe(region.address, region.length);
-    if (!info || !*info) return {};
-    const uint64_t offset = address_of(region.address) - (*info)->base;
-    const AllocationId id((*info)->base, (*info)->allocation);
+uint64_t Target::hold_allocation(Device& device, const MemoryInfo& info) {
+    const AllocationId id(info.base, info.allocation);
     {
         Lock lock(mutex_);
         if (const auto found = memory_of_allocation_.find(id); found != memory_of_allocation_.end()) {
             ++memories_[found->second].regions;
-            return {found->second, offset};
+            return found->second;
         }
     }
-    const auto ticket = device->share(**info);
+    lose_replaced(info);
+    const auto ticket = device.share(info);
     if (!ticket) {
-        MC_LOG_WARNING_EVERY(60s, "other processes of this host do not reach {} memory at {}: {}", to_string(region.kind),
-                             static_cast<const void*>(region.address), ticket.error().message());
-        return {};
+        MC_LOG_WARNING_EVERY(60s, "other processes of this host do not reach {} memory at {:#x}: {}", to_string(info.kind), info.base,
+                             ticket.error().message());
+        return 0;
     }
     Lock lock(mutex_);
     const uint64_t number = next_memory_++;
     // Another thread may have been faster: then there are two, each for its own regions.
     memory_of_allocation_[id] = number;
-    memories_[number] = {.regions = 1, .kind = region.kind, .ticket = *ticket, .allocation = id};
-    return {number, offset};
+    memories_[number] = {.regions = 1, .kind = info.kind, .ticket = *ticket, .info = info};
+    return number;
 }
 
-void Target::drop_memory(uint64_t number) {
-    const Message notice{.kind = MessageKind::kMemoryGone, .incarnation = incarnation_.value, .value = number};
+std::vector<Target::Piece> Target::hold_allocations(const MemoryRegion& region) {
+    const uint64_t begin = address_of(region.address), end = begin + region.length;
+    const Piece whole{.address = begin, .length = region.length};
+    Device* const device = devices_.of(region.kind);
+    if (device == nullptr || !device->shares()) return {whole};
+    const auto all = device->allocations(region.address, region.length);
+    if (!all || all->empty()) return {whole};
+    std::vector<Piece> pieces;
+    for (const MemoryInfo& info : *all) {
+        const uint64_t from = std::max(begin, info.base), to = std::min(end, info.base + info.length);
+        const uint64_t memory = hold_allocation(*device, info);
+        // What nobody reaches need not be told apart.
+        if (memory == 0 && !pieces.empty() && pieces.back().memory == 0) pieces.back().length += to - from;
+        else pieces.push_back({.address = from, .length = to - from, .memory = memory, .offset = memory == 0 ? 0 : from - info.base});
+    }
+    return pieces;
+}
+
+void Target::tell_gone(std::span<const uint64_t> numbers) {
+    for (const auto& [fd, connection] : connections_) {
+        Message notice{.kind = MessageKind::kMemoryGone, .incarnation = incarnation_.value};
+        for (const uint64_t number : numbers)
+            if (connection->handed_out.erase(number) != 0) notice.value = number;
+        // So that the peers unmap it and the system gets it back. Who does not even read this is not worth keeping.
+        if (notice.value != 0 && !send_message(fd, notice)) ::shutdown(fd, SHUT_WR);
+    }
+}
+
+void Target::drop_memories(std::span<const Part> parts) {
+    std::vector<uint64_t> gone;
     Lock lock(mutex_);
-    const auto found = memories_.find(number);
-    if (--found->second.regions > 0) return;
-    if (found->second.kind == MemoryKind::kHost) memory_of_file_.erase(found->second.id);
-    else if (const auto of = memory_of_allocation_.find(found->second.allocation);
-             of != memory_of_allocation_.end() && of->second == number)
-        memory_of_allocation_.erase(of);
-    memories_.erase(found);
-    // So that the peers unmap it and the system gets it back. Who does not even read this is not worth keeping.
-    for (const auto& [fd, connection] : connections_)
-        if (connection->handed_out.erase(number) != 0 && !send_message(fd, notice)) ::shutdown(fd, SHUT_WR);
+    for (const Part& part : parts) {
+        const auto found = memories_.find(part.memory);
+        if (found == memories_.end()) continue;
+        Memory& memory = found->second;
+        memory.entries.erase(part.number);
+        if (--memory.regions > 0) continue;
+        if (memory.kind == MemoryKind::kHost) memory_of_file_.erase(memory.id);
+        else if (const auto of = memory_of_allocation_.find(memory.allocation());
+                 of != memory_of_allocation_.end() && of->second == part.memory)
+            memory_of_allocation_.erase(of);
+        memories_.erase(found);
+        gone.push_back(part.memory);
+    }
+    tell_gone(gone);
+}
+
+Result<Target::Part> Target::publish(const MemoryRegion& region, const Piece& piece) {
+    MC_ASSIGN_OR_RETURN(const uint32_t number, table_->publish({.address = piece.address,
+                                                                .length = piece.length,
+                                                                .memory = piece.memory,
+                                                                .offset = piece.offset,
+                                                                .writable = region.writable,
+                                                                .kind = region.kind}));
+    if (region.kind != MemoryKind::kHost && piece.memory != 0) {
+        Lock lock(mutex_);
+        Memory& memory = memories_[piece.memory];
+        memory.entries.insert(number);
+        if (memory.lost) table_->withdraw(number);
+    }
+    return Part{.number = number, .memory = piece.memory};
 }
 
 Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
     if (!region.remote_accessible) return nullptr;
     const bool device = region.kind != MemoryKind::kHost;
-    const auto [memory, offset] = device ? hold_allocation(region) : std::pair(hold_memory(region), region.shared_offset);
-    auto number = table_->publish({.address = address_of(region.address),
-                                   .length = region.length,
-                                   .memory = memory,
-                                   .offset = offset,
-                                   .writable = region.writable,
-                                   .kind = region.kind});
-    if (!number) {
-        if (memory != 0) drop_memory(memory);
-        return Unexpected(std::move(number).error());
+    std::vector<Piece> pieces;
+    if (device) pieces = hold_allocations(region);
+    else
+        pieces.push_back({.address = address_of(region.address),
+                          .length = region.length,
+                          .memory = hold_memory(region),
+                          .offset = region.shared_offset});
+    std::vector<Part> parts;
+    Result<> published;
+    for (const Piece& piece : pieces) {
+        auto part = published ? publish(region, piece) : Result<Part>(Unexpected(published.error()));
+        if (part) {
+            parts.push_back(*part);
+            continue;
+        }
+        published = Unexpected(std::move(part).error());
+        const Part unused{.number = UINT32_MAX, .memory = piece.memory};
+        drop_memories(std::span(&unused, 1));
     }
-    return std::make_unique<Entry>(*this, *number, memory, device);
+    auto entry = std::make_unique<Entry>(*this, std::move(parts), device);
+    if (!published) return Unexpected(std::move(published).error());  // what is in the table goes with it
+    return entry;
+}
+
+// ---- memory of a device that goes while it is registered
+
+void Target::lose(uint64_t number) {
+    Lock lock(mutex_);
+    const auto found = memories_.find(number);
+    if (found == memories_.end() || found->second.lost) return;
+    Memory& memory = found->second;
+    memory.lost = true;
+    for (const uint32_t entry : memory.entries) table_->withdraw(entry);
+    if (const auto of = memory_of_allocation_.find(memory.allocation()); of != memory_of_allocation_.end() && of->second == number)
+        memory_of_allocation_.erase(of);
+    MC_LOG_ERROR("{} memory at {:#x} was freed while it was registered: other processes are refused it from now on", to_string(memory.kind),
+                 memory.info.base);
+    tell_gone(std::span(&number, 1));
+}
+
+/// Two allocations have no address in common, so whatever was known there is gone.
+void Target::lose_replaced(const MemoryInfo& info) {
+    std::vector<uint64_t> replaced;
+    {
+        Lock lock(mutex_);
+        auto next = memory_of_allocation_.lower_bound({info.base, 0});
+        if (next != memory_of_allocation_.begin()) --next;
+        for (; next != memory_of_allocation_.end() && next->first.first < info.base + info.length; ++next) {
+            const MemoryInfo& other = memories_[next->second].info;
+            if (other.kind == info.kind && other.base + other.length > info.base && other.allocation != info.allocation)
+                replaced.push_back(next->second);
+        }
+    }
+    for (const uint64_t number : replaced) lose(number);
+}
+
+void Target::look_at_lent() {
+    const Time began = Clock::now();
+    std::map<uint64_t, MemoryInfo> lent;
+    {
+        Lock lock(mutex_);
+        for (const auto& [fd, connection] : connections_)
+            for (const uint64_t number : connection->lent)
+                if (const auto found = memories_.find(number); found != memories_.end() && !found->second.lost)
+                    lent.emplace(number, found->second.info);
+        looking_ = !lent.empty();
+        if (!looking_) return;
+    }
+    for (const auto& [number, info] : lent)
+        if (!devices_.of(info.kind)->still_there(info)) lose(number);
+    Lock lock(mutex_);
+    looking_ = alarm_->set(std::max<Duration>(kLookTime, (Clock::now() - began) * kLookShare)).has_value();
 }
 
 bool Target::is_open(std::optional<uint64_t> memory) {
@@ -402,24 +527,32 @@ Result<> Target::wait_closed(std::optional<uint64_t> memory, Deadline deadline) 
     return {};
 }
 
-void Target::note_closed(Connection& connection, uint64_t memory) {
+void Target::note_closed(Connection& connection, uint64_t memory, uint64_t more) {
     Lock lock(mutex_);
-    if (memory == 0) connection.lent.clear();  // it leaves, and lives on
-    else connection.lent.erase(memory);
+    std::set<uint64_t>& lent = connection.lent;
+    if (memory == 0) lent.clear();  // it leaves, and lives on
+    else lent.erase(lent.lower_bound(memory), lent.upper_bound(memory + std::min(more, UINT64_MAX - memory)));
     closed_.notify_all();
 }
 
-Result<> Target::fence(std::optional<uint32_t> entry, Deadline deadline) {
-    std::vector<std::shared_ptr<const ClaimsPage>> pages;
-    {
-        Lock lock(mutex_);
-        for (const auto& [fd, connection] : connections_)
-            if (connection->claims) pages.push_back(connection->claims);
-    }
-    for (const auto& one : pages) {
-        const bool quiet = entry ? one->claims().wait_for(*entry, deadline) : one->claims().wait_for_all(deadline);
-        if (!quiet) return fail(Code::kBusy, "process {} still accesses our memory", one->pid);
-    }
+std::vector<std::shared_ptr<const Target::ClaimsPage>> Target::pages() {
+    std::vector<std::shared_ptr<const ClaimsPage>> all;
+    Lock lock(mutex_);
+    for (const auto& [fd, connection] : connections_)
+        if (connection->claims) all.push_back(connection->claims);
+    return all;
+}
+
+Result<> Target::fence(std::span<const Part> parts, Deadline deadline) {
+    for (const auto& one : pages())
+        for (const Part& part : parts)
+            if (!one->claims().wait_for(part.number, deadline)) return fail(Code::kBusy, "process {} still accesses our memory", one->pid);
+    return {};
+}
+
+Result<> Target::fence_all(Deadline deadline) {
+    for (const auto& one : pages())
+        if (!one->claims().wait_for_all(deadline)) return fail(Code::kBusy, "process {} still accesses our memory", one->pid);
     return {};
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "device/device.h"
 #include "net/socket.h"
 #include "transport/memory.h"
+#include "transport/shm/alarm.h"
 #include "transport/shm/channel.h"
 #include "transport/shm/claims.h"
 #include "transport/shm/loop.h"
@@ -44,6 +46,8 @@ public:
 
     static constexpr size_t kConnectionsMax = 4096;
     static constexpr size_t kStrangersMax = 256;  // connections that have not said hello yet
+    static constexpr Duration kLookTime = 100ms;  // from one look at memory that peers have open to the next, at least
+    static constexpr int kLookShare = 200;        // of the loop's time at most one part in this is for looking
 
 private:
     class Connection;
@@ -66,7 +70,21 @@ private:
         size_t regions = 0;
         MemoryKind kind = MemoryKind::kHost;
         MemoryTicket ticket{};
-        AllocationId allocation;
+        MemoryInfo info;             // of a device
+        std::set<uint32_t> entries;  // of a device: what of the table lies in it
+        bool lost = false;           // its owner freed it while it was registered
+
+        AllocationId allocation() const noexcept { return {info.base, info.allocation}; }
+    };
+    /// A part of a region in the table, and the memory that holds it.
+    struct Part {
+        uint32_t number = 0;
+        uint64_t memory = 0;
+    };
+    /// A part of a region: what of it lies in one memory. `memory` is 0 where nobody else can reach it.
+    struct Piece {
+        uint64_t address = 0, length = 0;
+        uint64_t memory = 0, offset = 0;
     };
     /// Peers that are gone without having closed what a device lent them. It may still work for them until their process is gone.
     struct Dying {
@@ -89,15 +107,28 @@ private:
     void hand_out(Connection& connection, uint64_t memory);
 
     uint64_t hold_memory(const MemoryRegion& region);
-    /// Of a device; and where the region begins in it. 0: it cannot be shared.
-    std::pair<uint64_t, uint64_t> hold_allocation(const MemoryRegion& region);
-    void drop_memory(uint64_t number);
+    /// For a region of a device: an allocation may be smaller than it.
+    std::vector<Piece> hold_allocations(const MemoryRegion& region);
+    /// 0: it cannot be shared.
+    uint64_t hold_allocation(Device& device, const MemoryInfo& info);
+    /// Parts of a region are not in the table any more.
+    void drop_memories(std::span<const Part> parts);
+    Result<Part> publish(const MemoryRegion& region, const Piece& piece);
+    /// One word to each peer that has some of them.
+    void tell_gone(std::span<const uint64_t> numbers) MC_REQUIRES(mutex_);
+    /// The memory is not there any more: nobody may use what was registered in it.
+    void lose(uint64_t number);
+    void lose_replaced(const MemoryInfo& info);
+    void look_at_lent();
     /// Waits until no peer has a device's memory open that none of our regions is in any more; no number: any.
     Result<> wait_closed(std::optional<uint64_t> memory, Deadline deadline);
     bool is_open(std::optional<uint64_t> memory) MC_REQUIRES(mutex_);
-    void note_closed(Connection& connection, uint64_t memory);
-    /// Waits for the copies that may have seen what is no longer in the table: an entry, or (no number) everything.
-    Result<> fence(std::optional<uint32_t> entry, Deadline deadline);
+    /// From one number on, so many more.
+    void note_closed(Connection& connection, uint64_t memory, uint64_t more);
+    std::vector<std::shared_ptr<const ClaimsPage>> pages();
+    /// Waits for the copies that may have seen what is no longer in the table: some entries, or everything.
+    Result<> fence(std::span<const Part> parts, Deadline deadline);
+    Result<> fence_all(Deadline deadline);
 
     const Incarnation incarnation_;
     Loop& loop_;
@@ -106,8 +137,9 @@ private:
     const uint64_t probe_word_ = random_u64();  // peers read it, to see whether they may read our memory
     std::unique_ptr<RegionTable> table_;
     Mutex stop_mutex_;
-    net::Socket listener_;  // used by the loop's thread while it is watched, then by who holds stop_mutex_
-    UniqueFd spare_;        // given up for a moment to turn a peer away when we are out of descriptors
+    net::Socket listener_;          // used by the loop's thread while it is watched, then by who holds stop_mutex_
+    UniqueFd spare_;                // given up for a moment to turn a peer away when we are out of descriptors
+    std::unique_ptr<Alarm> alarm_;  // to look whether what peers have open is still there
 
     Mutex mutex_;
     bool stopped_ MC_GUARDED_BY(mutex_) = false;
@@ -115,10 +147,11 @@ private:
     std::vector<int> strangers_ MC_GUARDED_BY(mutex_);  // oldest first
     std::map<uint64_t, Memory> memories_ MC_GUARDED_BY(mutex_);
     std::map<FileId, uint64_t> memory_of_file_ MC_GUARDED_BY(mutex_);
-    std::map<AllocationId, uint64_t> memory_of_allocation_ MC_GUARDED_BY(mutex_);
+    std::map<AllocationId, uint64_t> memory_of_allocation_ MC_GUARDED_BY(mutex_);  // without what was lost
     std::vector<Dying> dying_ MC_GUARDED_BY(mutex_);
     std::condition_variable_any closed_;  // some memory of a device, by some peer
     uint64_t next_memory_ MC_GUARDED_BY(mutex_) = 1;
+    bool looking_ MC_GUARDED_BY(mutex_) = false;  // the alarm is set
 };
 
 }  // namespace mooncake::shm

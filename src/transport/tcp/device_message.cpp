@@ -95,7 +95,7 @@ void DeviceMessage::copy() {
     const Devices& devices = means_.staging.devices();
     const auto copied = access_ == Access::kWrite ? devices.copy(kind, MemoryKind::kHost, parts)
                                                   : devices.copy(MemoryKind::kHost, kind, parts);
-    if (copied) return;
+    if (copied) return means_.staging.copied().add(access_ == Access::kWrite ? Direction::kWrite : Direction::kRead, bytes_);
     status = copied.error().code() == Code::kNoSpace ? Status::kNoSpace : Status::kDeviceFailed;
     text = copied.error().message();
 }

@@ -47,8 +47,10 @@ class TcpTransport final : public Transport {
 public:
     explicit TcpTransport(const TransportContext& context)
         : context_(context), capabilities_{.name = kName, .reach = Reach::kNetwork, .rank = 100, .pairs = pairs_of(*context.devices)},
-          asking_(std::make_unique<Staging>(*context.devices, "mc-tcp-gpu", staging_limits(context.options))),
-          serving_(std::make_unique<Staging>(*context.devices, "mc-tcp-gpu-in", staging_limits(context.options))),
+          asking_(std::make_unique<Staging>(*context.devices, "mc-tcp-gpu", staging_limits(context.options),
+                                            DeviceBytes(context.metrics, "staged_tcp"))),
+          serving_(std::make_unique<Staging>(*context.devices, "mc-tcp-gpu-in", staging_limits(context.options),
+                                             DeviceBytes(context.metrics, "staged_tcp"))),
           initiator_{.incarnation = context.incarnation,
                      .options = context.options,
                      .io_threads = io_threads_,

@@ -2,6 +2,7 @@
 #include "transport/testing/kinds.h"
 
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "device/cuda/cuda_device.h"
@@ -63,10 +64,15 @@ using cuda::testing::FakeCuda;
 
 class CudaMemory final : public KindMemory {
 public:
-    CudaMemory(FakeCuda& cuda, uint64_t length) : cuda_(cuda), address_(cuda.allocate(length)), length_(length) {}
+    /// `chunks`: as expandable segments have it; the memory begins and ends in the midst of one.
+    CudaMemory(FakeCuda& cuda, uint64_t length, bool chunks)
+        : cuda_(cuda), chunks_(chunks ? (length + 2 * kMargin + FakeCuda::kChunkBytes - 1) / FakeCuda::kChunkBytes : 0),
+          base_(chunks ? cuda.reserve(chunks_, all_chunks()) : cuda.allocate(length)), address_(base_ + (chunks ? kMargin : 0)),
+          length_(length) {}
     ~CudaMemory() override {
         FakeCuda::reset();  // perhaps the test broke it
-        cuda_.free(address_);
+        if (chunks_ > 0) cuda_.release(base_, chunks_, all_chunks());
+        else cuda_.free(base_);
     }
     CudaMemory(const CudaMemory&) = delete;
     CudaMemory& operator=(const CudaMemory&) = delete;
@@ -78,14 +84,25 @@ public:
     std::vector<std::byte> read() const override { return cuda_.read(address_, length_); }
 
 private:
+    static constexpr uint64_t kMargin = FakeCuda::kChunkBytes - 4096;
+
+    std::set<size_t> all_chunks() const {
+        std::set<size_t> all;
+        for (size_t i = 0; i < chunks_; ++i) all.insert(i);
+        return all;
+    }
+
     FakeCuda& cuda_;
+    const size_t chunks_;
+    std::byte* const base_;
     std::byte* const address_;
     const uint64_t length_;
 };
 
 class CudaKindDevice final : public KindDevice {
 public:
-    std::unique_ptr<KindMemory> allocate(uint64_t length) override { return std::make_unique<CudaMemory>(cuda_, length); }
+    explicit CudaKindDevice(bool chunks) : chunks_(chunks) {}
+    std::unique_ptr<KindMemory> allocate(uint64_t length) override { return std::make_unique<CudaMemory>(cuda_, length, chunks_); }
     uint64_t copies() const override { return FakeCuda::count("copies"); }
     void break_down() override { FakeCuda::poison(0, cuda::abi::kIllegalAddress); }
     void hold() override { FakeCuda::hold_streams(true); }
@@ -93,6 +110,7 @@ public:
     unsigned held() const override { return static_cast<unsigned>(FakeCuda::count("held")); }
 
 private:
+    const bool chunks_;
     FakeCuda cuda_;
 };
 
@@ -100,8 +118,8 @@ private:
 
 KindAllocator::KindAllocator(KindSource source) {
     std::vector<std::unique_ptr<Device>> others;
-    if (source == KindSource::kFakeLibcuda) {
-        device_ = std::make_unique<CudaKindDevice>();
+    if (source != KindSource::kFakeDevice) {
+        device_ = std::make_unique<CudaKindDevice>(source == KindSource::kFakeChunks);
         others.push_back(std::make_unique<cuda::CudaDevice>(CudaOptions{}));
     } else {
         auto fake = std::make_unique<FakeDevice>(MemoryKind::kCuda);

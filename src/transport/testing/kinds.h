@@ -43,6 +43,7 @@ public:
 enum class KindSource : uint8_t {
     kFakeDevice,   // in place of ours
     kFakeLibcuda,  // ours, on the libcuda that the tests build
+    kFakeChunks,   // likewise; its memory is mapped in chunks
 };
 
 /// Makes memory of the kinds a test wants: the host's, or that of a device without hardware, whose addresses trap who touches them.

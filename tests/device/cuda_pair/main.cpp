@@ -2,6 +2,7 @@
 // cuda_pair [path of libcuda.so.1 [notimes]]: memory of a GPU between two processes, over the transport of one host: whether every byte is right, what
 // taking memory back, killing either side and freeing do, and how fast it is beside the driver's own calls; and the same over tcp, beside host memory.
 // Ends with 1 if something was wrong. "cuda_pair lend PATH", "cuda_pair lend-tcp PATH" and "cuda_pair write PATH" are its other process.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <thread>
@@ -17,6 +18,7 @@ using mooncake::Code;
 using mooncake::CopyPart;
 using mooncake::Direction;
 using mooncake::format_text;
+using mooncake::Result;
 using probe::address_of;
 
 struct Ours {
@@ -118,6 +120,37 @@ void check_taking_back(Side& side, const Ours& ours, Other& other, probe::Table&
     table.expect("which we reach", again.has_value(), again ? "" : again.error().to_string());
 }
 
+void check_chunks(Side& side, const Ours& ours, const std::string& library, probe::Table& table) {
+    table.title("memory mapped in chunks");
+    constexpr size_t kChunk = probe::Application::kChunk, kPiece = 64;
+    Other other(side, library);
+    table.expect("they map and register chunks", other.ask("chunks") == "renewed");
+    const auto noise = probe::noise(kHostBytes, 6);
+    std::vector<mooncake::Slice> pieces;
+    for (size_t i = 0; i < kChunks; ++i)
+        pieces.push_back({.local = ours.card->address + i * kPiece, .remote = i * kChunk, .length = kPiece, .region = ours.card});
+    side.put(*ours.card, noise);
+    Result<uint64_t> first(uint64_t{0});
+    const double time = probe::seconds_of([&] { first = other.move(Direction::kWrite, pieces); });
+    table.expect(format_text("the first transfer opens {}", kChunks), first.has_value(),
+                 first ? format_text("{:.1f} ms", time * 1e3) : first.error().to_string());
+    const auto there = other.move(side, Direction::kWrite, *ours.card, 3, kChunk - 7, kHostBytes - 64);
+    side.put(*ours.card, std::vector<std::byte>(kHostBytes));
+    const auto back = other.move(side, Direction::kRead, *ours.card, 3, kChunk - 7, kHostBytes - 64);
+    const auto got = side.get(*ours.card, kHostBytes);
+    table.expect("bytes across chunks, there and back", there && back && std::equal(got.begin() + 3, got.end() - 61, noise.begin() + 3),
+                 there ? back ? "" : back.error().to_string() : there.error().to_string());
+    table.tell("they unmap a chunk that is registered", other.ask("unmap"));
+    Result<uint64_t> refused(uint64_t{0});
+    const double until = probe::seconds_of([&] {
+        for (const auto end = mooncake::Deadline::after(std::chrono::seconds(10)); refused && !end.passed();)
+            refused = other.move(side, Direction::kWrite, *ours.card, 0, 0, 64);
+    });
+    table.expect("which becomes an error here", !refused && refused.error().code() == Code::kNotRegistered,
+                 format_text("{} after {:.0f} ms", refused ? "none" : refused.error().to_string(), until * 1e3));
+    table.expect("they unregister the rest", other.ask("remove") == "removed");
+}
+
 void check_owner_killed(Side& side, const Ours& ours, const std::string& library, probe::Table& table) {
     table.title("kills");
     for (int round = 0; round < 3; ++round) {
@@ -178,6 +211,7 @@ int run(const std::string& library, bool times) {
             if (times) race(side, ours, other, table);
             check_taking_back(side, ours, other, table);
         }
+        check_chunks(side, ours, library, table);
         check_owner_killed(side, ours, library, table);
         check_writer_killed(side, ours, library, table);
         std::byte* const card = ours.card->address;

@@ -2,6 +2,7 @@
 #include "pair.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -196,6 +198,11 @@ Result<uint64_t> Other::scatter(Side&, Direction direction, const MemoryRegion& 
     return reached_->move(direction, std::move(slices));
 }
 
+Result<uint64_t> Other::move(Direction direction, std::vector<Slice> slices) {
+    for (Slice& slice : slices) slice.remote += reached_->address();
+    return reached_->move(direction, std::move(slices));
+}
+
 std::string Other::ask(const std::string& command) {
     child_.send(command);
     const std::string answer = child_.hear();
@@ -205,6 +212,11 @@ std::string Other::ask(const std::string& command) {
 }
 
 int lend(const std::string& library) {
+    // A library without a GPU may take a file for each chunk.
+    rlimit files{};
+    ::getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
     Side side(library);
     if (!side.ready) return 2;
     std::byte* card = side.app.must_allocate(kBytes);
@@ -219,6 +231,15 @@ int lend(const std::string& library) {
             card = side.app.must_allocate(kBytes);
             region = side.add(card, kBytes);
             std::cout << "renewed " << side.offer(*region) << std::endl;
+        } else if (line == "chunks") {
+            std::set<size_t> all;
+            for (size_t i = 0; i < kChunks; ++i) all.insert(i);
+            card = side.app.reserve(kChunks, all);
+            region = side.add(card, kChunks * probe::Application::kChunk);
+            std::cout << "renewed " << side.offer(*region) << std::endl;
+        } else if (line == "unmap") {
+            const auto status = side.app.cuda->vmm_unmap(address_of(card), probe::Application::kChunk);
+            std::cout << side.app.name_of(status) << std::endl;
         }
     }
     return 0;

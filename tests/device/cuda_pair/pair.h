@@ -14,6 +14,7 @@
 namespace pair {
 
 constexpr size_t kBytes = 256 << 20, kHostBytes = 64 << 20;
+constexpr size_t kChunks = 1000;  // of 2 MiB, mapped side by side
 
 class NoControl final : public mooncake::ControlPlane {
 public:
@@ -98,6 +99,8 @@ public:
     /// Pieces at `apart` on one side, in reverse on the other.
     mooncake::Result<uint64_t> scatter(Side& side, mooncake::Direction direction, const mooncake::MemoryRegion& local, size_t piece,
                                        size_t apart, size_t count);
+    /// `remote` counts from the start of their memory.
+    mooncake::Result<uint64_t> move(mooncake::Direction direction, std::vector<mooncake::Slice> slices);
     std::string ask(const std::string& command);
     void kill() { child_.kill(); }
     const probe::abi::IpcHandle& handle() const noexcept { return reached_->handle(); }

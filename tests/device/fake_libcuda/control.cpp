@@ -117,6 +117,7 @@ FAKE_API uint64_t fake_cuda_count(const char* what) {
     if (name == "live:handles") return s.handles.size();
     if (name == "live:reservations") return s.reservations.size();
     if (name == "live:bytes") return physical_bytes;
+    if (name == "live:pools") return s.pools.size();
     if (name == "live:contexts") {
         uint64_t references = 0;
         for (const auto& device : s.devices) references += static_cast<uint64_t>(device->primary.references);

@@ -36,7 +36,7 @@ void copy_pieces(const CopyKernel::Piece* list, uint32_t number, int device) {
         if (!reached(piece.from, piece.length, device) || !reached(piece.to, piece.length, device))
             return poison(device, abi::kIllegalAddress);
         count("kernel_bytes", piece.length);
-        poison(device, copy_now(piece.to, piece.from, piece.length));
+        poison(device, copy_now(piece.to, piece.from, piece.length, device));
     }
 }
 

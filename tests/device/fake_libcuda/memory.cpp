@@ -16,6 +16,8 @@ constexpr uint64_t kPage = 4096;
 
 uint64_t pages(uint64_t length) { return (length + kPage - 1) / kPage * kPage; }
 
+}  // namespace
+
 Status allocate(uint64_t* address, uint64_t length, Kind kind, int device) {
     State& s = state();
     if (length == 0) return abi::kInvalidValue;
@@ -33,6 +35,8 @@ Status allocate(uint64_t* address, uint64_t length, Kind kind, int device) {
     *address = start;
     return abi::kSuccess;
 }
+
+namespace {
 
 Status release(uint64_t address) {
     State& s = state();
@@ -68,7 +72,7 @@ bool answer_device(int attribute, void* to, uint64_t address, const Mapping& map
         case abi::kAttributeAllowedHandleTypes:
             answer(to, mapping.physical ? uint64_t{mapping.physical->handle_types} : uint64_t{0});
             return true;
-        case abi::kAttributeMempool: answer(to, uint64_t{mapping.kind == Kind::kPool}); return true;
+        case abi::kAttributeMempool: answer(to, mapping.pool); return true;
         default: return false;
     }
 }
@@ -106,13 +110,6 @@ FAKE_API Status cuMemAllocManaged(abi::DevicePointer* address, size_t length, ui
     if (call.status != abi::kSuccess) return call.status;
     const std::lock_guard lock(state().mutex);
     return allocate(address, length, Kind::kManaged, call.ordinal);
-}
-
-FAKE_API Status cuMemAllocAsync(abi::DevicePointer* address, size_t length, abi::Stream) {
-    const Call call("cuMemAllocAsync", Needs::kContext);
-    if (call.status != abi::kSuccess) return call.status;
-    const std::lock_guard lock(state().mutex);
-    return allocate(address, length, Kind::kPool, call.ordinal);
 }
 
 FAKE_API Status cuMemFree_v2(abi::DevicePointer address) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 extern char** environ;
 
@@ -58,6 +59,7 @@ Status injected(State& s, const std::string& name) {
         if ((fault->name != "*" && fault->name != name) || --fault->nth > 0) continue;
         const Status status = fault->status;
         s.faults.erase(fault);
+        count("faults");
         count("failed:" + name);
         return status;
     }
@@ -151,6 +153,12 @@ std::shared_ptr<Physical> open_physical(int fd, uint64_t length, int device) {
     if (alias == MAP_FAILED) return nullptr;
     physical->alias = static_cast<std::byte*>(alias);
     physical_bytes += length;
+    return physical;
+}
+
+std::shared_ptr<Physical> import_physical(int fd, uint64_t length, int device) {
+    auto physical = open_physical(fd, length, device);
+    if (physical != nullptr) ::close(std::exchange(physical->fd, -1));
     return physical;
 }
 

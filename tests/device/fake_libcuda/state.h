@@ -94,10 +94,12 @@ struct Physical {
 extern std::atomic<uint64_t> physical_bytes;
 /// Null: there is no more.
 std::shared_ptr<Physical> make_physical(uint64_t length, int device);
-/// Memory that another process made.
+/// Takes over the file.
 std::shared_ptr<Physical> open_physical(int fd, uint64_t length, int device);
+/// Memory that another process made: no file is kept of it.
+std::shared_ptr<Physical> import_physical(int fd, uint64_t length, int device);
 
-enum class Kind { kMalloc, kPool, kVmm, kManaged, kIpc };
+enum class Kind { kMalloc, kPool, kPoolImport, kVmm, kManaged, kIpc };
 
 /// Physical memory at an address.
 struct Mapping {
@@ -108,6 +110,17 @@ struct Mapping {
     uint64_t buffer_id = 0;
     uint64_t reservation = 0, reserved = 0;
     int references = 1;
+    std::set<int> access = {};  // GPUs that may touch it, for addresses that were reserved
+    void* pool = nullptr;
+};
+
+/// Where allocations of a stream come from.
+struct Pool {
+    int device = 0;
+    uint32_t handle_types = 0;
+    std::set<int> access;
+    bool imported = false;
+    int process = 0;  // that made it
 };
 
 struct Pinned {
@@ -136,6 +149,7 @@ struct State {
     std::map<uint64_t, Pinned> pinned;
     std::map<uint64_t, uint64_t> reservations;  // start to length
     std::map<uint64_t, std::pair<std::shared_ptr<Physical>, int>> handles;
+    std::map<void*, std::unique_ptr<Pool>> pools;
     std::set<abi::Stream> streams;
     std::set<abi::Event> events;
     std::map<abi::Module, std::unique_ptr<abi::FunctionObject>> modules;
@@ -182,12 +196,14 @@ void count(const std::string& what, uint64_t by = 1);
 abi::StreamObject* stream_of(abi::Stream stream, Device& device, int ordinal);
 /// Both ends are checked now, the copy happens on the stream.
 Status enqueue_copy(uint64_t to, uint64_t from, uint64_t length, abi::StreamObject& stream);
-/// Copies here and now. Called under the mutex.
-Status copy_now(uint64_t to, uint64_t from, uint64_t length);
+/// Copies here and now, as that GPU. Called under the mutex.
+Status copy_now(uint64_t to, uint64_t from, uint64_t length, int device);
 void poison(int device, Status status);
 /// The mapping that holds an address; end() if none does.
 std::map<uint64_t, Mapping>::iterator mapping_at(uint64_t address);
 std::map<uint64_t, Pinned>::iterator pinned_at(uint64_t address);
 uint64_t reserve_addresses(uint64_t length, uint64_t alignment, uint64_t wanted);
+/// New memory at a new address. Called under the mutex.
+Status allocate(uint64_t* address, uint64_t length, Kind kind, int device);
 
 }  // namespace fake

@@ -96,8 +96,20 @@ bool move_bytes(const Stretch& to, const Stretch& from, uint64_t length) {
 
 }  // namespace
 
-Status copy_now(uint64_t to, uint64_t from, uint64_t length) {
+namespace {
+
+/// Memory at reserved addresses is for those GPUs that were let in.
+bool may_touch(uint64_t address, int device) {
+    const auto found = mapping_at(address);
+    return found == state().mappings.end() || (found->second.kind != Kind::kVmm && found->second.kind != Kind::kPoolImport) ||
+           found->second.access.contains(device);
+}
+
+}  // namespace
+
+Status copy_now(uint64_t to, uint64_t from, uint64_t length, int device) {
     while (length > 0) {
+        if (!may_touch(to, device) || !may_touch(from, device)) return abi::kIllegalAddress;
         const Stretch source = stretch_at(from, length), target = stretch_at(to, length);
         const uint64_t now = std::min(source.length, target.length);
         if (!move_bytes(target, source, now)) return abi::kIllegalAddress;
@@ -149,7 +161,7 @@ void run_copy(uint64_t to, uint64_t from, uint64_t length, int device) {
     const std::lock_guard lock(s.mutex);
     if (s.devices[static_cast<size_t>(device)]->poison != 0) return;
     if (s.async_nth > 0 && --s.async_nth == 0) return poison(device, s.async_status);
-    poison(device, copy_now(to, from, length));
+    poison(device, copy_now(to, from, length, device));
 }
 
 }  // namespace

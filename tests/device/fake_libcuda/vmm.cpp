@@ -65,7 +65,7 @@ FAKE_API Status cuIpcOpenMemHandle_v2(abi::DevicePointer* address, abi::IpcHandl
         }
     const int fd = ::open(("/proc/" + std::to_string(exported.process) + "/fd/" + std::to_string(exported.fd)).c_str(), O_RDWR | O_CLOEXEC);
     if (fd < 0) return abi::kInvalidContext;
-    auto physical = open_physical(fd, exported.length, exported.device);
+    auto physical = import_physical(fd, exported.length, exported.device);
     if (physical == nullptr) return abi::kOutOfMemory;
     physical->origin = origin;
     const uint64_t start = reserve_addresses(exported.length, 0, 0);
@@ -147,6 +147,8 @@ FAKE_API Status cuMemAddressFree(abi::DevicePointer address, size_t length) {
     const std::lock_guard lock(s.mutex);
     const auto found = s.reservations.find(address);
     if (found == s.reservations.end() || found->second != length) return abi::kInvalidValue;
+    const auto inside = s.mappings.lower_bound(address);
+    if (inside != s.mappings.end() && inside->first < address + length) return abi::kInvalidValue;  // unmap first
     ::munmap(reinterpret_cast<void*>(address), length);
     s.reservations.erase(found);
     return abi::kSuccess;
@@ -162,7 +164,11 @@ FAKE_API Status cuMemMap(abi::DevicePointer address, size_t length, size_t offse
     if (physical == s.handles.end() || reservation == s.reservations.begin()) return abi::kInvalidValue;
     --reservation;
     if (address + length > reservation->first + reservation->second) return abi::kInvalidValue;
-    if (mapping_at(address) != s.mappings.end()) return abi::kAlreadyMapped;
+    const Physical& memory = *physical->second.first;
+    if (length == 0 || length % kGranule != 0 || address % kGranule != 0 || offset > memory.length || length > memory.length - offset)
+        return abi::kInvalidValue;
+    const auto next = s.mappings.lower_bound(address);
+    if (mapping_at(address) != s.mappings.end() || (next != s.mappings.end() && next->first < address + length)) return abi::kAlreadyMapped;
     s.mappings[address] = {.length = length,
                            .kind = Kind::kVmm,
                            .physical = physical->second.first,
@@ -192,12 +198,20 @@ FAKE_API Status cuMemSetAccess(abi::DevicePointer address, size_t length, const 
     if (call.status != abi::kSuccess) return call.status;
     State& s = state();
     const std::lock_guard lock(s.mutex);
-    const auto found = mapping_at(address);
-    if (found == s.mappings.end() || found->second.kind != Kind::kVmm || length == 0) return abi::kInvalidValue;
-    for (size_t i = 0; i < number; ++i) {
-        const bool own = access[i].location.id == found->second.physical->device;
-        if (!own && !s.peers) return abi::kPeerAccessUnsupported;
-        count(own ? "access:own" : "access:peer");
+    for (uint64_t at = address; at < address + length;) {
+        const auto found = s.mappings.find(at);
+        if (found == s.mappings.end() || found->second.kind != Kind::kVmm) return abi::kInvalidValue;
+        for (size_t i = 0; i < number; ++i) {
+            const int device = access[i].location.id;
+            if (access[i].location.type != abi::kLocationDevice || device < 0 || device >= static_cast<int>(s.devices.size()))
+                return abi::kInvalidDevice;
+            const bool own = device == found->second.physical->device;
+            if (!own && !s.peers) return abi::kPeerAccessUnsupported;
+            count(own ? "access:own" : "access:peer");
+            if (access[i].flags == abi::kAccessReadWrite) found->second.access.insert(device);
+            else found->second.access.erase(device);
+        }
+        at += found->second.length;
     }
     return abi::kSuccess;
 }
@@ -235,7 +249,7 @@ FAKE_API Status cuMemImportFromShareableHandle(abi::Handle* handle, void* sharea
     const int fd = ::fcntl(static_cast<int>(reinterpret_cast<uintptr_t>(shareable)), F_DUPFD_CLOEXEC, 0);
     struct stat status {};
     if (fd < 0 || ::fstat(fd, &status) != 0) return abi::kInvalidValue;
-    auto physical = open_physical(fd, static_cast<uint64_t>(status.st_size), 0);
+    auto physical = import_physical(fd, static_cast<uint64_t>(status.st_size), 0);
     if (physical == nullptr) return abi::kInvalidValue;
     physical->handle_types = abi::kHandleDescriptor;
     const std::lock_guard lock(state().mutex);

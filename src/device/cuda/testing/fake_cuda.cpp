@@ -87,11 +87,26 @@ std::byte* FakeCuda::allocate_managed(uint64_t length) {
     return as_bytes(address);
 }
 
-std::byte* FakeCuda::allocate_from_pool(uint64_t length) {
+std::byte* FakeCuda::allocate_from_pool(uint64_t length, abi::Pool pool) {
     const Application application(contexts_[0]);
     abi::DevicePointer address = 0;
-    must("cuMemAllocAsync", &address, size_t{length}, abi::Stream{nullptr});
+    if (pool == nullptr) must("cuMemAllocAsync", &address, size_t{length}, abi::Stream{nullptr});
+    else must("cuMemAllocFromPoolAsync", &address, size_t{length}, pool, abi::Stream{nullptr});
     return as_bytes(address);
+}
+
+abi::Pool FakeCuda::make_pool(uint32_t handle_types) {
+    const Application application(contexts_[0]);
+    const abi::PoolProperties properties{
+        .type = abi::kAllocationPinned, .handle_types = handle_types, .location = {.type = abi::kLocationDevice, .id = 0}};
+    abi::Pool pool = nullptr;
+    must("cuMemPoolCreate", &pool, &properties);
+    return pool;
+}
+
+void FakeCuda::destroy(abi::Pool pool) {
+    const Application application(contexts_[0]);
+    must("cuMemPoolDestroy", pool);
 }
 
 void FakeCuda::free(std::byte* address, int device) {
@@ -121,19 +136,25 @@ void FakeCuda::unpin(void* address) {
     must("cuMemHostUnregister", address);
 }
 
-std::byte* FakeCuda::reserve(size_t chunks, const std::set<size_t>& mapped) {
+std::byte* FakeCuda::reserve(size_t chunks, const std::set<size_t>& mapped, uint32_t handle_types) {
     const Application application(contexts_[0]);
     abi::DevicePointer start = 0;
     must("cuMemAddressReserve", &start, size_t{chunks * kChunkBytes}, size_t{0}, abi::DevicePointer{0}, uint64_t{0});
-    abi::AllocationProperties properties{
-        .type = abi::kAllocationPinned, .handle_types = abi::kHandleDescriptor, .location = {.type = abi::kLocationDevice, .id = 0}};
-    for (const size_t chunk : mapped) {
-        abi::Handle handle = 0;
-        must("cuMemCreate", &handle, size_t{kChunkBytes}, static_cast<const abi::AllocationProperties*>(&properties), uint64_t{0});
-        must("cuMemMap", abi::DevicePointer{start + chunk * kChunkBytes}, size_t{kChunkBytes}, size_t{0}, handle, uint64_t{0});
-        must("cuMemRelease", handle);
-    }
+    for (const size_t chunk : mapped) map(as_bytes(start), chunk, handle_types);
     return as_bytes(start);
+}
+
+void FakeCuda::map(std::byte* start, size_t chunk, uint32_t handle_types) {
+    const Application application(contexts_[0]);
+    const abi::AllocationProperties properties{
+        .type = abi::kAllocationPinned, .handle_types = handle_types, .location = {.type = abi::kLocationDevice, .id = 0}};
+    const abi::AccessDescription access{.location = {.type = abi::kLocationDevice, .id = 0}, .flags = abi::kAccessReadWrite};
+    const abi::DevicePointer address = address_of(start) + chunk * kChunkBytes;
+    abi::Handle handle = 0;
+    must("cuMemCreate", &handle, size_t{kChunkBytes}, &properties, uint64_t{0});
+    must("cuMemMap", address, size_t{kChunkBytes}, size_t{0}, handle, uint64_t{0});
+    must("cuMemSetAccess", address, size_t{kChunkBytes}, &access, size_t{1});
+    must("cuMemRelease", handle);
 }
 
 void FakeCuda::unmap(std::byte* start, size_t chunk) {
@@ -229,6 +250,7 @@ uint64_t FakeCuda::handle_types(const std::byte* address) {
 }
 void FakeCuda::limit_memory(uint64_t bytes) { call<void>("fake_cuda_memory", bytes); }
 void FakeCuda::let_peers_reach(bool reach) { call<void>("fake_cuda_peers", reach ? 1 : 0); }
+void FakeCuda::ipc_error(abi::Status status) { call<void>("fake_cuda_ipc_error", status); }
 uint64_t FakeCuda::count(const std::string& what) { return call<uint64_t>("fake_cuda_count", what.c_str()); }
 
 FindLibrary FakeCuda::without(std::set<std::string> names) {

@@ -30,7 +30,10 @@ public:
 
     std::byte* allocate(uint64_t length, int device = 0);
     std::byte* allocate_managed(uint64_t length);
-    std::byte* allocate_from_pool(uint64_t length);
+    /// `pool`: of make_pool(); else of the one that is always there, which cannot be shared.
+    std::byte* allocate_from_pool(uint64_t length, abi::Pool pool = nullptr);
+    abi::Pool make_pool(uint32_t handle_types);
+    void destroy(abi::Pool pool);
     void free(std::byte* address, int device = 0);
     void* allocate_pinned(uint64_t length);
     void free_pinned(void* address);
@@ -38,7 +41,9 @@ public:
     void unpin(void* address);
 
     /// A reserved range of addresses, with memory in the named chunks of 2 MiB.
-    std::byte* reserve(size_t chunks, const std::set<size_t>& mapped);
+    std::byte* reserve(size_t chunks, const std::set<size_t>& mapped, uint32_t handle_types = abi::kHandleDescriptor);
+    /// New memory in a chunk that has none.
+    void map(std::byte* start, size_t chunk, uint32_t handle_types = abi::kHandleDescriptor);
     void unmap(std::byte* start, size_t chunk);
     void release(std::byte* start, size_t chunks, const std::set<size_t>& mapped);
     static constexpr uint64_t kChunkBytes = 2 << 20;
@@ -75,6 +80,8 @@ public:
     static uint64_t handle_types(const std::byte* address);
     static void limit_memory(uint64_t bytes);
     static void let_peers_reach(bool reach);
+    /// What is answered where memory is shared by handles, as between process namespaces. 0: nothing is wrong.
+    static void ipc_error(abi::Status status);
     static uint64_t count(const std::string& what);
 
     /// For a Driver that must not see some functions.
