@@ -52,7 +52,7 @@ function(mooncake_library name)
     if(MC_PYTHON)
         mooncake_bundle(${name})
         mooncake_licenses(libprometheus-cpp-core1.0 libhiredis-dev libxxhash-dev libgflags-dev libfmt-dev libspdlog-dev libboost1.81-dev
-                          libre2-dev libyaml-cpp-dev nlohmann-json3-dev libflatbuffers-dev libexpected-dev)
+                          libre2-dev libyaml-cpp-dev liburing-dev nlohmann-json3-dev libflatbuffers-dev libexpected-dev)
     endif()
 endfunction()
 

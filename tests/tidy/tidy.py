@@ -28,7 +28,7 @@ RANKS = (
 RANK_OF = {layer: rank for rank, layers in enumerate(RANKS) for layer in layers}
 
 CPP_SUFFIXES = (".h", ".cpp", ".c")
-HEAVY_INCLUDE = re.compile(r"#\s*include\s*<(boost|spdlog|nlohmann|flatbuffers|prometheus|gflags|hiredis|re2|yaml-cpp)\b")
+HEAVY_INCLUDE = re.compile(r"#\s*include\s*<(boost|spdlog|nlohmann|flatbuffers|prometheus|gflags|hiredis|re2|yaml-cpp|liburing)\b")
 ONLY_FOR_CPP = "Include only in .cpp files"  # what a header says that needs one of those; other headers may not include it
 VENDOR_CONDITION = re.compile(r"#\s*(?:if|ifdef|ifndef|elif)\b.*\b(?:USE|WITH|ENABLE|HAVE|SUPPORT)_\w+|#\s*(?:if|ifdef|ifndef|elif)\b.*\b__(?:CUDA|HIP|MUSA|CANN)\w*")
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
