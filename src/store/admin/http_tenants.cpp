@@ -91,7 +91,8 @@ net::HttpResponse AdminService::get_quotas(const Request& request) const {
 net::HttpResponse AdminService::put_quota(const Request& request) {
     if (!tenants_on(master_)) return tenants_off();
     const std::string* name = request.parameter("tenant_id");
-    if (name == nullptr || !valid_tenant_name(*name)) return error_answer(StoreCode::kInvalidParams, "tenant_id is missing, no name, or too long");
+    if (name == nullptr || !valid_tenant_name(*name))
+        return error_answer(StoreCode::kInvalidParams, "tenant_id is missing, no name, or too long");
     const uint64_t bytes = wanted_bytes(request.body);
     if (bytes == 0) return error_answer(StoreCode::kInvalidParams, "the body must be {\"requested_quota_bytes\": 1 to 2^63 - 1}");
     return change_quota(*name, bytes);

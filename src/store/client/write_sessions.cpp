@@ -49,7 +49,8 @@ std::vector<StoreCode> WriteSessions::open(std::span<const Reservation> values, 
         std::set<std::string_view> seen;
         Lock lock(mutex_);
         for (size_t i = 0; i < values.size(); ++i) {
-            const bool sensible = is_key(values[i].key) && values[i].group.size() <= kGroupBytesMax && values[i].length > 0 && values[i].length < uint64_t{1} << 62;
+            const bool sensible = is_key(values[i].key) && values[i].group.size() <= kGroupBytesMax && values[i].length > 0 &&
+                                  values[i].length < uint64_t{1} << 62;
             if (!sensible || open_.contains(values[i].key) || !seen.insert(values[i].key).second) {
                 codes[i] = StoreCode::kInvalidParams;
                 continue;

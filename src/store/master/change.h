@@ -333,7 +333,7 @@ using Change = std::variant<Restarted, ClientSeen, ClientGone, WriterQuiet, Clie
                             RangeBusy, SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, ReportsWithdrawn,
                             GenerationSeen, EarlierLifeSeen, RangeReserved, WriteStarted, WriteCommitted, WriteDropped, WriterStopped,
                             LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft, RemovalBegun, TombstoneOfAll,
-                            TombstoneOfMatching, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded, CopierStopped,
-                            DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+                            TombstoneOfMatching, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded,
+                            CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -40,7 +40,8 @@ class Tombstones {
 public:
     static constexpr size_t kKeysMax = 1 << 20;
     static constexpr size_t kPatternsMax = 64;
-    static constexpr size_t kPatternsCostMax = 8192;  // of all together, in whatever their callers count: a report is held against each of them
+    static constexpr size_t kPatternsCostMax =
+        8192;  // of all together, in whatever their callers count: a report is held against each of them
     static constexpr size_t kTenantsMax = 1024;
     static constexpr size_t kEndedMax = 1 << 16;  // writes that ended after a removal which they had begun before
 
@@ -190,8 +191,8 @@ private:
     IndexList latest_;                         // oldest first
     uint64_t forgotten_below_ = 0;
     std::unordered_map<uint64_t, uint64_t> all_below_;
-    std::deque<Pattern> patterns_;        // oldest first
-    uint64_t next_pattern_ = 0;           // its number
+    std::deque<Pattern> patterns_;  // oldest first
+    uint64_t next_pattern_ = 0;     // its number
     size_t patterns_cost_ = 0;
     uint64_t removed_below_ = 0;          // the highest rank of those, ever
     std::map<uint64_t, uint64_t> ended_;  // by the rank of a write: what the next one had when it ended

@@ -279,7 +279,7 @@ TEST_F(WriteSessionsTest, WriteNothingOnceTheirTimeIsOver) {
 TEST_F(WriteSessionsTest, RefusePartsOfOneCallThatOverlap) {
     const auto a = client(), b = client(), writer = requester();
     constexpr uint64_t kBytes = 1 << 20;
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < 5; ++round) {
         const std::string key = std::to_string(round);
         ASSERT_EQ(open(*writer, key, kBytes, {.replica_num = 2}), StoreCode::kOk);
         std::vector<std::vector<std::byte>> values;

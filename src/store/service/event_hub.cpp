@@ -210,9 +210,8 @@ void EventHub::report(const MasterState& state, const ClientId& client, Time now
     Item& item = follower.items.emplace_back();
     item.sealed = true;
     item.report.emplace();
-    if (!follower.unreported.empty() &&
-        !tell_ranges(state, follower.unreported.back(), follower.cursor, {options_.report_ranges, options_.update_bytes_max}, now,
-                     *item.report)) {
+    if (!follower.unreported.empty() && !tell_ranges(state, follower.unreported.back(), follower.cursor,
+                                                     {options_.report_ranges, options_.update_bytes_max}, now, *item.report)) {
         follower.unreported.pop_back();
         follower.cursor = {};
     }

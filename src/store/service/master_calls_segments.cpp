@@ -49,9 +49,8 @@ void MasterCalls::attach(rpc::Server& server) {
 
 void MasterCalls::attach_segments(rpc::Server& server) {
     server.handle(rpc::Method::kStoreMount, handler("mount", decode_mount_request, &MasterCalls::mount));
-    server.handle(rpc::Method::kStoreRemount, contained("remount", [this](std::span<const std::byte> body, Answer answer) {
-                      take_report(body, std::move(answer));
-                  }));
+    server.handle(rpc::Method::kStoreRemount,
+                  contained("remount", [this](std::span<const std::byte> body, Answer answer) { take_report(body, std::move(answer)); }));
     server.handle(rpc::Method::kStoreUnmount, handler("unmount", decode_unmount_request, &MasterCalls::unmount));
     server.handle(rpc::Method::kStorePing, handler("ping", decode_client_request, &MasterCalls::heartbeat));
     server.handle(rpc::Method::kStoreGoodbye, handler("goodbye", decode_client_request, &MasterCalls::goodbye));

@@ -21,7 +21,8 @@ enum class Verdict : uint8_t { kAdopt, kKnown, kStale, kRefuse };
 /// Adopts what one part of a report says that a segment holds.
 class Adoption {
 public:
-    Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now, bool distrusted, const MatchedKeys& matched)
+    Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now, bool distrusted,
+             const MatchedKeys& matched)
         : transaction_(transaction), held_(held), segment_(segment), now_(now), distrusted_(distrusted), matched_(matched),
           was_known_(transaction.state().absent().contains(held.segment.id)) {}
 
@@ -70,8 +71,7 @@ private:
                 writes.push_back({write.offset, write.offset + state().rounded(write.length), nullptr, &write});
         for (const HeldObject& object : held_.objects) {
             const bool sensible = is_key(object.key) && object.group.size() <= kGroupBytesMax && object.tenant.size() <= kNameBytesMax &&
-                                  state().generations().credible(object.generation) &&
-                                  in_bounds(object.offset, object.length);
+                                  state().generations().credible(object.generation) && in_bounds(object.offset, object.length);
             if (sensible) objects.push_back({object.offset, object.offset + state().rounded(object.length), &object, nullptr});
             else ++result.refused;
         }
@@ -121,7 +121,8 @@ private:
         const Tombstones& tombstones = state().tombstones();
         const bool known = id != 0 && state().objects()[id].has_value() && state().objects()[id].generation == held.generation;
         if (tombstones.covers(tenant_hash, state().tombstone_hash(tenant_hash, held.key), rank)) return Verdict::kStale;
-        if (tombstones.covers_matching(tenant_hash, held.key, rank, matched_.of(static_cast<size_t>(&held - held_.objects.data())))) return Verdict::kStale;
+        if (tombstones.covers_matching(tenant_hash, held.key, rank, matched_.of(static_cast<size_t>(&held - held_.objects.data()))))
+            return Verdict::kStale;
         if (!known && (tombstones.forgot(rank) || !watched(held.generation))) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;

@@ -24,8 +24,8 @@ void Removal::start(Transaction& transaction, Time now) {
     // Without force what a node is yet to report would count as leased.
     if (!wish_.force) return;
     if (wish_.matches)
-        transaction.apply(TombstoneOfMatching{
-            .tenant = std::move(name), .matches = wish_.matches, .cost = wish_.cost, .rank = before_, .now = now});
+        transaction.apply(
+            TombstoneOfMatching{.tenant = std::move(name), .matches = wish_.matches, .cost = wish_.cost, .rank = before_, .now = now});
     else transaction.apply(TombstoneOfAll{.tenant = std::move(name), .rank = before_});
 }
 
@@ -46,8 +46,7 @@ std::vector<Removal::Key> Removal::look(const MasterState& state) {
 }
 
 std::vector<Removal::Key> Removal::choose(std::vector<Key> keys, const std::function<bool()>& stopped) const {
-    if (wish_.matches)
-        std::erase_if(keys, [&](const Key& key) { return (stopped && stopped()) || !wish_.matches(key.text); });
+    if (wish_.matches) std::erase_if(keys, [&](const Key& key) { return (stopped && stopped()) || !wish_.matches(key.text); });
     std::stable_sort(keys.begin(), keys.end(), [](const Key& a, const Key& b) { return a.tenant < b.tenant; });
     return keys;
 }

@@ -11,7 +11,8 @@ protected:
     void SetUp() override { add_node(1, 1 << 20); }
     uint64_t remove_all_that(Removal::Matches matches, bool force = false, std::optional<std::string_view> tenant = "") {
         auto t = transaction();
-        Removal removal(t, {.tenant = tenant ? std::optional<std::string>(*tenant) : std::nullopt, .matches = std::move(matches), .force = force});
+        Removal removal(
+            t, {.tenant = tenant ? std::optional<std::string>(*tenant) : std::nullopt, .matches = std::move(matches), .force = force});
         removal.start(t, now_);
         while (!removal.done()) removal.remove(t, removal.choose(removal.look(t.state())), now_);
         return removal.removed();
