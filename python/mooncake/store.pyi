@@ -243,9 +243,9 @@ class MooncakeDistributedStore:
         """remove() for each key."""
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
         """Removes every value in whose key the pattern is found. Returns how many, or a negative code: -600 for a bad
-        pattern, which is one that is empty or looks ahead, behind or back."""
+        pattern, which is one that is empty, looks ahead, behind or back, or would take very long. What is written meanwhile stays."""
     def remove_all(self, force: bool = False) -> int:
-        """Removes everything. Returns how many, or a negative code."""
+        """Removes everything, but for what is written meanwhile. Returns how many, or a negative code."""
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
         """Makes memory known to the network, which then reads and writes it by itself. Returns 0 or a code."""
     def unregister_buffer(self, buffer_ptr: int) -> int:
@@ -299,16 +299,18 @@ class MooncakeDistributedStore:
         session is open."""
     def batch_put_from_multi_buffer_ranges(self, keys: Sequence[str], all_buffer_ptrs: Sequence[Sequence[int]],
                                            all_sizes: Sequence[Sequence[int]], all_dst_offsets: Sequence[Sequence[int]]) -> list[int]:
-        """Writes parts of values whose session is open. Returns per key the bytes moved or a code."""
+        """Writes parts of values whose session is open. Returns per key the bytes moved or a code: -600: no session, or a part overlaps
+        another one that is being written, by this call or another."""
     def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
         """Waits for the parts on their way and makes the values readable. Returns a list of codes: -700: some bytes were never written, and
         nothing is stored, since what lay there before would be read as part of the value; write gaps, too."""
     def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
         """Waits for the parts on their way and gives the space back. Returns a list of codes."""
     def mount_segment(self, path: str, size: int, offset: int = 0, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
-        """Lends a part of a file to the pool. Returns {"ret": 0 or -1, "segment_ids": [...]}."""
+        """Lends a part of a file to the pool, and makes all its bytes exist. Returns {"ret": 0 or -1, "segment_ids": [...]}."""
     def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
-        """Takes segments back; what is in them stays readable for the grace period. Returns 0 or -1."""
+        """Takes segments back; what is in them stays readable for the grace period, or until the master
+        is replaced. Returns 0 or -1."""
     def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
         """Lends new memory to the pool. Returns {"ret": 0 or -1, "segment_ids": [...], "allocated_size": bytes}."""
     def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:

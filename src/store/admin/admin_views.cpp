@@ -114,7 +114,7 @@ std::vector<ObjectView> view_objects(const LockedMaster& master, std::string_vie
             const TenantNumber number = state.tenant(tenant);
             for (size_t i = begin; i < std::min(keys.size(), begin + kObjectsPerPart); ++i) {
                 const ObjectId id = number == 0 || keys[i].empty() ? 0 : state.objects().find(number, keys[i]);
-                if (id == 0) views[i].code = StoreCode::kObjectNotFound;
+                if (id == 0) views[i].code = too_long(keys[i]) ? StoreCode::kInvalidParams : StoreCode::kObjectNotFound;
                 else if (!state.readable(state.objects()[id])) views[i].code = StoreCode::kReplicaIsNotReady;
                 else views[i].places = places_of(state, state.objects()[id]);
             }

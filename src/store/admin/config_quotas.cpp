@@ -108,10 +108,14 @@ Result<Quotas> load_quotas(const std::string& path) {
 }
 
 Result<> save_quotas(const std::string& path, const Quotas& quotas) {
+    const std::string text = format_quotas(quotas);
+    if (text.size() > kQuotaBytesMax)  // the next master would not start with it
+        return fail(Code::kNoSpace, "{}: the quotas of all tenants have {} bytes; at most {} are allowed", path, text.size(),
+                    kQuotaBytesMax);
     const std::string fresh = format_text("{}.{}.new", path, ::getpid());
     const UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!fd) return fail_errno(Code::kUnavailable, errno, "cannot create {}", fresh);
-    if (auto written = write_all(fd.get(), format_quotas(quotas)); !written) {
+    if (auto written = write_all(fd.get(), text); !written) {
         ::unlink(fresh.c_str());
         return Unexpected(std::move(written).error().with_context(fresh));
     }

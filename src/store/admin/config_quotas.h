@@ -23,7 +23,7 @@ std::string format_quotas(const Quotas& quotas);
 
 /// kNotFound: there is no such file.
 Result<Quotas> load_quotas(const std::string& path);
-/// Replaces the file as a whole: after a crash it is the old or the new one.
+/// Replaces the file as a whole: after a crash it is the old or the new one. kNoSpace: load_quotas() would refuse it.
 Result<> save_quotas(const std::string& path, const Quotas& quotas);
 
 }  // namespace mooncake::store

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/format.h"
 #include "store/service/tenant_name.h"
 
 namespace mooncake::store {
@@ -89,6 +90,19 @@ TEST_F(QuotaFileTest, IsReplacedAsAWhole) {
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "nothing is left behind";
     std::ofstream(file()) << "version: 7\n";
     EXPECT_THAT(load_quotas(file()).error().message(), HasSubstr(file()));
+}
+
+TEST_F(QuotaFileTest, IsNeverLongerThanItMayBeRead) {
+    Quotas quotas;
+    for (int i = 0; i < 2000; ++i) quotas.emplace(format_text("{:0>1000}", i), 1);
+    ASSERT_TRUE(save_quotas(file(), {{"a", 5}}));
+    const auto saved = save_quotas(file(), quotas);
+    ASSERT_FALSE(saved) << "no master would start with it";
+    EXPECT_EQ(saved.error().code(), Code::kNoSpace);
+    EXPECT_EQ(*load_quotas(file()), (Quotas{{"a", 5}})) << "the old one stays";
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+    EXPECT_TRUE(valid_tenant_name(std::string(1024, 't')));
+    EXPECT_FALSE(valid_tenant_name(std::string(1025, 't')));
 }
 
 TEST_F(QuotaFileTest, FailsWhereNothingCanBeWritten) {

@@ -80,8 +80,10 @@ net::HttpResponse AdminService::remove_all(const Request& request) {
     const auto force = wish == nullptr || wish->empty() ? Result<bool>(false) : parse_switch(*wish);
     if (!force) return error_answer(StoreCode::kInvalidParams, "force must be true or false");
     const std::string* tenant = request.parameter("tenant_id");
-    const uint64_t removed = remove_in_parts(master_, tenant == nullptr ? std::nullopt : std::optional<std::string_view>(*tenant), nullptr,
-                                             *force);
+    Removal::Wish wanted{.force = *force};
+    if (tenant != nullptr) wanted.tenant = *tenant;
+    Removal removal = begin_removal(master_, std::move(wanted));
+    const uint64_t removed = remove_in_parts(master_, removal, [] { return false; }).value_or(0);
     options_.settle();
     metrics_.call(CountedCall::kRemoveAll, true);
     return json_answer({{"success", true}, {"removed_count", removed}});

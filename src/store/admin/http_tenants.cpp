@@ -91,7 +91,8 @@ net::HttpResponse AdminService::get_quotas(const Request& request) const {
 net::HttpResponse AdminService::put_quota(const Request& request) {
     if (!tenants_on(master_)) return tenants_off();
     const std::string* name = request.parameter("tenant_id");
-    if (name == nullptr || !valid_tenant_name(*name)) return error_answer(StoreCode::kInvalidParams, "tenant_id is missing or no name");
+    if (name == nullptr || !valid_tenant_name(*name))
+        return error_answer(StoreCode::kInvalidParams, "tenant_id is missing, no name, or too long");
     const uint64_t bytes = wanted_bytes(request.body);
     if (bytes == 0) return error_answer(StoreCode::kInvalidParams, "the body must be {\"requested_quota_bytes\": 1 to 2^63 - 1}");
     return change_quota(*name, bytes);
@@ -115,7 +116,8 @@ net::HttpResponse AdminService::change_quota(const std::string& name, std::optio
     if (const StoreCode code = apply(bytes); code != StoreCode::kOk) return error_answer(code);
     if (auto saved = save_quota_file(); !saved) {
         apply(before && before->explicit_policy ? std::optional(before->requested_bytes) : std::nullopt);
-        return error_answer(StoreCode::kInternalError, saved.error().to_string());
+        const bool too_much = saved.error().code() == Code::kNoSpace;
+        return error_answer(too_much ? StoreCode::kInvalidParams : StoreCode::kInternalError, saved.error().to_string());
     }
     const auto after = find_quota(name);
     return json_answer({{"success", true}, {"data", bytes && after ? quota_json(*after) : Json()}});

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "store/client/asked_keys.h"
 #include "store/member/own_copies.h"
 #include "store/protocol/stored_form.h"
 
@@ -56,8 +57,12 @@ bool makes_sense(const GetReply& reply, size_t keys) {
 
 }  // namespace
 
-void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes,
+void ask_places(ClientCore& core, std::span<const std::string_view> batch, std::span<Place> places, std::span<StoreCode> codes,
                 std::span<const SegmentHandle> failed) {
+    const AskedKeys asked_keys(batch);
+    const std::span<const std::string_view> keys = asked_keys.keys();
+    if (!asked_keys.all()) std::fill(codes.begin(), codes.end(), StoreCode::kInvalidParams);
+    if (keys.empty()) return;
     const LeaseCache::Ticket ticket = core.leases.ticket();
     const Time asked = Clock::now();
     std::vector<uint32_t> unreachable;
@@ -66,19 +71,21 @@ void ask_places(ClientCore& core, std::span<const std::string_view> keys, std::s
     PoolAccess& pool = core.pool;
     const auto reply = pool.ask_twice(MasterCall::kGetReplicas, [&] { return pool.master->get_replicas(request, pool.rpc_deadline()); });
     if (!reply || !makes_sense(*reply, keys.size())) {
-        std::fill(codes.begin(), codes.end(), reply ? StoreCode::kRpcFail : core.pool.code_of(reply.error()));
+        const StoreCode why = reply ? StoreCode::kRpcFail : core.pool.code_of(reply.error());
+        for (size_t i = 0; i < keys.size(); ++i) codes[asked_keys.place(i)] = why;
         return;
     }
     SegmentLookup segments(core.pool);
     for (size_t i = 0; i < keys.size(); ++i) {
         const GetItem& item = reply->items[i];
-        codes[i] = item.code;
-        places[i] = {};
+        Place& place = places[asked_keys.place(i)];
+        codes[asked_keys.place(i)] = item.code;
+        place = {};
         if (item.code != StoreCode::kOk) continue;
-        places[i] = place_of(*reply, item, asked);
-        order_replicas(core, segments, keys[i], places[i]);
+        place = place_of(*reply, item, asked);
+        order_replicas(core, segments, keys[i], place);
     }
-    core.leases.remember(keys, places, ticket);
+    core.leases.remember(batch, places, ticket);
 }
 
 size_t find_places(ClientCore& core, std::span<const std::string_view> keys, std::span<Place> places, std::span<StoreCode> codes,

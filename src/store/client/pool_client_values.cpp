@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "store/client/asked_keys.h"
 #include "store/client/pool_client.h"
 #include "store/client/reader.h"
 #include "store/client/writer.h"
@@ -76,18 +77,24 @@ std::vector<ValueInfo> PoolClient::locate(std::span<const std::string_view> keys
     return find(keys);
 }
 
-std::vector<int32_t> PoolClient::ask_existing(std::span<const std::string_view> keys) {
+std::vector<int32_t> PoolClient::ask_existing(std::span<const std::string_view> batch) {
     ClientCore& core = *core_;
+    const AskedKeys asked_keys(batch);
+    const std::span<const std::string_view> keys = asked_keys.keys();
+    constexpr auto kRefused = static_cast<int32_t>(StoreCode::kInvalidParams);
+    if (keys.empty()) return std::vector<int32_t>(batch.size(), kRefused);
     const LeaseCache::Ticket ticket = core.leases.ticket();
     const Time asked = Clock::now();
     std::vector<uint32_t> unreachable;
     if (!core.pool.directory.all_reachable()) unreachable = core.pool.directory.unreachable(asked);
     const KeysRequest request{.tenant = core.config.tenant, .keys = keys, .unreachable = unreachable};
     auto reply = core.pool.ask_twice(MasterCall::kExist, [&] { return core.pool.master->exist(request, core.pool.rpc_deadline()); });
-    if (!reply || reply->results.size() != keys.size())
-        return std::vector<int32_t>(keys.size(), static_cast<int32_t>(reply ? StoreCode::kRpcFail : core.pool.code_of(reply.error())));
+    if (!reply || reply->results.size() != keys.size()) {
+        const auto why = static_cast<int32_t>(reply ? StoreCode::kRpcFail : core.pool.code_of(reply.error()));
+        return asked_keys.spread(std::vector<int32_t>(keys.size(), why), kRefused);
+    }
     core.leases.remember_existing(keys, reply->results, asked + reply->soft_lease, ticket);
-    return std::move(reply->results);
+    return asked_keys.spread(std::move(reply->results), kRefused);
 }
 
 std::vector<int32_t> PoolClient::exist(std::span<const std::string_view> keys) {
@@ -113,10 +120,12 @@ std::vector<StoreCode> PoolClient::remove(std::span<const std::string_view> keys
     const auto pass = enter();
     if (!pass) return std::vector<StoreCode>(keys.size(), kClosed);
     if (keys.empty()) return {};
-    const RemoveRequest request{.tenant = core_->config.tenant, .keys = keys, .force = force};
+    const AskedKeys asked(keys);
+    if (asked.keys().empty()) return std::vector<StoreCode>(keys.size(), StoreCode::kInvalidParams);
+    const RemoveRequest request{.tenant = core_->config.tenant, .keys = asked.keys(), .force = force};
     auto reply = pool_.ask(MasterCall::kRemove, [&] { return pool_.master->remove(request, pool_.rpc_deadline()); });
-    core_->leases.forget(keys);
-    return codes_of(*core_, std::move(reply), keys.size());
+    core_->leases.forget(asked.keys());
+    return asked.spread(codes_of(*core_, std::move(reply), asked.keys().size()), StoreCode::kInvalidParams);
 }
 
 int64_t PoolClient::remove_matching(std::string_view pattern, bool force) {
@@ -140,10 +149,13 @@ std::vector<StoreCode> PoolClient::replica_clear(std::span<const std::string_vie
     const auto pass = enter();
     if (!pass) return std::vector<StoreCode>(keys.size(), kClosed);
     if (keys.empty()) return {};
-    const ReplicaClearRequest request{.client = pool_.id, .tenant = core_->config.tenant, .keys = keys, .segment_name = segment_name};
+    const AskedKeys asked(keys);
+    if (asked.keys().empty()) return std::vector<StoreCode>(keys.size(), StoreCode::kInvalidParams);
+    const ReplicaClearRequest request{
+        .client = pool_.id, .tenant = core_->config.tenant, .keys = asked.keys(), .segment_name = segment_name};
     auto reply = pool_.ask(MasterCall::kReplicaClear, [&] { return pool_.master->replica_clear(request, pool_.rpc_deadline()); });
-    core_->leases.forget(keys);
-    return codes_of(*core_, std::move(reply), keys.size());
+    core_->leases.forget(asked.keys());
+    return asked.spread(codes_of(*core_, std::move(reply), asked.keys().size()), StoreCode::kInvalidParams);
 }
 
 // ---- in parts
@@ -183,6 +195,7 @@ std::vector<StoreCode> PoolClient::close_writes(std::span<const std::string_view
 TaskReply PoolClient::create_task(const TaskRequest& request) {
     const auto pass = enter();
     if (!pass) return {.code = kClosed};
+    if (too_long(request.key)) return {.code = StoreCode::kInvalidParams};
     TaskRequest full = request;
     if (full.tenant.empty()) full.tenant = core_->config.tenant;
     const auto reply = pool_.ask(MasterCall::kCreateTask, [&] { return pool_.master->create_task(full, pool_.rpc_deadline()); });

@@ -27,6 +27,19 @@ bool Coverage::covers(uint64_t length) const {
     return length == 0 || (ranges_.size() == 1 && ranges_.begin()->first == 0 && ranges_.begin()->second >= length);
 }
 
+bool PartsUnderWay::add(uint64_t from, uint64_t to) {
+    if (from >= to) return true;
+    const auto next = parts_.lower_bound(from);
+    if (next != parts_.end() && next->first < to) return false;
+    if (next != parts_.begin() && std::prev(next)->second > from) return false;
+    parts_.emplace(from, to);
+    return true;
+}
+
+void PartsUnderWay::remove(uint64_t from, uint64_t to) {
+    if (from < to) parts_.erase(from);
+}
+
 std::vector<StoreCode> WriteSessions::open(std::span<const Reservation> values, const WriteConfig& config) {
     std::vector<StoreCode> codes(values.size(), StoreCode::kOk);
     std::vector<PutItem> items;
@@ -35,7 +48,8 @@ std::vector<StoreCode> WriteSessions::open(std::span<const Reservation> values, 
         std::set<std::string_view> seen;
         Lock lock(mutex_);
         for (size_t i = 0; i < values.size(); ++i) {
-            const bool sensible = !values[i].key.empty() && values[i].length > 0 && values[i].length < uint64_t{1} << 62;
+            const bool sensible = is_key(values[i].key) && values[i].group.size() <= kGroupBytesMax && values[i].length > 0 &&
+                                  values[i].length < uint64_t{1} << 62;
             if (!sensible || open_.contains(values[i].key) || !seen.insert(values[i].key).second) {
                 codes[i] = StoreCode::kInvalidParams;
                 continue;
@@ -98,6 +112,7 @@ WriteSessions::Handle WriteSessions::begin(const PartToWrite& part) {
     if (found == open_.end() || found->second->sealed) return nullptr;
     Session& session = *found->second;
     if (part.from.data == nullptr || part.offset > session.length || part.from.length > session.length - part.offset) return nullptr;
+    if (!session.under_way.add(part.offset, part.offset + part.from.length)) return nullptr;
     ++session.parts_in_flight;
     return found->second;
 }
@@ -121,6 +136,7 @@ void WriteSessions::finish(Session& session, const PartToWrite& part, bool writt
     else session.failed = true;
     for (const auto& [chunk, hash] : hashes) session.hashes[chunk] = hash;
     session.in_doubt.insert(session.in_doubt.end(), in_doubt.begin(), in_doubt.end());
+    session.under_way.remove(part.offset, end);
     if (--session.parts_in_flight == 0) quiet_.notify_all();
 }
 

@@ -28,6 +28,17 @@ private:
     std::map<uint64_t, uint64_t> ranges_;  // start -> end; apart from each other
 };
 
+/// Parts of a value that are being written. Not thread-safe.
+class PartsUnderWay {
+public:
+    /// False: one of them has some of these bytes.
+    bool add(uint64_t from, uint64_t to);
+    void remove(uint64_t from, uint64_t to);
+
+private:
+    std::map<uint64_t, uint64_t> parts_;  // start -> end; none is empty
+};
+
 /// Values that are written in parts, at places reserved before. A value becomes readable only if every byte of it was written.
 /// Thread-safe.
 class WriteSessions {
@@ -47,6 +58,7 @@ private:
         std::vector<ReplicaLocation> replicas;
         // Guarded by the owner's mutex.
         Coverage coverage;
+        PartsUnderWay under_way;
         std::vector<uint64_t> hashes;  // one per chunk; 0: written in pieces, so not known yet
         uint32_t parts_in_flight = 0;
         bool sealed = false, failed = false;
@@ -60,7 +72,8 @@ private:
         uint64_t checksum = 0;
     };
 
-    /// Begins a part: null if there is no such session, or it is closing.
+    /// Begins a part: null if there is no such session, or it is closing, or some of these bytes are being written: which of two parts would come out on
+    /// top, in which replica, nobody could say, and the value would have no hash.
     Handle begin(const PartToWrite& part);
     /// kOk: the session may still write.
     static StoreCode check(const Session& session, const WriteFence::Pass& right);

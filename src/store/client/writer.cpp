@@ -91,7 +91,7 @@ private:
         items_.reserve(values_.size());
         for (uint32_t i = 0; i < values_.size(); ++i) {
             const auto length = length_of(values_[i].pieces);
-            if (values_[i].key.empty() || !length) {
+            if (!is_key(values_[i].key) || values_[i].group.size() > kGroupBytesMax || !length) {
                 codes_[i] = StoreCode::kInvalidParams;
                 continue;
             }

@@ -146,16 +146,19 @@ void MasterState::apply(const TombstoneLeft& change) {
     leave_tombstone(tombstone_hash(tenants_.hash(change.tenant), change.key), generations_.next_rank());
 }
 
-void MasterState::apply(const TombstoneOfAll& change) {
+void MasterState::apply(const RemovalBegun&) {
     generations_.take();  // writes that have ended by now end before the removal
-    tombstones_.leave_for_all(change.tenant ? tenants_.hash(*change.tenant) : 0, generations_.next_rank());
+    tombstones_.begin_removal(generations_.next_rank());
+}
+
+void MasterState::apply(const TombstoneOfAll& change) {
+    tombstones_.leave_for_all(change.tenant ? tenants_.hash(*change.tenant) : 0, change.rank);
     if (observer_ != nullptr) observer_->tombstone_left(*this);
 }
 
 void MasterState::apply(const TombstoneOfMatching& change) {
-    generations_.take();
     if (absent_.watch(change.now))
-        tombstones_.leave_for_matching(change.tenant ? tenants_.hash(*change.tenant) : 0, change.matches, generations_.next_rank());
+        tombstones_.leave_for_matching(change.tenant ? tenants_.hash(*change.tenant) : 0, change.matches, change.rank, change.cost);
     if (observer_ != nullptr) observer_->tombstone_left(*this);
 }
 

@@ -221,14 +221,19 @@ struct ObjectsRemoved {
 struct TombstoneLeft {
     std::string tenant, key;
 };
-/// The same for all keys of a tenant, known or not, or (nothing) of all.
+/// Somebody wants many keys gone, of which this is the beginning: what is written from now on is none of them, whenever they go.
+struct RemovalBegun {};
+/// Values below this rank are gone, of all keys of a tenant, known or not, or (nothing) of all.
 struct TombstoneOfAll {
     std::optional<std::string> tenant;
+    uint64_t rank = 0;
 };
 /// The same for those that match: what is known of them is removed by changes of its own. (Not plain data: a log that is written down needs the text.)
 struct TombstoneOfMatching {
     std::optional<std::string> tenant;
     std::function<bool(std::string_view key)> matches;
+    size_t cost = 1;  // of a match
+    uint64_t rank = 0;
     Time now{};
 };
 /// Not the last one.
@@ -336,11 +341,11 @@ struct ClockAdvanced {
     Time now{};
 };
 
-using Change = std::variant<Restarted, ClientSeen, ClientLeaves, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted,
-                            SegmentOpened, RangeBusy, SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted,
-                            ReportsWithdrawn, GenerationSeen, EarlierLifeSeen, RangeReserved, WriteStarted, WriteCommitted, ReplacedTold,
-                            WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted, ObjectsRemoved, TombstoneLeft, TombstoneOfAll,
-                            TombstoneOfMatching, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed, TaskFinished, CopyStarted, CopyEnded,
-                            CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+using Change = std::variant<
+    Restarted, ClientSeen, ClientLeaves, ClientGone, WriterQuiet, ClientFollows, RequestClosed, SegmentMounted, SegmentOpened, RangeBusy,
+    SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, ReportsWithdrawn, GenerationSeen, EarlierLifeSeen,
+    RangeReserved, WriteStarted, WriteCommitted, ReplacedTold, WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted,
+    ObjectsRemoved, TombstoneLeft, RemovalBegun, TombstoneOfAll, TombstoneOfMatching, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed,
+    TaskFinished, CopyStarted, CopyEnded, CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

@@ -2,10 +2,13 @@
 #include "store/master/range_events.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mooncake::store {
 
 namespace {
+
+constexpr size_t kRangeBytes = 160;  // of an update, at most: planned, and filled or dropped
 
 Duration left(Time end, Time now) { return std::max(end - now, Duration::zero()); }
 
@@ -91,10 +94,18 @@ CopyOrder order_of(const MasterState& state, CopyId id) {
     return order;
 }
 
-void tell_orders(const MasterState& state, const ClientId& client, EventUpdate& to) {
+bool tell_orders(const MasterState& state, const ClientId& client, OrderCursor& cursor, size_t bytes_max, EventUpdate& to) {
     const TaskTable& tasks = state.tasks();
-    for (TaskNumber number = tasks.processing().first(); number != 0; number = tasks[number].order.next)
-        if (tasks[number].client == client) to.orders.push_back(order_of(state, tasks[number].copy));
+    if (!std::exchange(cursor.begun, true))
+        for (TaskNumber number = tasks.processing().first(); number != 0; number = tasks[number].order.next)
+            if (tasks[number].client == client) cursor.left.push_back(tasks[number].id);
+    size_t bytes = 0;
+    for (; !cursor.left.empty() && bytes < bytes_max; cursor.left.pop_front()) {
+        const TaskNumber number = tasks.find(cursor.left.front());
+        if (number == 0 || tasks[number].copy == 0 || tasks[number].client != client) continue;  // it has ended meanwhile
+        bytes += wire_bytes(to.orders.emplace_back(order_of(state, tasks[number].copy)));
+    }
+    return !cursor.left.empty();
 }
 
 bool for_each_range(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most,
@@ -129,8 +140,9 @@ bool for_each_range(const MasterState& state, SegmentNumber segment, RangeCursor
     return cursor.next < allocator.limit();
 }
 
-bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most, Time now, EventUpdate& to) {
-    return for_each_range(state, segment, cursor, most, [&](const UsedRange& range) {
+bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, PartLimits limits, Time now, EventUpdate& to) {
+    size_t bytes = 0;
+    const std::function<void(const UsedRange&)> tell = [&](const UsedRange& range) {
         switch (range.kind) {
             case OwnerKind::kObject:
                 to.planned.push_back(event_of_value(state, segment, range.number, now));
@@ -149,7 +161,12 @@ bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& c
                                       .quarantine = left(state.quarantine()[range.number].until, now)});
                 break;
         }
-    });
+        const RangePlanned& told = to.planned.back();
+        bytes += kRangeBytes + told.tenant.size() + told.key.size() + told.group.size();
+    };
+    bool more = true;
+    for (; more && limits.blocks != 0 && bytes < limits.bytes; --limits.blocks) more = for_each_range(state, segment, cursor, 1, tell);
+    return more;
 }
 
 }  // namespace mooncake::store

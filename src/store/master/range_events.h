@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <functional>
 
 #include "store/master/state.h"
@@ -16,8 +17,14 @@ RangePlanned event_of_copy(const MasterState& state, SegmentNumber segment, Copy
 RangePlanned event_of_value(const MasterState& state, SegmentNumber segment, ObjectId object, Time now);
 CopyOrder order_of(const MasterState& state, CopyId copy);
 
-/// The orders that this client has been given and has not ended, for the start of its event stream.
-void tell_orders(const MasterState& state, const ClientId& client, EventUpdate& to);
+/// Which of them are yet to be told.
+struct OrderCursor {
+    bool begun = false;
+    std::deque<TaskId> left;
+};
+/// The orders that this client has been given and has not ended, for the start of its event stream: about so many bytes of them, from the cursor on. Returns
+/// false when there are no more.
+bool tell_orders(const MasterState& state, const ClientId& client, OrderCursor& cursor, size_t bytes_max, EventUpdate& to);
 
 /// A used range of a segment. `number` is an ObjectId, WriteId, CopyId or QuarantineId, as `kind` says.
 struct UsedRange {
@@ -39,6 +46,10 @@ bool for_each_range(const MasterState& state, SegmentNumber segment, RangeCursor
                     const std::function<void(const UsedRange&)>& visit);
 
 /// The same as events: values as planned and filled, writes and copies as planned, what is in quarantine as planned and dropped.
-bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most, Time now, EventUpdate& to);
+struct PartLimits {
+    size_t blocks = 0;  // looked at, at most
+    size_t bytes = 0;   // told, about: no more begins beyond them
+};
+bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, PartLimits limits, Time now, EventUpdate& to);
 
 }  // namespace mooncake::store

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "store/master/testing/pool.h"
+#include "store/protocol/messages_events.h"
 
 namespace mooncake::store {
 namespace {
@@ -107,6 +108,8 @@ TEST_F(ObserverTest, HearsHowLongTheRangesOfAPreemptedWriteAreInQuarantine) {
     EXPECT_EQ(listener_.take(), (Events{"dropped 1 on 1 for 630 s", "planned a 2 on 1"}));
 }
 
+constexpr size_t kMiB = 1 << 20;
+
 class RangeEventsTest : public PoolTest {};
 
 TEST_F(RangeEventsTest, TellAllThatASegmentHoldsInPartsOfAnySize) {
@@ -119,7 +122,7 @@ TEST_F(RangeEventsTest, TellAllThatASegmentHoldsInPartsOfAnySize) {
     for (const size_t most : {1, 2, 100}) {
         RangeCursor cursor;
         EventUpdate update;
-        while (tell_ranges(state(), 1, cursor, most, now_, update)) {}
+        while (tell_ranges(state(), 1, cursor, {most, kMiB}, now_, update)) {}
         ASSERT_EQ(update.planned.size(), 3u);
         ASSERT_EQ(update.filled.size(), 1u);
         ASSERT_EQ(update.dropped.size(), 1u);
@@ -136,6 +139,20 @@ TEST_F(RangeEventsTest, TellAllThatASegmentHoldsInPartsOfAnySize) {
         EXPECT_EQ(update.dropped[0].quarantine, 10s);
         EXPECT_EQ(by_generation[2].length, kKiB);
     }
+}
+
+TEST_F(RangeEventsTest, TellNoMoreBytesAtOnceThanWanted) {
+    add_node(1, 1024 * kKiB);
+    for (int i = 0; i < 200; ++i) ASSERT_EQ(put(format_text("{:0>65536}", i), kKiB), StoreCode::kOk);
+    RangeCursor cursor;
+    size_t told = 0;
+    for (bool more = true; more;) {
+        EventUpdate update;
+        more = tell_ranges(state(), 1, cursor, {512, kMiB}, now_, update);
+        told += update.filled.size();
+        EXPECT_LE(encode_event_update(update).size(), kMiB + kKeyBytesMax + kKiB);
+    }
+    EXPECT_EQ(told, 200u);
 }
 
 TEST_F(RangeEventsTest, VisitEveryRangeThatStaysWhileOthersComeAndGo) {
@@ -161,7 +178,7 @@ TEST_F(RangeEventsTest, OfAGoneSegmentAreNone) {
     unmount_segment(t, {.client = node(1), .segment = spec(1, kPool).id}, now_);
     RangeCursor cursor;
     EventUpdate update;
-    EXPECT_FALSE(tell_ranges(state(), 1, cursor, 10, now_, update));
+    EXPECT_FALSE(tell_ranges(state(), 1, cursor, {10, kMiB}, now_, update));
     EXPECT_TRUE(update.planned.empty());
     EXPECT_EQ(add_node(2), 2u) << "a number must not be used again";
 }

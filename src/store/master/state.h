@@ -89,6 +89,7 @@ public:
     void apply(const SoftLeasesGranted& change);
     void apply(const ObjectsRemoved& change);
     void apply(const TombstoneLeft& change);
+    void apply(const RemovalBegun& change);
     void apply(const TombstoneOfAll& change);
     void apply(const TombstoneOfMatching& change);
     void apply(const ReplicaRemoved& change);

@@ -30,11 +30,6 @@ class Tombstones {
         uint64_t key_hash = 0, rank = 0;
         Links order;
     };
-    struct Pattern {
-        uint64_t tenant = 0;
-        std::function<bool(std::string_view key)> matches;
-        uint64_t rank = 0;
-    };
     struct Free {
         void operator()(uint32_t* memory) const noexcept { std::free(memory); }
     };
@@ -45,8 +40,25 @@ class Tombstones {
 public:
     static constexpr size_t kKeysMax = 1 << 20;
     static constexpr size_t kPatternsMax = 64;
+    static constexpr size_t kPatternsCostMax =
+        8192;  // of all together, in whatever their callers count: a report is held against each of them
     static constexpr size_t kTenantsMax = 1024;
     static constexpr size_t kEndedMax = 1 << 16;  // writes that ended after a removal which they had begun before
+
+    struct Pattern {
+        uint64_t number = 0;  // they are numbered without gaps
+        uint64_t tenant = 0;
+        std::function<bool(std::string_view key)> matches;
+        uint64_t rank = 0;
+        size_t cost = 0;
+    };
+    /// What is known of one key already: whether it matches the patterns of these numbers, by the bits of the mask.
+    struct Matched {
+        uint64_t first = 0;
+        size_t count = 0;
+        uint64_t mask = 0;
+    };
+    static_assert(kPatternsMax <= 64);
 
     Tombstones() : index_(static_cast<uint32_t*>(std::calloc(kSlots, sizeof(uint32_t)))) {
         if (!index_) throw std::bad_alloc();
@@ -79,14 +91,23 @@ public:
         raise(0, below);
     }
 
-    /// The same for keys that match. Of more than kPatternsMax the oldest then stands for all keys.
-    void leave_for_matching(uint64_t tenant, std::function<bool(std::string_view key)> matches, uint64_t rank) {
-        patterns_.push_back({tenant, std::move(matches), rank});
+    /// The same for keys that match. Of more than kPatternsMax, or kPatternsCostMax, the oldest then stand for all keys.
+    void leave_for_matching(uint64_t tenant, std::function<bool(std::string_view key)> matches, uint64_t rank, size_t cost = 1) {
+        patterns_.push_back({next_pattern_++, tenant, std::move(matches), rank, cost});
+        patterns_cost_ += cost;
         removed_below_ = std::max(removed_below_, rank);
-        if (patterns_.size() <= kPatternsMax) return;
-        leave_for_all(patterns_.front().tenant, patterns_.front().rank);
-        patterns_.pop_front();
+        while (patterns_.size() > kPatternsMax || patterns_cost_ > kPatternsCostMax) {
+            leave_for_all(patterns_.front().tenant, patterns_.front().rank);
+            patterns_cost_ -= patterns_.front().cost;
+            patterns_.pop_front();
+        }
     }
+    std::vector<Pattern> patterns() const { return {patterns_.begin(), patterns_.end()}; }
+    bool has_patterns() const noexcept { return !patterns_.empty(); }
+    /// Somebody removes many keys, of values with a lower rank: whatever ends from now on is none of them.
+    void begin_removal(uint64_t rank) noexcept { removed_below_ = std::max(removed_below_, rank); }
+    /// Whether a write ended only after a removal of many keys had begun, with begin_removal().
+    bool outlives(uint64_t rank, uint64_t removal) const { return end_of(rank) >= removal; }
     /// A write ends, by now: if it has outlived a removal of many keys it is none of what that removed, though it began before. (A removal of its key
     /// alone would have ended it.)
     void ended(uint64_t rank, uint64_t now) {
@@ -96,13 +117,17 @@ public:
         if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());  // which may cost a miss
     }
 
-    bool covers_matching(uint64_t tenant, std::string_view key, uint64_t rank) const {
+    /// `matched`: what was found out before.
+    bool covers_matching(uint64_t tenant, std::string_view key, uint64_t rank, const Matched& matched) const {
         if (patterns_.empty()) return false;
         const uint64_t end = end_of(rank);
         return std::any_of(patterns_.begin(), patterns_.end(), [&](const Pattern& one) {
-            return end < one.rank && (one.tenant == 0 || one.tenant == tenant) && one.matches(key);
+            if (end >= one.rank || (one.tenant != 0 && one.tenant != tenant)) return false;
+            const uint64_t bit = one.number - matched.first;
+            return bit < matched.count ? (matched.mask >> bit & 1) != 0 : one.matches(key);
         });
     }
+    bool covers_matching(uint64_t tenant, std::string_view key, uint64_t rank) const { return covers_matching(tenant, key, rank, {}); }
     bool covers(uint64_t tenant, uint64_t key_hash, uint64_t rank) const {
         if (const uint32_t number = index_[find(key_hash)]; number != 0 && rank < tombstones_[number].rank) return true;
         if (all_below_.empty()) return false;
@@ -166,7 +191,9 @@ private:
     IndexList latest_;                         // oldest first
     uint64_t forgotten_below_ = 0;
     std::unordered_map<uint64_t, uint64_t> all_below_;
-    std::deque<Pattern> patterns_;        // oldest first
+    std::deque<Pattern> patterns_;  // oldest first
+    uint64_t next_pattern_ = 0;     // its number
+    size_t patterns_cost_ = 0;
     uint64_t removed_below_ = 0;          // the highest rank of those, ever
     std::map<uint64_t, uint64_t> ended_;  // by the rank of a write: what the next one had when it ended
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/testing/little_memory.h"
+#include "store/master/matched_keys.h"
 
 namespace mooncake::store {
 namespace {
@@ -36,6 +37,39 @@ TEST(Tombstones, OfTooManyPatternsTheOldestStandForEverything) {
     EXPECT_TRUE(tombstones.covers(1, 5, 9));
     EXPECT_FALSE(tombstones.covers(1, 5, 10));
     EXPECT_FALSE(tombstones.covers(2, 5, 9));
+}
+
+TEST(Tombstones, OfPatternsThatCostTooMuchTheOldestStandForEverything) {
+    Tombstones tombstones;
+    const auto never = [](std::string_view) { return false; };
+    tombstones.leave_for_matching(1, never, 10, Tombstones::kPatternsCostMax / 2);
+    tombstones.leave_for_matching(2, never, 20, Tombstones::kPatternsCostMax / 2);
+    EXPECT_FALSE(tombstones.covers(1, 5, 9));
+    tombstones.leave_for_matching(3, never, 30, 1);
+    EXPECT_TRUE(tombstones.covers(1, 5, 9));
+    EXPECT_FALSE(tombstones.covers(2, 5, 19));
+    EXPECT_EQ(tombstones.patterns().size(), 2u);
+}
+
+TEST(Tombstones, TryNoPatternAgainOfWhichTheOutcomeIsKnown) {
+    Tombstones tombstones;
+    int tried = 0;
+    const auto always = [&](std::string_view) { return ++tried > 0; };
+    for (int i = 0; i < 3; ++i) tombstones.leave_for_matching(0, always, 10);
+    const HeldObject object{.key = "k"};
+    const MatchedKeys matched(tombstones.patterns(), {&object, 1});
+    EXPECT_EQ(tried, 3);
+    EXPECT_TRUE(tombstones.covers_matching(1, "k", 9, matched.of(0)));
+    EXPECT_FALSE(tombstones.covers_matching(1, "k", 10, matched.of(0)));
+    EXPECT_EQ(tried, 3);
+    const Tombstones::Matched none{.first = matched.of(0).first, .count = 3, .mask = 0};
+    EXPECT_FALSE(tombstones.covers_matching(1, "k", 9, none));
+    tombstones.leave_for_matching(0, always, 20);
+    EXPECT_TRUE(tombstones.covers_matching(1, "k", 9, none)) << "this one came later";
+    EXPECT_EQ(tried, 4);
+    for (size_t i = 0; i < Tombstones::kPatternsMax; ++i) tombstones.leave_for_matching(2, always, 30);
+    EXPECT_FALSE(tombstones.covers_matching(1, "k", 9, matched.of(0))) << "these stand for everything now";
+    EXPECT_TRUE(tombstones.covers(1, 5, 9));
 }
 
 TEST(Tombstones, OfTooManyTenantsTheOldestStandForAll) {

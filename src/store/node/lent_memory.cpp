@@ -15,6 +15,10 @@
 #include "base/time.h"
 #include "base/unique_fd.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 namespace mooncake::store {
 
 namespace {
@@ -56,6 +60,24 @@ private:
 HeldAddresses& held_addresses() {
     static auto* const held = new HeldAddresses;  // also for who ends with the process
     return *held;
+}
+
+/// A page that a file system has no room for is not missed before it is touched, and then by a signal that ends the process. So all of them must exist. What
+/// cannot be filled has no holes that could be (devices), or keeps its own promise (huge pages are set aside by mmap()).
+Result<> fill_holes(int file, const struct stat& status, void* address, uint64_t offset, uint64_t size) {
+    if (!S_ISREG(status.st_mode)) return {};
+    int outcome = 0;
+    do outcome = ::fallocate(file, 0, static_cast<off_t>(offset), static_cast<off_t>(size));
+    while (outcome != 0 && errno == EINTR);
+    if (outcome == 0) return {};
+    if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
+        return fail_errno(Code::kNoSpace, errno, "its file system has no room for {} bytes", size);
+    // This file system cannot be asked. A file without holes needs nothing.
+    const bool holes = static_cast<uint64_t>(status.st_blocks) * 512 < static_cast<uint64_t>(status.st_size);
+    if (!holes || ::madvise(address, size, MADV_POPULATE_WRITE) == 0) return {};
+    if (errno != EINVAL) return fail_errno(Code::kNoSpace, errno, "its file system has no room for {} bytes", size);
+    MC_LOG_WARNING("nobody can say whether its file system has room for all {} bytes of a file with holes that is lent", size);
+    return {};
 }
 
 }  // namespace
@@ -107,6 +129,8 @@ Result<std::shared_ptr<LentMemory>> LentMemory::map_file(std::shared_ptr<Engine>
     void* const address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), static_cast<off_t>(offset));
     if (address == MAP_FAILED) return fail_errno(Code::kInvalidArgument, errno, "cannot map {} bytes of {}", size, path);
     Mapping mapping(address, size);
+    if (auto filled = fill_holes(file.get(), status, address, offset, size); !filled)
+        return Unexpected(std::move(filled).error().with_context(path));
     auto lock = FileRangeLock::take(std::move(file), offset, size);
     if (!lock) return fail(Code::kInvalidArgument, "of {} bytes of {} from {} on, some are lent already", size, path, offset);
     MC_RETURN_IF_ERROR(engine->register_memory(address, size, location.empty() ? "*" : location));

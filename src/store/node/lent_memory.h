@@ -44,7 +44,7 @@ public:
     static Result<std::shared_ptr<LentMemory>> allocate(std::shared_ptr<Engine> engine, uint64_t size, const std::string& location,
                                                         Pages pages);
     /// Pages of a file, which nobody else may lend meanwhile. kInvalidArgument: offset not page-aligned, the range not inside the file, or lent
-    /// already, by whatever process.
+    /// already, by whatever process. kNoSpace: it has holes that its file system has no room for; otherwise it has none afterwards.
     static Result<std::shared_ptr<LentMemory>> map_file(std::shared_ptr<Engine> engine, const std::string& path, uint64_t offset,
                                                         uint64_t size, const std::string& location);
     ~LentMemory();

@@ -84,6 +84,7 @@ TEST_F(Lifecycle, RefusesArgumentsThatMakeNoSense) {
         [](StoreConfig& config) { config.buffer_bytes = 5; },
         [](StoreConfig& config) { config.buffer_bytes = uint64_t{2} << 40; },
         [](StoreConfig& config) { config.master = "nowhere"; },
+        [](StoreConfig& config) { config.tenant = std::string(1025, 't'); },
         [](StoreConfig& config) { config.http_server = true, config.http_port = 0; },
     };
     for (size_t i = 0; i < bad.size(); ++i) EXPECT_EQ(try_client(bad[i]).error(), StoreCode::kInvalidParams) << i;

@@ -276,6 +276,54 @@ TEST_F(WriteSessionsTest, WriteNothingOnceTheirTimeIsOver) {
     EXPECT_EQ(exists(*node, "k"), 0);
 }
 
+TEST_F(WriteSessionsTest, RefusePartsOfOneCallThatOverlap) {
+    const auto a = client(), b = client(), writer = requester();
+    constexpr uint64_t kBytes = 1 << 20;
+    for (int round = 0; round < 5; ++round) {
+        const std::string key = std::to_string(round);
+        ASSERT_EQ(open(*writer, key, kBytes, {.replica_num = 2}), StoreCode::kOk);
+        std::vector<std::vector<std::byte>> values;
+        for (uint64_t i = 0; i < 8; ++i) values.push_back(pattern(kBytes, i));
+        std::vector<PartToWrite> parts;
+        for (auto& value : values) parts.push_back({.key = key, .offset = 0, .from = {value.data(), kBytes}});
+        parts.push_back({.key = key, .offset = kBytes - 1, .from = {values[1].data(), 1}});
+        parts.push_back({.key = key, .offset = 5, .from = {values[1].data(), 0}});
+        std::vector<int64_t> expected(10, kInvalidParams);
+        expected[0] = kBytes;
+        expected[9] = 0;
+        EXPECT_EQ(writer->write_open(parts), expected);
+        ASSERT_EQ(end(*writer, key), StoreCode::kOk);
+        EXPECT_TRUE(holds(*a, key, values[0]));
+        EXPECT_TRUE(holds(*b, key, values[0]));
+    }
+}
+
+TEST_F(WriteSessionsTest, TakeOfPartsThatFollowEachOtherTheLast) {
+    const auto node = client(), writer = requester();
+    auto first = pattern(200'000, 1), second = pattern(200'000, 2);
+    ASSERT_EQ(open(*writer, "k", first.size()), StoreCode::kOk);
+    EXPECT_EQ(write(*writer, "k", 0, first.data(), first.size()), 200'000);
+    EXPECT_EQ(write(*writer, "k", 50'000, second.data() + 50'000, 100'000), 100'000);
+    ASSERT_EQ(end(*writer, "k"), StoreCode::kOk);
+    std::copy(second.begin() + 50'000, second.begin() + 150'000, first.begin() + 50'000);
+    EXPECT_TRUE(holds(*node, "k", first));
+}
+
+TEST(PartsUnderWayTest, DoNotShareAByte) {
+    PartsUnderWay parts;
+    EXPECT_TRUE(parts.add(10, 20));
+    EXPECT_TRUE(parts.add(20, 30));
+    EXPECT_TRUE(parts.add(0, 10));
+    for (const auto& [from, to] :
+         {std::pair{0, 1}, std::pair{5, 15}, std::pair{19, 20}, std::pair{29, 40}, std::pair{0, 100}, std::pair{12, 13}})
+        EXPECT_FALSE(parts.add(static_cast<uint64_t>(from), static_cast<uint64_t>(to))) << from;
+    EXPECT_TRUE(parts.add(15, 15)) << "of no bytes";
+    parts.remove(15, 15);
+    parts.remove(10, 20);
+    EXPECT_FALSE(parts.add(9, 11));
+    EXPECT_TRUE(parts.add(12, 18));
+}
+
 TEST(CoverageTest, KnowsWhenEveryByteWasWritten) {
     Coverage coverage;
     EXPECT_TRUE(coverage.covers(0));

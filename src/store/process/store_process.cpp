@@ -8,6 +8,7 @@
 #include "base/incarnation.h"
 #include "base/log.h"
 #include "net/address.h"
+#include "store/protocol/messages_objects.h"
 
 namespace mooncake::store {
 
@@ -32,6 +33,10 @@ bool makes_sense(const StoreConfig& config) {
     }
     if (const auto master = net::HostPort::parse(config.master); !master || master->port == 0) {
         MC_LOG_ERROR("'{}' is not the host:port of a master", config.master);
+        return false;
+    }
+    if (config.tenant.size() > kNameBytesMax) {
+        MC_LOG_ERROR("the name of a tenant has at most {} bytes, not {}", kNameBytesMax, config.tenant.size());
         return false;
     }
     return !config.http_server || config.http_port != 0;

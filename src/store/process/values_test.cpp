@@ -137,14 +137,55 @@ TEST_F(Values, NeedArgumentsThatMakeSense) {
     EXPECT_TRUE(node->read_parts({}).empty());
 }
 
-TEST_F(Values, OfAnyLengthOfKeyAreFound) {
+TEST_F(Values, OfKeysOfOddBytesAndGreatLengthAreFound) {
     const auto node = client();
     auto value = pattern(64, 1);
-    const std::string long_key(100'000, 'x'), odd("a\0b\xff\n", 5);
+    const std::string long_key(kKeyBytesMax, 'x'), odd("a\0b\xff\n", 5);
     EXPECT_EQ(put(*node, long_key, value), StoreCode::kOk);
     EXPECT_EQ(put(*node, odd, value), StoreCode::kOk);
     EXPECT_TRUE(holds(*node, long_key, value));
     EXPECT_TRUE(holds(*node, odd, value));
+}
+
+TEST_F(Values, OfKeysThatAreTooLongAreRefusedWithoutHarmToOthers) {
+    const auto node = client();
+    auto value = pattern(64, 1);
+    const Piece piece{value.data(), value.size()};
+    ASSERT_EQ(put(*node, "here", value), StoreCode::kOk);
+    for (const size_t length : {kKeyBytesMax + 1, size_t{65} << 20}) {
+        const std::string key(length, 'x');
+        constexpr auto kRefused = StoreCode::kInvalidParams;
+        constexpr auto kNumber = static_cast<int64_t>(kRefused);
+        const std::vector<std::string_view> keys = {"here", key, "nothing"};
+        EXPECT_EQ(put(*node, key, value), kRefused);
+        const std::vector<ValueToWrite> writes = {{.key = key, .pieces = {&piece, 1}}, {.key = "here", .pieces = {&piece, 1}}};
+        EXPECT_EQ(node->write(writes, {}, true), (std::vector{kRefused, StoreCode::kOk}));
+        std::vector<std::byte> into(64);
+        const Piece to{into.data(), into.size()};
+        const std::vector<ValueToRead> reads = {{.key = key, .pieces = {&to, 1}}, {.key = "here", .pieces = {&to, 1}}};
+        EXPECT_EQ(node->read(reads), (std::vector<int64_t>{kNumber, 64}));
+        const std::vector<PartToRead> parts = {{.key = key, .to = to}, {.key = "here", .to = to}};
+        EXPECT_EQ(node->read_parts(parts), (std::vector<int64_t>{kNumber, 64}));
+        EXPECT_EQ(node->exist(keys), (std::vector<int32_t>{1, static_cast<int32_t>(kNumber), 0}));
+        EXPECT_EQ(node->find(keys).at(1).code, kRefused);
+        EXPECT_EQ(node->find(keys).at(0).code, StoreCode::kOk);
+        EXPECT_EQ(node->open_reads(keys), (std::vector{StoreCode::kOk, kRefused, StoreCode::kObjectNotFound}));
+        const StoreClient::Reservation reserved{.key = key, .length = 64};
+        EXPECT_EQ(node->open_writes({&reserved, 1}, {}).at(0), kRefused);
+        EXPECT_EQ(node->replica_clear(keys, "").at(1), kRefused);
+        EXPECT_EQ(node->create_task({.key = key, .targets = {"s"}}).code, kRefused);
+        EXPECT_EQ(node->remove(std::vector<std::string_view>{key, "nothing"}, true), (std::vector{kRefused, StoreCode::kObjectNotFound}));
+        EXPECT_EQ(node->remove(std::vector<std::string_view>{key}, true).at(0), kRefused);
+        EXPECT_EQ(node->exist(std::vector<std::string_view>{key}).at(0), static_cast<int32_t>(kNumber));
+    }
+    const std::string group(kGroupBytesMax + 1, 'g');
+    const ValueToWrite grouped{.key = "g", .pieces = {&piece, 1}, .group = group};
+    EXPECT_EQ(node->write({&grouped, 1}, {}, false).at(0), StoreCode::kInvalidParams);
+    const StoreClient::Reservation reserved{.key = "g", .length = 64, .group = group};
+    EXPECT_EQ(node->open_writes({&reserved, 1}, {}).at(0), StoreCode::kInvalidParams);
+    const std::string_view fits = std::string_view(group).substr(1);
+    const ValueToWrite good{.key = "g", .pieces = {&piece, 1}, .group = fits};
+    EXPECT_EQ(node->write({&good, 1}, {}, false).at(0), StoreCode::kOk);
 }
 
 TEST_F(Values, AreRefusedAtOnceWhenThePoolIsFull) {

@@ -64,6 +64,10 @@ struct CopyOrder {
     ReplicaLocation source;
     std::vector<ReplicaLocation> targets;
 };
+/// What an order takes of an update, about.
+inline size_t wire_bytes(const CopyOrder& order) {
+    return 128 + order.tenant.size() + order.key.size() + order.targets.size() * sizeof(ReplicaLocation);
+}
 
 struct EventUpdate {
     /// Counts the updates to one client, also from one stream to the next; acknowledged where `acknowledge` is set.

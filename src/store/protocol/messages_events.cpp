@@ -55,7 +55,7 @@ size_t EventWriter::items() const noexcept {
 size_t EventWriter::bytes() const noexcept {
     return planned_.size() * sizeof(wire::FeedPlanned) + planned_texts_.size() + filled_.size() * sizeof(wire::FeedFilled) +
            dropped_.size() * sizeof(wire::FeedDropped) + changed_.size() * sizeof(wire::FeedChanged) + changed_texts_.size() +
-           behind_.size() * sizeof(wire::Behind) + caught_up_.size() * sizeof(wire::Id);
+           orders_bytes_ + behind_.size() * sizeof(wire::Behind) + caught_up_.size() * sizeof(wire::Id);
 }
 
 void EventWriter::clear() noexcept {
@@ -66,6 +66,7 @@ void EventWriter::clear() noexcept {
     changed_.clear();
     changed_texts_.clear();
     orders_.clear();
+    orders_bytes_ = 0;
     behind_.clear();
     caught_up_.clear();
     all_changed_ = false;

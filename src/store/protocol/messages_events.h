@@ -26,7 +26,10 @@ public:
     void all_changed();
     /// The keys, or the "all", of another one, besides its own.
     void add_changes_of(const EventWriter& other);
-    void order(CopyOrder order) { orders_.push_back(std::move(order)); }
+    void order(CopyOrder order) {
+        orders_bytes_ += wire_bytes(order);
+        orders_.push_back(std::move(order));
+    }
     void behind(const Behind& behind) { behind_.push_back(behind); }
     void caught_up(const ClientId& client) { caught_up_.push_back(client); }
 
@@ -68,6 +71,7 @@ private:
     std::vector<ChangedRow> changed_;
     std::string changed_texts_;
     std::vector<CopyOrder> orders_;
+    size_t orders_bytes_ = 0;
     std::vector<Behind> behind_;
     std::vector<ClientId> caught_up_;
     bool all_changed_ = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -29,6 +30,14 @@ enum class ObjectDataType : uint8_t {
     kGeneral,
 };
 enum class SoftPinAction : uint8_t { kPreserve, kEnable, kDisable };
+
+// What is longer is refused by client and master alike (kInvalidParams): nodes are told of keys and groups in updates of bounded length, and keep both on
+// their disks.
+constexpr size_t kKeyBytesMax = 64 << 10, kGroupBytesMax = 4 << 10;
+/// Whether a value can have this key.
+constexpr bool is_key(std::string_view key) noexcept { return !key.empty() && key.size() <= kKeyBytesMax; }
+/// Nobody asks for, or removes, what can have no value; an empty key is just not there.
+constexpr bool too_long(std::string_view key) noexcept { return key.size() > kKeyBytesMax; }
 
 constexpr uint32_t kReplicasMax = 1 << 16;  // that may be wished for; there are never more than segment names
 

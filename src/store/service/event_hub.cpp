@@ -213,16 +213,16 @@ void EventHub::report(const MasterState& state, const ClientId& client, Time now
     Item& item = follower.items.emplace_back();
     item.sealed = true;
     item.report.emplace();
-    if (!follower.unreported.empty() &&
-        !tell_ranges(state, follower.unreported.back(), follower.cursor, options_.report_ranges, now, *item.report)) {
+    if (!follower.unreported.empty() && !tell_ranges(state, follower.unreported.back(), follower.cursor,
+                                                     {options_.report_ranges, options_.update_bytes_max}, now, *item.report)) {
         follower.unreported.pop_back();
         follower.cursor = {};
     }
     if (follower.unreported.empty() && !holds_drop_of(client)) {
-        item.complete = true;
-        item.report->now = {.life = life_, .event = observed_.load(std::memory_order_relaxed)};
-        follower.reporting = false;
-        tell_orders(state, client, *item.report);  // whatever of them an earlier event stream told may have been lost
+        // Whatever of them an earlier event stream told may have been lost.
+        item.complete = !tell_orders(state, client, follower.orders, options_.update_bytes_max, *item.report);
+        follower.reporting = !item.complete;
+        if (item.complete) item.report->now = {.life = life_, .event = observed_.load(std::memory_order_relaxed)};
         std::erase_if(item.report->orders, [this](const CopyOrder& order) MC_NO_THREAD_ANALYSIS {
             return std::any_of(held_orders_.begin(), held_orders_.end(),
                                [&](const HeldOrder& held) { return held.order.task == order.task; });

@@ -213,6 +213,7 @@ private:
         Incarnation process;
         std::vector<SegmentNumber> unreported;  // the last one is being told
         RangeCursor cursor;
+        OrderCursor orders;
         bool reporting = false;
         int report_outstanding = 0;
         uint64_t first_range = 0, last_range = 0;  // events about ranges among the items; 0: none

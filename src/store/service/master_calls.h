@@ -38,6 +38,7 @@ public:
         JobRunner& jobs;
         MasterMetrics& metrics;
         ThreadPool& worker;
+        ThreadPool& adopter;
     };
     /// `epoch` names this life of the master.
     MasterCalls(Parts parts, uint64_t epoch) : parts_(parts), epoch_(epoch) {}
@@ -65,6 +66,8 @@ private:
     void replica_clear(const ReceivedReplicaClear& received, Answer answer);
     // master_calls_segments.cpp
     void mount(const MountRequest& request, Answer answer);
+    /// Now, or where patterns must be tried for it on a thread of its own.
+    void take_report(std::span<const std::byte> body, Answer answer);
     void remount(const ReceivedRemount& received, Answer answer);
     void unmount(const UnmountRequest& request, Answer answer);
     void heartbeat(const ClientId& client, Answer answer);

@@ -22,6 +22,8 @@ constexpr size_t kKeysAtOnce = 2048;   // under one hold of the lock: some milli
 constexpr size_t kStartsAtOnce = 128;  // writes that are started between two looks at the clock
 constexpr Duration kHoldMax = 4ms;     // of the lock, about: making room for a value may cost as much as hundreds of others
 constexpr int64_t kPatternMemoryMax = 8 << 20;
+// Instructions of a compiled pattern: where it needs all of them, a byte of a key costs some nanoseconds for each. ".{255}" has 2044.
+constexpr int kPatternProgramMax = 4096;
 // Who starts to write this little ends it at once: sooner than a core that went to sleep would be awake again.
 constexpr uint64_t kSoonBytes = 1 << 20;
 constexpr Duration kSoon = 30us, kSoonPerKiB = 100ns;
@@ -36,6 +38,15 @@ uint64_t bytes_of(std::span<const PutItem> items) {
 void warn_of_stranger(std::string_view tenant) {
     MC_LOG_WARNING_EVERY(10s, "values of tenant '{}' are refused: it has no quota (PUT /api/v1/tenant_quotas?tenant_id= gives it one)",
                          valid_tenant_name(tenant) ? tenant.substr(0, 64) : "?");
+}
+
+/// Null: it is none, or one that would take too long.
+std::shared_ptr<const re2::RE2> compile(std::string_view text) {
+    re2::RE2::Options options;
+    options.set_log_errors(false);
+    options.set_max_mem(kPatternMemoryMax);
+    auto pattern = std::make_shared<const re2::RE2>(re2::StringPiece(text.data(), text.size()), options);
+    return pattern->ok() && pattern->ProgramSize() <= kPatternProgramMax ? pattern : nullptr;
 }
 
 /// Calls `one(part)` for parts of at most kKeysAtOnce items; others have their turn in between.
@@ -200,33 +211,36 @@ void MasterCalls::replica_clear(const ReceivedReplicaClear& received, Answer ans
 
 void MasterCalls::remove_matching(const ReceivedRemoveMatching& received, Answer answer) {
     const CountedCall counted = received.pattern.empty() ? CountedCall::kRemoveAll : CountedCall::kRemoveByRegex;
-    std::shared_ptr<const re2::RE2> pattern;
+    Removal::Wish wish{.tenant = std::string(received.tenant), .force = received.force};
     if (!received.pattern.empty()) {
-        re2::RE2::Options options;
-        options.set_log_errors(false);
-        options.set_max_mem(kPatternMemoryMax);
-        pattern = std::make_shared<const re2::RE2>(re2::StringPiece(received.pattern.data(), received.pattern.size()), options);
-        if (!pattern->ok()) {
+        const std::shared_ptr<const re2::RE2> pattern = compile(received.pattern);
+        if (!pattern) {
             parts_.metrics.call(counted, false);
             return answer->reply(encode_remove_matching_reply(static_cast<int64_t>(StoreCode::kInvalidParams)));
         }
-    }
-    // A std::function must be copyable, an answer is not.
-    const auto shared = std::make_shared<Answer>(std::move(answer));
-    auto remove = [this, pattern, counted, shared, tenant = std::string(received.tenant), force = received.force] {
-        const auto matches = [pattern](std::string_view key) {  // which the master may keep
+        wish.matches = [pattern](std::string_view key) {  // which the master may keep
             return re2::RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *pattern);
         };
-        const std::function<bool(std::string_view)> filter = pattern ? std::function<bool(std::string_view)>(matches) : nullptr;
+        wish.cost = static_cast<size_t>(pattern->ProgramSize());
+    }
+    // What is written while it waits for its turn is not meant.
+    const auto removal = std::make_shared<Removal>(begin_removal(parts_.master, std::move(wish)));
+    // A std::function must be copyable, an answer is not.
+    const auto shared = std::make_shared<Answer>(std::move(answer));
+    auto remove = [this, removal, counted, shared] {
+        // Who was told that it took too long must not find it done later.
+        if ((*shared)->abandoned() || (*shared)->deadline().passed())
+            return (*shared)->fail(Error(Code::kTimedOut, "the removal did not begin in time"));
         const EventHub::Position before = parts_.hub.position();
-        const auto count = static_cast<int64_t>(remove_in_parts(parts_.master, tenant, filter, force));
+        const auto count = remove_in_parts(parts_.master, *removal, [stop = parts_.worker.stop_token()] { return stop.stop_requested(); });
         parts_.jobs.touch();
-        parts_.metrics.call(counted, true);
+        parts_.metrics.call(counted, count.has_value());
+        if (!count) return (*shared)->fail(Error(Code::kUnavailable, "the master is being stopped", ESHUTDOWN));
         EventHub::Caused caused;
         caused.add(before, parts_.hub.position());  // by others as well, which does no harm
         parts_.hub.rely_on_all(caused);             // and what others have removed before is said to be gone, too
         parts_.hub.rely_on_held(caused);
-        answer_when_told(caused, std::move(*shared), encode_remove_matching_reply(count));
+        answer_when_told(caused, std::move(*shared), encode_remove_matching_reply(static_cast<int64_t>(*count)));
     };
     const auto posted = parts_.worker.post(contained_task("remove_matching", std::move(remove)));
     if (posted) return;

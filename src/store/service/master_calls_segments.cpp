@@ -49,7 +49,8 @@ void MasterCalls::attach(rpc::Server& server) {
 
 void MasterCalls::attach_segments(rpc::Server& server) {
     server.handle(rpc::Method::kStoreMount, handler("mount", decode_mount_request, &MasterCalls::mount));
-    server.handle(rpc::Method::kStoreRemount, handler("remount", decode_remount_request, &MasterCalls::remount));
+    server.handle(rpc::Method::kStoreRemount,
+                  contained("remount", [this](std::span<const std::byte> body, Answer answer) { take_report(body, std::move(answer)); }));
     server.handle(rpc::Method::kStoreUnmount, handler("unmount", decode_unmount_request, &MasterCalls::unmount));
     server.handle(rpc::Method::kStorePing, handler("ping", decode_client_request, &MasterCalls::heartbeat));
     server.handle(rpc::Method::kStoreGoodbye, handler("goodbye", decode_client_request, &MasterCalls::goodbye));
@@ -85,11 +86,32 @@ void MasterCalls::mount(const MountRequest& request, Answer answer) {
     parts_.metrics.call(CountedCall::kMountSegment, code == StoreCode::kOk);
 }
 
+void MasterCalls::take_report(std::span<const std::byte> body, Answer answer) {
+    const auto take = [this](std::span<const std::byte> bytes, Answer to) {
+        const Gate::Pass pass = gate_.enter();
+        if (!pass) return to->fail(Error(Code::kUnavailable, "the master is being stopped", ESHUTDOWN));
+        const Result<ReceivedRemount> received = decode_remount_request(bytes);
+        if (!received) return to->fail(received.error());
+        remount(*received, std::move(to));
+    };
+    // All who share this I/O thread would wait for the patterns.
+    if (!parts_.master.look([](const MasterState& state, Time) { return state.tombstones().has_patterns(); }))
+        return take(body, std::move(answer));
+    const auto shared = std::make_shared<Answer>(std::move(answer));
+    auto later = [take, shared, copy = std::vector<std::byte>(body.begin(), body.end())] { take(copy, std::move(*shared)); };
+    if (auto posted = parts_.adopter.post(contained_task("remount", std::move(later))); !posted) (*shared)->fail(posted.error());
+}
+
 void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
     RemountReply reply;
     reply.segments.resize(received.segments.size());
     const auto run_part = [&](std::span<const HeldSegment> segments) {
         require_memory();
+        MatchedKeys matched;
+        if (!segments.empty()) {
+            const auto patterns = parts_.master.look([](const MasterState& state, Time) { return state.tombstones().patterns(); });
+            matched = MatchedKeys(patterns, segments[0].objects);
+        }
         return run([&](Transaction& transaction, Time now) {
             const RemountRequest request{.client = received.request.client,
                                          .epoch = received.request.epoch,
@@ -98,7 +120,7 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
                                          .heard = received.request.heard,
                                          .heard_update = received.request.heard_update};
             note_lost(transaction, now);
-            return remount_member(parts_.hub, transaction, request, now);
+            return remount_member(parts_.hub, transaction, request, now, matched);
         });
     };
     if (received.request.epoch != 0 && received.request.epoch != epoch_) {

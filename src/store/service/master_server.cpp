@@ -22,6 +22,7 @@ namespace {
 constexpr int kThreadsMax = 16;
 constexpr size_t kConnectionsMax = 16384;
 constexpr size_t kLongCallsMax = 64;        // waiting
+constexpr size_t kReportsMax = 4096;        // waiting; a node has one at a time
 constexpr size_t kReserveBytes = 32 << 20;  // more than one change, with the events about it, ever takes
 constexpr Duration kSettleMax = 10s;        // a guard: the jobs answer who waits for too long
 
@@ -61,7 +62,7 @@ class MasterServerImpl final : public MasterServer {
 public:
     MasterServerImpl(const MasterServerOptions& options, uint64_t epoch, std::unique_ptr<rpc::Server> server)
         : epoch_(epoch), hub_(options.stream), master_(options.core, &hub_, &hub_), jobs_(master_, hub_, metrics_),
-          calls_({master_, hub_, jobs_, metrics_, worker_}, epoch), server_(std::move(server)) {
+          calls_({master_, hub_, jobs_, metrics_, worker_, adopter_}, epoch), server_(std::move(server)) {
         calls_.attach(*server_);
     }
     ~MasterServerImpl() override { stop(); }
@@ -77,6 +78,7 @@ public:
         // No event stream may end, as its client would think in order, while writers are still told of new ranges.
         calls_.stop();
         worker_.stop();
+        adopter_.stop();
         // An answer means that what it is about outlives us. Who does not read is waited for as always, and then cut off by the jobs; those who
         // wait for it are told that we end.
         if (!std::exchange(stopped_, true)) settle();
@@ -109,6 +111,8 @@ private:
     LockedMaster master_;
     JobRunner jobs_;
     ThreadPool worker_{{.name = "mc-master-long", .threads_max = 1, .tasks_max = kLongCallsMax}};
+    // Reports of nodes, while there are patterns to hold against them.
+    ThreadPool adopter_{{.name = "mc-master-adopt", .threads_max = 4, .tasks_max = kReportsMax}};
     MasterCalls calls_;
     std::unique_ptr<rpc::Server> server_;  // the first to go: its handlers use all of the above
     bool stopped_ = false;

@@ -11,7 +11,7 @@
 
 namespace mooncake::store {
 
-RemountReply remount_member(EventHub& hub, Transaction& transaction, const RemountRequest& request, Time now) {
+RemountReply remount_member(EventHub& hub, Transaction& transaction, const RemountRequest& request, Time now, const MatchedKeys& matched) {
     const ClientTable& clients = transaction.state().clients();
     std::vector<ClientId> withdrawn = hub.believe(request.client, request.heard, request.behind);
     std::erase(withdrawn, request.client);
@@ -29,7 +29,7 @@ RemountReply remount_member(EventHub& hub, Transaction& transaction, const Remou
     // Who has never followed anybody has nothing that could be outdated.
     const bool holds = request.heard.life != 0 || std::any_of(request.segments.begin(), request.segments.end(),
                                                               [](const HeldSegment& held) { return !held.objects.empty(); });
-    RemountReply reply = remount(transaction, request, now, holds && hub.distrusts(request.client));
+    RemountReply reply = remount(transaction, request, now, holds && hub.distrusts(request.client), matched);
     hub.drop_strangers(transaction.state());
     if (!request.segments.empty()) return reply;
     UnheardEvents::Missed missed = hub.missed(request.client, request.heard_update);

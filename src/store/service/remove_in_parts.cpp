@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/service/remove_in_parts.h"
 
-#include "store/master/ops/removal.h"
+#include <utility>
 
 namespace mooncake::store {
 
-uint64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> tenant,
-                         const std::function<bool(std::string_view key)>& matches, bool force) {
-    Removal removal = master.run([&](Transaction& transaction, Time now) { return Removal(transaction, tenant, matches, force, now); });
+Removal begin_removal(LockedMaster& master, Removal::Wish wish) {
+    return master.run([&](Transaction& transaction, Time) { return Removal(transaction, std::move(wish)); });
+}
+
+std::optional<uint64_t> remove_in_parts(LockedMaster& master, Removal& removal, const std::function<bool()>& stopped) {
+    master.run([&](Transaction& transaction, Time now) {
+        removal.start(transaction, now);
+        return true;
+    });
     while (!removal.done()) {
-        const auto keys = removal.choose(master.look([&](const MasterState& state, Time) { return removal.look(state); }));
+        if (stopped()) return std::nullopt;
+        const auto keys = removal.choose(master.look([&](const MasterState& state, Time) { return removal.look(state); }), stopped);
         if (keys.empty()) continue;
         master.run([&](Transaction& transaction, Time now) {
             removal.remove(transaction, keys, now);
@@ -17,6 +24,7 @@ uint64_t remove_in_parts(LockedMaster& master, std::optional<std::string_view> t
         });
         master.give_way();
     }
+    if (stopped()) return std::nullopt;  // the last part may have been cut short
     return removal.removed();
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/service/tenant_name.h"
 
+#include "store/protocol/messages_objects.h"
+
 namespace mooncake::store {
 
 namespace {
@@ -29,7 +31,7 @@ char32_t take_letter(std::string_view& text) noexcept {
 }  // namespace
 
 bool valid_tenant_name(std::string_view name) noexcept {
-    if (name.empty() || name.front() == '_') return false;
+    if (name.empty() || name.front() == '_' || name.size() > kNameBytesMax) return false;
     while (!name.empty()) {
         const char32_t letter = take_letter(name);
         // C0 and C1 controls, and what no file can hold

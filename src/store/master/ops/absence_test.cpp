@@ -32,7 +32,9 @@ protected:
     }
     void remove_all_that(Removal::Matches matches, bool force, std::optional<std::string_view> tenant) {
         auto t = transaction();
-        Removal removal(t, tenant, std::move(matches), force, now_);
+        Removal removal(
+            t, {.tenant = tenant ? std::optional<std::string>(*tenant) : std::nullopt, .matches = std::move(matches), .force = force});
+        removal.start(t, now_);
         while (!removal.done()) removal.remove(t, removal.choose(removal.look(t.state())), now_);
     }
     /// As the node would report it.

@@ -298,7 +298,9 @@ TEST_F(Adoption, RemovalOfEverythingByForceIncludesWhatIsYetToBeReported) {
     options_.first_generation = 1000;
     {
         auto t = transaction();
-        EXPECT_TRUE(Removal(t, std::nullopt, nullptr, /*force=*/true, now_).look(t.state()).empty());
+        Removal removal(t, {.force = true});
+        removal.start(t, now_);
+        EXPECT_TRUE(removal.look(t.state()).empty());
     }
     EXPECT_EQ(adopt(1, {held("k", 0, 5)}).stale, 1u);
     add_node(9);

@@ -18,7 +18,7 @@ ExistReply exist(Transaction& transaction, const KeysRequest& request, Time now)
     for (size_t i = 0; i < request.keys.size(); ++i) {
         const ObjectId id = granted.objects[i];
         const bool there = id != 0 && state.readable(state.objects()[id]) && reachable(id);
-        reply.results[i] = there ? 1 : 0;
+        reply.results[i] = there ? 1 : too_long(request.keys[i]) ? static_cast<int32_t>(StoreCode::kInvalidParams) : 0;
         granted.objects[present] = id;  // those granted move to the front
         present += there;
     }

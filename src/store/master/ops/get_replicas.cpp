@@ -35,7 +35,7 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
     for (size_t i = 0; i < found.size(); ++i) {
         GetItem& item = reply.items[i];
         if (found[i] == 0) {
-            item.code = StoreCode::kObjectNotFound;
+            item.code = too_long(request.keys[i]) ? StoreCode::kInvalidParams : StoreCode::kObjectNotFound;
             continue;
         }
         const Object& object = state.objects()[found[i]];

@@ -42,7 +42,7 @@ CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, co
             const size_t from = i < kPrefetch ? 0 : i + 1 - kPrefetch;
             state.objects().prefetch_many(tenant, std::span(keys).subspan(from, i + 1 - from));
         }
-        if (items[i].key.empty()) {
+        if (!is_key(items[i].key)) {
             reply.codes[i] = StoreCode::kInvalidParams;
             continue;
         }

@@ -106,7 +106,7 @@ private:
 
     StoreCode start(size_t i, Group* group) {
         const PutItem& item = request_.items[i];
-        if (item.key.empty() || item.length == 0) return StoreCode::kInvalidParams;
+        if (!is_key(item.key) || item.group.size() > kGroupBytesMax || item.length == 0) return StoreCode::kInvalidParams;
         ObjectId id = state().objects().find(tenant_, item.key);
         if (id != 0) {
             if (repeated(i, id)) {

@@ -36,6 +36,13 @@ TEST_F(Put, RefusesWhatMakesNoSense) {
     EXPECT_EQ(start("k", 1, {.soft_pin = SoftPinAction::kEnable, .soft_pin_ttl = -1s}).code, StoreCode::kInvalidParams);
     EXPECT_EQ(start("k", 1, {}, ClientId{}).code, StoreCode::kInvalidParams);
     EXPECT_EQ(end(""), StoreCode::kInvalidParams);
+    const std::string long_key(kKeyBytesMax + 1, 'k'), long_group(kGroupBytesMax + 1, 'g');
+    EXPECT_EQ(start(long_key, 1).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(end(long_key), StoreCode::kInvalidParams);
+    EXPECT_EQ(get(long_key).code, StoreCode::kInvalidParams);
+    EXPECT_EQ(exists(long_key), static_cast<int>(StoreCode::kInvalidParams));
+    EXPECT_EQ(remove_key(long_key), StoreCode::kInvalidParams);
+    EXPECT_EQ(start({{.key = "k", .length = 1, .group = long_group}}).items[0].code, StoreCode::kInvalidParams);
     EXPECT_EQ(state().objects().size(), 0u);
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "store/master/ops/segment_ops.h"
+#include "store/protocol/messages_objects.h"
 
 namespace mooncake::store {
 
@@ -20,8 +21,9 @@ enum class Verdict : uint8_t { kAdopt, kKnown, kStale, kRefuse };
 /// Adopts what one part of a report says that a segment holds.
 class Adoption {
 public:
-    Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now, bool distrusted)
-        : transaction_(transaction), held_(held), segment_(segment), now_(now), distrusted_(distrusted),
+    Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now, bool distrusted,
+             const MatchedKeys& matched)
+        : transaction_(transaction), held_(held), segment_(segment), now_(now), distrusted_(distrusted), matched_(matched),
           was_known_(transaction.state().absent().contains(held.segment.id)) {}
 
     void run(RemountReply::Segment& result) {
@@ -68,8 +70,8 @@ private:
             if (in_bounds(write.offset, write.length) && !stopped(write.writer))
                 writes.push_back({write.offset, write.offset + state().rounded(write.length), nullptr, &write});
         for (const HeldObject& object : held_.objects) {
-            const bool sensible = !object.key.empty() && state().generations().credible(object.generation) &&
-                                  in_bounds(object.offset, object.length);
+            const bool sensible = is_key(object.key) && object.group.size() <= kGroupBytesMax && object.tenant.size() <= kNameBytesMax &&
+                                  state().generations().credible(object.generation) && in_bounds(object.offset, object.length);
             if (sensible) objects.push_back({object.offset, object.offset + state().rounded(object.length), &object, nullptr});
             else ++result.refused;
         }
@@ -119,7 +121,8 @@ private:
         const Tombstones& tombstones = state().tombstones();
         const bool known = id != 0 && state().objects()[id].has_value() && state().objects()[id].generation == held.generation;
         if (tombstones.covers(tenant_hash, state().tombstone_hash(tenant_hash, held.key), rank)) return Verdict::kStale;
-        if (tombstones.covers_matching(tenant_hash, held.key, rank)) return Verdict::kStale;
+        if (tombstones.covers_matching(tenant_hash, held.key, rank, matched_.of(static_cast<size_t>(&held - held_.objects.data()))))
+            return Verdict::kStale;
         if (!known && (tombstones.forgot(rank) || !watched(held.generation))) return Verdict::kStale;
         const bool free = can_take(entry);
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
@@ -177,6 +180,7 @@ private:
     const SegmentNumber segment_;
     const Time now_;
     const bool distrusted_;
+    const MatchedKeys& matched_;
     const bool was_known_;  // by this life, which watched all writes since
 };
 
@@ -191,7 +195,7 @@ bool tells_of_earlier_life(const MasterState& state, const RemountRequest& reque
 
 }  // namespace
 
-RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now, bool distrusted) {
+RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now, bool distrusted, const MatchedKeys& matched) {
     const MasterState& state = transaction.state();
     RemountReply reply;
     reply.segments.resize(request.segments.size(), {.code = StoreCode::kInvalidParams});
@@ -219,7 +223,7 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
         const SegmentNumber number = state.segments().find(held.segment.id);
         if (!state.segments()[number].reporting) continue;  // the last part once more
         const bool adopting = state.segments()[number].adopting;
-        if (adopting) Adoption(transaction, held, number, now, distrusted).run(reply.segments[i]);
+        if (adopting) Adoption(transaction, held, number, now, distrusted, i == 0 ? matched : MatchedKeys()).run(reply.segments[i]);
         if (held.more) continue;
         // Not told to the end: leases of the master's earlier life may run on anything in it, and writers that have no master may go
         // on for so long.

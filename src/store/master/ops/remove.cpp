@@ -42,6 +42,10 @@ CodesReply remove(Transaction& transaction, const RemoveRequest& request, Time n
     reply.codes.reserve(request.keys.size());
     const TenantNumber tenant = state.tenant(request.tenant);
     for (const std::string_view key : request.keys) {
+        if (too_long(key)) {
+            reply.codes.push_back(StoreCode::kInvalidParams);
+            continue;
+        }
         const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
         StoreCode code = StoreCode::kObjectNotFound;
         if (id != 0) code = check_removable(transaction, id, request.force, now);
@@ -58,6 +62,7 @@ CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& re
     const TenantNumber tenant = state.tenant(request.tenant);
     const ClientNumber client = state.clients().find(request.client);
     const auto clear = [&](std::string_view key) {
+        if (too_long(key)) return StoreCode::kInvalidParams;
         const ObjectId id = tenant == 0 || key.empty() ? 0 : state.objects().find(tenant, key);
         if (id == 0) return StoreCode::kObjectNotFound;
         const Object& object = state.objects()[id];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "store/master/matched_keys.h"
 #include "store/master/transaction.h"
 #include "store/protocol/segments.h"
 
@@ -11,7 +12,9 @@ namespace mooncake::store {
 /// under the same segment name ends at once. Per segment: kOk (also when mounted already), kInvalidParams, kSegmentAlreadyExists (another
 /// client's id, overlapping memory, or the name of another client that is alive), kSegmentNotFound (unmounted before).
 /// `distrusted`: an earlier master went on without this client, so values of its time may have been removed or replaced: they are stale.
-RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now, bool distrusted = false);
+/// `matched`: of the first segment's objects; what is not in there is found out now.
+RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now, bool distrusted = false,
+                     const MatchedKeys& matched = {});
 /// New, empty memory: kOk (also when repeated), kClientNotFound (remount first), kInvalidParams, kSegmentAlreadyExists.
 StoreCode mount_segment(Transaction& transaction, const MountRequest& request, Time now);
 /// kOk, kSegmentNotFound, kIllegalClient.

@@ -41,7 +41,7 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
     const SegmentTable& segments = state.segments();
     const bool move = request.type == TaskType::kMove;
     const auto refuse = [](StoreCode code) { return TaskReply{.code = code}; };
-    if (request.targets.empty() || (move && request.targets.size() != 1)) return refuse(StoreCode::kInvalidParams);
+    if (request.targets.empty() || (move && request.targets.size() != 1) || too_long(request.key)) return refuse(StoreCode::kInvalidParams);
     TaskCreated change{.task = state.next_task(),
                        .type = request.type,
                        .tenant = std::string(request.tenant),

@@ -196,7 +196,8 @@ public:
             return static_cast<int64_t>(StoreCode::kInvalidParams);
         }
         return owner_.run("remove_matching", deadline, stopped_, [&](Transaction& t, Time now, uint64_t) {
-            Removal removal(t, tenant, matches, force, now);
+            Removal removal(t, {.tenant = std::string(tenant), .matches = matches, .force = force});
+            removal.start(t, now);
             while (!removal.done()) removal.remove(t, removal.choose(removal.look(t.state())), now);
             return static_cast<int64_t>(removal.removed());
         });
