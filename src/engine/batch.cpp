@@ -5,14 +5,12 @@
 #include <new>
 #include <utility>
 
+#include "base/error_copy.h"
 #include "base/log.h"
 
 namespace mooncake {
 
-Result<> Batch::submit(std::span<const Request> requests, const Notification* notification,
-                       const std::function<Deadline(uint64_t)>& deadline) {
-    Ways ways;
-    uint64_t bytes = 0;
+Result<> Batch::collect_ways(std::span<const Request> requests, Ways& ways, uint64_t& bytes) {
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request& request = requests[i];
         const Block block{.local = request.local, .remote = request.remote, .length = request.length};
@@ -26,30 +24,55 @@ Result<> Batch::submit(std::span<const Request> requests, const Notification* no
         way.bytes += request.length;
         bytes += request.length;
     }
-    MC_RETURN_IF_ERROR(check_lives(ways));
+    return check_lives(ways);
+}
+
+void Batch::add_groups(std::span<const Request> requests, Ways& ways, const Notification* notification, Deadline deadline,
+                       std::vector<TransferGroup*>& added) {
+    for (const Request& request : requests) {
+        Way& way = ways[{request.segment, request.direction}];
+        if (way.group == nullptr) {
+            way.group = &groups_.emplace_back(core_, shared_from_this(), way.session, way.addresses, request.direction, deadline);
+            added.push_back(way.group);
+        }
+        const Block block{.local = request.local, .remote = request.remote, .length = request.length};
+        places_.push_back({.group = way.group, .index = way.group->add_task({&block, 1})});
+    }
+    if (notification == nullptr || requests.empty()) return;
+    const Way& first = ways[{requests[0].segment, requests[0].direction}];
+    notifications_.push_back({.session = first.session, .notification = *notification});
+}
+
+void Batch::shrink_to(const Sizes& before) noexcept {
+    while (groups_.size() > before.groups) groups_.pop_back();
+    while (places_.size() > before.places) places_.pop_back();
+    while (notifications_.size() > before.notifications) notifications_.pop_back();
+}
+
+Result<> Batch::submit(std::span<const Request> requests, const Notification* notification,
+                       const std::function<Deadline(uint64_t)>& deadline) try {
+    Ways ways;
+    uint64_t bytes = 0;
+    MC_RETURN_IF_ERROR(collect_ways(requests, ways, bytes));
     std::vector<TransferGroup*> started;
     {
         Lock lock(mutex_);
         if (places_.size() + requests.size() > capacity_)
             return fail(Code::kNoSpace, "the batch holds {} of {} tasks, {} more do not fit", places_.size(), capacity_, requests.size());
-        for (const Request& request : requests) {
-            Way& way = ways[{request.segment, request.direction}];
-            if (way.group == nullptr) {
-                way.group = &groups_.emplace_back(core_, shared_from_this(), way.session, way.addresses, request.direction,
-                                                  deadline(bytes));
-                started.push_back(way.group);
-            }
-            const Block block{.local = request.local, .remote = request.remote, .length = request.length};
-            places_.push_back({.group = way.group, .index = way.group->add_task({&block, 1})});
+        const Sizes before = sizes();
+        try {
+            add_groups(requests, ways, notification, deadline(bytes), started);
+        } catch (const std::bad_alloc&) {
+            shrink_to(before);
+            return Unexpected(out_of_memory());
         }
-        if (notification != nullptr && !requests.empty())
-            notifications_.push_back(
-                {.session = ways[{requests[0].segment, requests[0].direction}].session, .notification = *notification});
         active_ += started.size();
         running_.add(static_cast<uint32_t>(started.size()));
     }
     for (TransferGroup* const group : started) group->start();
     return {};
+} catch (const std::bad_alloc&) {
+    return Unexpected(out_of_memory());
 }
 
 Result<> Batch::check_lives(const Ways& ways) {
@@ -75,9 +98,15 @@ Result<> Batch::submit(const std::shared_ptr<Session>& session, Addresses addres
     {
         Lock lock(mutex_);
         if (places_.size() + 1 > capacity_) return fail(Code::kNoSpace, "the batch is full");
-        group = &groups_.emplace_back(core_, shared_from_this(), session, std::move(addresses), direction, deadline);
-        places_.push_back({.group = group, .index = group->add_task(blocks)});
-        if (notification != nullptr) notifications_.push_back({.session = session, .notification = *notification});
+        const Sizes before = sizes();
+        try {
+            group = &groups_.emplace_back(core_, shared_from_this(), session, std::move(addresses), direction, deadline);
+            places_.push_back({.group = group, .index = group->add_task(blocks)});
+            if (notification != nullptr) notifications_.push_back({.session = session, .notification = *notification});
+        } catch (const std::bad_alloc&) {
+            shrink_to(before);
+            return Unexpected(out_of_memory());
+        }
         ++active_;
         running_.add(1);
     }
@@ -220,9 +249,9 @@ Result<BatchId> BatchTable::add(std::shared_ptr<Batch> batch) {
     Lock lock(mutex_);
     uint32_t index = 0;
     constexpr size_t kRest = 1024;  // freed slots rest while there are few, so that stale ids are recognised for long
-    if (free_.size() > kRest) {
-        index = free_.front();
-        free_.pop_front();
+    if (free_count_ > kRest) {
+        index = std::exchange(free_first_, slots_[free_first_].next_free);
+        --free_count_;
     } else {
         index = static_cast<uint32_t>(slots_.size());
         if (index + 2 >= (1u << kSlotBits)) return fail(Code::kNoSpace, "{} batches are open", slots_.size());
@@ -255,7 +284,8 @@ Result<> BatchTable::remove(BatchId id) {
     const auto index = static_cast<uint32_t>((id & ((1u << kSlotBits) - 1)) - 1);
     removed = std::move(slots_[index].batch);
     slots_[index].generation = (slots_[index].generation + 1) & ((uint64_t{1} << 39) - 1);
-    free_.push_back(index);
+    (free_count_++ == 0 ? free_first_ : slots_[free_last_].next_free) = index;
+    free_last_ = index;
     return {};
 }
 
@@ -271,7 +301,7 @@ void BatchTable::clear() {
     std::deque<Slot> all;  // destroyed outside the lock
     Lock lock(mutex_);
     all.swap(slots_);
-    free_.clear();
+    free_count_ = 0;
 }
 
 }  // namespace mooncake

@@ -40,8 +40,9 @@ public:
 
     /// Only before start(). Returns the task's index.
     size_t add_task(std::span<const Block> blocks);
-    /// Submits; where there is no link yet, the service's threads connect first. Nothing if it was stopped before.
-    void start();
+    /// Submits; where there is no link yet, the service's threads connect first. Nothing if it was stopped before. Where there is no memory for
+    /// it the group fails.
+    void start() noexcept;
     /// Ends the group as cancelled or timed out; when it returns the group is final and nothing of it moves. Waits until `fence` for the
     /// peer to confirm that, however many tasks there are.
     void stop(Code code, std::string_view why, Deadline fence);
@@ -90,6 +91,10 @@ private:
     };
 
     void on_done(Completion&) noexcept override;
+    void begin();
+    /// Fails the group if there is no memory for the step.
+    template <typename Step>
+    void unless_out_of_memory(const Step& step) noexcept;
     /// `last`: how the attempt before failed, if there was one.
     void start_attempt(const Failure& last);
     void run_attempt(Result<> planned, Parts parts, const Failure& last);
@@ -171,7 +176,7 @@ public:
     Batch(EngineCore& core, size_t capacity) : core_(core), capacity_(capacity) {}
 
     /// One task per request. All or none: kNoSpace, kInvalidArgument, kNotFound (segment), kStale (the calling thread was not told yet that a
-    /// peer has restarted, which is known by now).
+    /// peer has restarted, which is known by now), kUnavailable (there is no memory for it).
     Result<> submit(std::span<const Request> requests, const Notification* notification,
                     const std::function<Deadline(uint64_t bytes)>& deadline);
     /// One task for all blocks.
@@ -213,7 +218,17 @@ private:
         std::shared_ptr<Session> session;
         Notification notification;
     };
+    /// How far the lists below had grown.
+    struct Sizes {
+        size_t groups = 0, places = 0, notifications = 0;
+    };
 
+    Result<> collect_ways(std::span<const Request> requests, Ways& ways, uint64_t& bytes);
+    void add_groups(std::span<const Request> requests, Ways& ways, const Notification* notification, Deadline deadline,
+                    std::vector<TransferGroup*>& added) MC_REQUIRES(mutex_);
+    Sizes sizes() const MC_REQUIRES(mutex_) { return {groups_.size(), places_.size(), notifications_.size()}; }
+    /// Takes back what was added since and not started.
+    void shrink_to(const Sizes& before) noexcept MC_REQUIRES(mutex_);
     /// Whether all peers live that the addresses belong to, as far as is known without asking anybody. Tells the calling thread.
     static Result<> check_lives(const Ways& ways);
     Worst worst();
@@ -250,13 +265,16 @@ private:
     struct Slot {
         uint64_t generation = 1;
         std::shared_ptr<Batch> batch;
+        uint32_t next_free = 0;  // once free
     };
     static constexpr unsigned kSlotBits = 24;
     const Slot* find(BatchId id) const MC_REQUIRES(mutex_);
 
     mutable Mutex mutex_;
     std::deque<Slot> slots_ MC_GUARDED_BY(mutex_);
-    std::deque<uint32_t> free_ MC_GUARDED_BY(mutex_);  // oldest first, so that a slot rests before it is used again
+    // A line through the slots themselves, so that to free one needs no memory: oldest first, so that it rests before it is used again.
+    uint32_t free_first_ MC_GUARDED_BY(mutex_) = 0, free_last_ MC_GUARDED_BY(mutex_) = 0;
+    size_t free_count_ MC_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mooncake

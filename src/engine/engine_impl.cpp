@@ -362,9 +362,7 @@ Result<BatchId> EngineImpl::submit(const std::string& target, Direction directio
         if (addresses.caller) addresses.caller->dealt(addresses.life, link ? nullptr : &link.error());
         if (!link) return Unexpected(std::move(link).error());
     }
-    auto batch = std::make_shared<Batch>(parts_->core, 1);
-    MC_RETURN_IF_ERROR(batch->submit(session, std::move(addresses), direction, blocks, notification, deadline));
-    return parts_->batches.add(std::move(batch));
+    return parts_->submit_alone(session, std::move(addresses), direction, blocks, notification, deadline);
 }
 
 Result<TransferStatus> EngineImpl::task_status(BatchId batch, size_t task) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine_parts.h"
 
+#include <new>
+
 #include "base/descriptor_limit.h"
+#include "base/error_copy.h"
 #include "base/log.h"
 #include "engine/messages.h"
 #include "net/address.h"
@@ -195,6 +198,18 @@ Result<> EngineParts::notify(Session& session, const Notification& notification,
     auto reply = client->call(link->rpc_address, rpc::Method::kNotify, encode_notification(notification), deadline);
     if (!reply) return Unexpected(std::move(reply).error().with_context(format_text("notify {}", session.name())));
     return {};
+}
+
+Result<BatchId> EngineParts::submit_alone(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction,
+                                          std::span<const Block> blocks, const Notification* notification, Deadline deadline) try {
+    const auto batch = std::make_shared<Batch>(core, 1);
+    MC_ASSIGN_OR_RETURN(const BatchId id, batches.add(batch));
+    auto submitted = batch->submit(session, std::move(addresses), direction, blocks, notification, deadline);
+    if (submitted) return id;
+    (void)batches.remove(id);  // nothing of it runs
+    return Unexpected(std::move(submitted).error());
+} catch (const std::bad_alloc&) {
+    return Unexpected(out_of_memory());
 }
 
 void EngineParts::schedule_sweep() {

@@ -37,9 +37,7 @@ public:
             if (!link) return Unexpected(std::move(link).error());
         }
         // Several posts of one plan may be under way at once, so each has a batch of its own.
-        auto batch = std::make_shared<Batch>(parts_.core, 1);
-        MC_RETURN_IF_ERROR(batch->submit(session_, std::move(addresses), direction, blocks_, nullptr, end));
-        return parts_.batches.add(std::move(batch));
+        return parts_.submit_alone(session_, std::move(addresses), direction, blocks_, nullptr, end);
     }
 
 private:

@@ -17,7 +17,22 @@ size_t TransferGroup::add_task(std::span<const Block> blocks) {
     return tasks_.size() - 1;
 }
 
-void TransferGroup::start() {
+template <typename Step>
+void TransferGroup::unless_out_of_memory(const Step& step) noexcept {
+    try {
+        step();
+    } catch (const std::bad_alloc&) {
+        // Nothing is under way: peers are told last, and fail by themselves what they have no memory for.
+        const Error none = out_of_memory();
+        finish(&none);
+    }
+}
+
+void TransferGroup::start() noexcept {
+    unless_out_of_memory([this] { begin(); });
+}
+
+void TransferGroup::begin() {
     std::shared_ptr<Batch> batch;
     {
         Lock lock(mutex_);
@@ -41,7 +56,8 @@ void TransferGroup::start() {
     if (!planned) return run_attempt(Unexpected(std::move(planned).error()), {}, {});
     if (*planned) return run_attempt({}, std::move(parts), {});
     // Whoever submits to several peers is not kept waiting for the one that does not answer.
-    if (core_.service->post([this, batch] { start_attempt({}); }, session_->key())) return;
+    const auto connect = [this, batch] { unless_out_of_memory([this] { start_attempt({}); }); };
+    if (core_.service->post(connect, session_->key())) return;
     const Error closed(Code::kUnavailable, "the engine is closed");
     finish(&closed);
 }
@@ -219,14 +235,12 @@ void TransferGroup::on_done(Completion&) noexcept {
     }
     if (!attempt_.failed()) return finish(nullptr);
     // We may be on an I/O thread: deciding, reconnecting and dropping the link belong elsewhere.
-    try {
-        if (core_.service->post([this, keep] { after_failed_attempt(); }, session_->key())) return;
+    unless_out_of_memory([&] {
+        const auto go_on = [this, keep] { unless_out_of_memory([this] { after_failed_attempt(); }); };
+        if (core_.service->post(go_on, session_->key())) return;
         const Error closed(Code::kCancelled, "the engine is closed");
         finish(&closed);
-    } catch (const std::bad_alloc&) {
-        const Error none = out_of_memory();
-        finish(&none);
-    }
+    });
 }
 
 // ---- after it
@@ -373,9 +387,9 @@ void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
             while (state_ != State::kFinal) changed_.wait(mutex_);
             return;
         }
+        for (Part& part : parts_) parts.push_back(std::make_shared<Stopping>(part, running(part)));
         stopping_ = true;  // no attempt starts any more, so that the parts stay
         tried = tries_ > 0;
-        for (Part& part : parts_) parts.push_back(std::make_shared<Stopping>(part, running(part)));
     }
     // A peer cannot cancel what it has not got yet.
     for (int now = 0; (now = submitting_.load(std::memory_order_acquire)) > 0;) submitting_.wait(now, std::memory_order_acquire);
@@ -423,7 +437,7 @@ void TransferGroup::finish(const Error* error) {
         Lock lock(mutex_);
         if (state_ == State::kFinal) return;
         state_ = State::kFinal;
-        if (error != nullptr) error_ = *error;
+        if (error != nullptr) error_ = copy_error(*error);
         if (error_.code() == Code::kStale) ended_life_ = addresses_.life;
         batch = std::move(batch_);
         parts.swap(parts_);

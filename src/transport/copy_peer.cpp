@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <new>
 #include <optional>
 
 #include "base/error_copy.h"
@@ -252,7 +253,11 @@ void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit
         const CopyChunk chunk = slices.size() == 1 ? CopyChunk{.direction = direction, .slices = slices} : take_chunk(direction, slices);
         if (chunk.slices.size() == slices.size()) {
             CopyFailures failures;
-            run_chunk(chunk, failures);
+            try {
+                run_chunk(chunk, failures);
+            } catch (const std::bad_alloc&) {
+                return fail_slices(slices, out_of_memory());
+            }
             finish_whole(chunk, failures);
             return;
         }
@@ -264,10 +269,12 @@ void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit
     const bool share = !wait || large;
 
     Batch* batch = nullptr;
-    {
+    try {
         Lock lock(mutex_);
         batch = &batches_.emplace_back(*this, direction, slices, 1 + (share ? 1 : 0));
         batch->self = std::prev(batches_.end());
+    } catch (const std::bad_alloc&) {
+        return fail_slices(slices, out_of_memory());
     }
     bool pooled = false;
     if (share) {

@@ -2,7 +2,8 @@
 #include "transport/copy_pool.h"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -29,9 +30,10 @@ void CopyPool::stop_threads() {
 
 bool CopyPool::start_threads() {
     try {
+        threads_.reserve(threads_max_);  // one that was started and found no place would have to be waited for
         while (threads_.size() < std::min(threads_max_, wanted_))
             threads_.push_back(start_thread(thread_name_, [this](std::stop_token stop) { run(std::move(stop)); }));
-    } catch (const std::system_error& exception) {
+    } catch (const std::exception& exception) {
         MC_LOG_WARNING_EVERY(10s, "cannot start a copy thread: {}", exception.what());
     }
     return !threads_.empty();
@@ -41,20 +43,29 @@ bool CopyPool::add(CopyQueue& queue, CopyJob& job, unsigned threads) {
     {
         Lock lock(mutex_);
         wanted_ += threads;
-        if (!start_threads()) {
+        if (!start_threads() || !enqueue(queue, job)) {
             wanted_ -= threads;
             return false;
         }
-        job.queued_ = true;
         job.threads_ = threads;
-        queue.jobs_.push_back(&job);
-        if (!queue.in_ring_) {
-            queue.in_ring_ = true;
-            ring_.push_back(&queue);
-        }
     }
     for (unsigned i = 0; i < threads; ++i) work_.notify_one();
     return true;
+}
+
+bool CopyPool::enqueue(CopyQueue& queue, CopyJob& job) {
+    try {
+        if (!queue.in_ring_) ring_.push_back(&queue);
+        queue.in_ring_ = true;
+        queue.jobs_.push_back(&job);
+        job.queued_ = true;
+    } catch (const std::bad_alloc&) {
+        if (queue.in_ring_ && queue.jobs_.empty()) {
+            queue.in_ring_ = false;
+            ring_.remove(&queue);
+        }
+    }
+    return job.queued_;
 }
 
 void CopyPool::unqueue(CopyQueue& queue, CopyJob& job) {
@@ -89,8 +100,7 @@ void CopyPool::withdraw(CopyQueue& queue) {
 bool CopyPool::take(std::stop_token& stop, Step& step) {
     if (!work_.wait(mutex_, stop, [this]() MC_REQUIRES(mutex_) { return !ring_.empty(); })) return false;
     step.queue = ring_.front();
-    ring_.pop_front();
-    ring_.push_back(step.queue);
+    ring_.splice(ring_.end(), ring_, ring_.begin());  // which needs no memory
     step.job = step.queue->jobs_.front();
     return true;
 }

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,7 +49,7 @@ public:
     CopyPool(const CopyPool&) = delete;
     CopyPool& operator=(const CopyPool&) = delete;
 
-    /// `threads`: how many of ours may be woken for it. False, and the job not taken, when no thread could be started.
+    /// `threads`: how many of ours may be woken for it. False, and the job not taken, when no thread could be started or there is no memory.
     bool add(CopyQueue& queue, CopyJob& job, unsigned threads);
     /// Takes all jobs of the queue away from the pool; no step of them runs when it returns, except one that called this itself: the
     /// pool does not touch its job and queue any more. Nothing may be added meanwhile.
@@ -69,6 +70,7 @@ private:
     void run(std::stop_token stop);
     void run(Step& step) MC_REQUIRES(mutex_);
     bool take(std::stop_token& stop, Step& step) MC_REQUIRES(mutex_);
+    bool enqueue(CopyQueue& queue, CopyJob& job) MC_REQUIRES(mutex_);
     void unqueue(CopyQueue& queue, CopyJob& job) MC_REQUIRES(mutex_);
     bool start_threads() MC_REQUIRES(mutex_);
 
@@ -77,8 +79,8 @@ private:
     Mutex mutex_;
     std::condition_variable_any work_;
     std::condition_variable_any step_over_;
-    std::deque<CopyQueue*> ring_ MC_GUARDED_BY(mutex_);  // those with jobs, next one first
-    unsigned wanted_ MC_GUARDED_BY(mutex_) = 0;          // threads the queued jobs asked for
+    std::list<CopyQueue*> ring_ MC_GUARDED_BY(mutex_);  // those with jobs, next one first
+    unsigned wanted_ MC_GUARDED_BY(mutex_) = 0;         // threads the queued jobs asked for
     std::vector<std::jthread> threads_ MC_GUARDED_BY(mutex_);
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/completion.h"
 #include "base/error.h"
+#include "base/error_copy.h"
 #include "base/incarnation.h"
 #include "base/options.h"
 #include "device/device.h"
@@ -66,6 +67,11 @@ struct Slice {
         else std::memcpy(to, from, bytes);
     }
 };
+
+/// For a peer that cannot take slices it was given. With the last one their owner may free them.
+inline void fail_slices(std::span<const Slice> slices, const Error& error) noexcept {
+    for (size_t i = 0; i < slices.size(); ++i) slices[i].completion->fail(copy_error(error));
+}
 
 /// Before every submit() of slices that may have been submitted before.
 inline void begin_attempt(std::span<const Slice> slices) noexcept {

@@ -68,15 +68,20 @@ public:
     void submit(Direction direction, std::span<const Slice> slices, Submit) override {
         ++script_.submits;
         if (script_.before_submit) script_.before_submit();
+        std::vector<Slice> copy;  // the owner may free them while we still loop
+        try {
+            copy.assign(slices.begin(), slices.end());
+        } catch (const std::bad_alloc&) {
+            return fail_slices(slices, out_of_memory());
+        }
         {
             Lock lock(script_.mutex);
             if (script_.hold) {
-                script_.held.insert(script_.held.end(), slices.begin(), slices.end());
+                script_.held.insert(script_.held.end(), copy.begin(), copy.end());
                 script_.held_direction = direction;
                 return;
             }
         }
-        const std::vector<Slice> copy(slices.begin(), slices.end());  // the owner may free them while we still loop
         for (const Slice& slice : copy) finish_slice(script_, direction, slice);
     }
     void poke() override {
