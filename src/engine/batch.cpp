@@ -40,7 +40,7 @@ void Batch::add_groups(std::span<const Request> requests, Ways& ways, const Noti
     }
     if (notification == nullptr || requests.empty()) return;
     const Way& first = ways[{requests[0].segment, requests[0].direction}];
-    notifications_.push_back({.session = first.session, .notification = *notification});
+    notifications_.push_back({.session = first.session, .group = first.group, .notification = *notification});
 }
 
 void Batch::shrink_to(const Sizes& before) noexcept {
@@ -102,7 +102,7 @@ Result<> Batch::submit(const std::shared_ptr<Session>& session, Addresses addres
         try {
             group = &groups_.emplace_back(core_, shared_from_this(), session, std::move(addresses), direction, deadline);
             places_.push_back({.group = group, .index = group->add_task(blocks)});
-            if (notification != nullptr) notifications_.push_back({.session = session, .notification = *notification});
+            if (notification != nullptr) notifications_.push_back({.session = session, .group = group, .notification = *notification});
         } catch (const std::bad_alloc&) {
             shrink_to(before);
             return Unexpected(out_of_memory());
@@ -137,8 +137,9 @@ void Batch::group_finished() noexcept {
 void Batch::notify(std::span<const PendingNotification> notifications) {
     if (notifications.empty() || worst().status.state != TransferState::kCompleted) return;
     for (const PendingNotification& pending : notifications) {
-        const auto notify = [core = &core_, pending] {
-            auto sent = core->notifier->notify(*pending.session, pending.notification, Deadline::after(5s));
+        // The peer may have restarted since: the next life would take the bytes for its own, which it never got.
+        const auto notify = [core = &core_, pending, life = pending.group->reached()] {
+            auto sent = core->notifier->notify(*pending.session, pending.notification, life, Deadline::after(5s));
             if (!sent) MC_LOG_WARNING("notification to {} is lost: {}", pending.session->name(), sent.error().to_string());
         };
         core_.service->post(notify, pending.session->key());

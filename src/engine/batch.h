@@ -52,6 +52,8 @@ public:
     void tell(const TransferStatus& status);
     Service::Key key() const noexcept { return session_->key(); }
     bool over();
+    /// Once it is over: the life of the peer that has the bytes. None if there were no bytes.
+    Incarnation reached();
     /// Lets the calling thread do the transport's work for the attempt under way, if there is one, until that is over.
     void help(Deadline deadline);
 
@@ -214,8 +216,10 @@ private:
         TransferStatus status;
         TransferGroup* group = nullptr;  // whose it is
     };
+    /// For the peer of a group, in the life that has its bytes.
     struct PendingNotification {
         std::shared_ptr<Session> session;
+        TransferGroup* group = nullptr;
         Notification notification;
     };
     /// How far the lists below had grown.

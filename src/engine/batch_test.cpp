@@ -503,6 +503,26 @@ TEST_F(BatchTest, TheNotificationFollowsTheWholeBatchWithoutPolling) {
     EXPECT_EQ(sent[0].message, "done");
 }
 
+TEST_F(BatchTest, ANotificationIsForTheLifeThatHasTheBytes) {
+    const Notification notification{.name = "n", .message = "done"};
+    world.script.hold = true;
+    ASSERT_TRUE(submit({request(0), request(1000, 64, "other")}, &notification));
+    for (const Deadline patience = Deadline::after(60s); world.script.submits < 2 && !patience.passed();) std::this_thread::yield();
+    const Incarnation life = world.session("peer").life();
+    ASSERT_TRUE(life);
+    world.restart();
+    world.session("peer").refresh();
+    ASSERT_TRUE(world.session("peer").open(Deadline::after(60s)));
+    EXPECT_NE(world.session("peer").life(), life);
+    world.script.release();
+    world.notifications(1);
+    ASSERT_TRUE(submit({request(0, 0)}, &notification));
+    world.notifications(2);
+    Lock lock(world.mutex);
+    EXPECT_EQ(world.notified_lives[0], life);
+    EXPECT_FALSE(world.notified_lives[1]) << "no bytes, no life";
+}
+
 TEST_F(BatchTest, AFailedBatchNotifiesNobody) {
     world.script.on_slice = [](const Slice&) { return Result<>(fail(Code::kNotRegistered, "no")); };
     const Notification notification{.name = "n", .message = "done"};

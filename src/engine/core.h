@@ -18,7 +18,8 @@ namespace mooncake {
 class Notifier {
 public:
     virtual ~Notifier() = default;
-    virtual Result<> notify(Session& session, const Notification& notification, Deadline deadline) = 0;
+    /// `life`: whom it is for, and nobody else (kStale). None: for whoever has the name now.
+    virtual Result<> notify(Session& session, const Notification& notification, Incarnation life, Deadline deadline) = 0;
 };
 
 /// What the parts of a running engine share. Constant after creation, outlives every transfer.

@@ -299,20 +299,23 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     slices.clear();
     if (!blocks.empty()) parts_->registry->resolve(blocks, &completion, slices, mine.region);
     const Time began = mine.began(deadline);
+    CallerLife* const caller = life ? nullptr : made ? made->caller().get() : &mine.session.as_caller();
     auto moved = life ? transfer_to(*session, life, direction, slices, completion, deadline, began)
-                      : transfer_for_caller(*session, made ? *made->caller() : mine.session.as_caller(), direction, slices, completion,
-                                            deadline, began);
+                      : transfer_for_caller(*session, *caller, life, direction, slices, completion, deadline, began);
+    const bool any = !slices.empty();
     if (slices.capacity() > kKeep) std::vector<Slice>().swap(slices);
     if (moved && notification != nullptr) {
-        auto sent = parts_->notify(*session, *notification, deadline);
-        if (!sent) return Unexpected(std::move(sent).error().with_context("the bytes are there, the notification is not"));
+        auto sent = parts_->notify(*session, *notification, any || caller == nullptr ? life : Incarnation(), deadline);
+        if (sent) return moved;
+        if (caller != nullptr) caller->dealt(life, &sent.error());
+        return Unexpected(std::move(sent).error().with_context("the bytes are there, the notification is not"));
     }
     return moved;
 }
 
-Result<uint64_t> EngineImpl::transfer_for_caller(Session& session, CallerLife& caller, Direction direction, std::span<const Slice> slices,
-                                                 Completion& completion, Deadline deadline, Time began) {
-    Incarnation life = session.life_of(caller);
+Result<uint64_t> EngineImpl::transfer_for_caller(Session& session, CallerLife& caller, Incarnation& life, Direction direction,
+                                                 std::span<const Slice> slices, Completion& completion, Deadline deadline, Time began) {
+    life = session.life_of(caller);
     auto moved = run_transfer(parts_->core, session, life, direction, slices, completion, deadline, began);
     caller.dealt(life, moved ? nullptr : &moved.error());
     return moved;
@@ -425,7 +428,7 @@ Result<> EngineImpl::send_notification(const std::string& target, const Notifica
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_RETURN_IF_ERROR(check_notification(notification));
     MC_ASSIGN_OR_RETURN(const auto session, parts_->sessions->get(target));
-    return parts_->notify(*session, notification, deadline);
+    return parts_->notify(*session, notification, {}, deadline);
 }
 
 std::vector<Notification> EngineImpl::take_notifications() {

@@ -76,9 +76,9 @@ private:
     /// What a call that gives memory back answers on a closed engine: nothing before the memory is ours alone.
     Result<> refuse_return(Error refused);
     Result<> add_region(MemoryRegion region);
-    /// To the life that the calling thread deals with. `began`: for the metrics.
-    Result<uint64_t> transfer_for_caller(Session& session, CallerLife& caller, Direction direction, std::span<const Slice> slices,
-                                         Completion& completion, Deadline deadline, Time began);
+    /// To the life that the calling thread deals with, which is filled in. `began`: for the metrics.
+    Result<uint64_t> transfer_for_caller(Session& session, CallerLife& caller, Incarnation& life, Direction direction,
+                                         std::span<const Slice> slices, Completion& completion, Deadline deadline, Time began);
     Result<uint64_t> transfer_to(Session& session, Incarnation life, Direction direction, std::span<const Slice> slices,
                                  Completion& completion, Deadline deadline, Time began);
     bool forked() const noexcept { return fork_generation() != born_; }

@@ -168,7 +168,10 @@ void EngineParts::install_handlers() {
     server->handle(rpc::Method::kNotify, [this](std::span<const std::byte> body, std::unique_ptr<rpc::Responder> responder) {
         auto notification = decode_notification(body);
         if (!notification) return responder->fail(notification.error());
-        auto added = inbox.add(std::move(*notification));
+        if (notification->target && notification->target != incarnation)
+            return responder->fail(
+                error(Code::kStale, "this is incarnation {}, not {}", incarnation.to_string(), notification->target.to_string()));
+        auto added = inbox.add(std::move(notification->notification));
         if (!added) return responder->fail(added.error());
         responder->reply({});
     });
@@ -192,10 +195,11 @@ bool EngineParts::another_lives(const std::string& address, Deadline deadline) {
     return other && other->incarnation != incarnation;
 }
 
-Result<> EngineParts::notify(Session& session, const Notification& notification, Deadline deadline) {
+Result<> EngineParts::notify(Session& session, const Notification& notification, Incarnation life, Deadline deadline) {
     if (locator->is_own(session.name())) return inbox.add(notification);
-    MC_ASSIGN_OR_RETURN(const auto link, session.link(deadline));
-    auto reply = client->call(link->rpc_address, rpc::Method::kNotify, encode_notification(notification), deadline);
+    // An older peer does not look at whom it is for, so we do, too.
+    MC_ASSIGN_OR_RETURN(const auto link, life ? session.link_to(life, deadline) : session.link(deadline));
+    auto reply = client->call(link->rpc_address, rpc::Method::kNotify, encode_notification(notification, life), deadline);
     if (!reply) return Unexpected(std::move(reply).error().with_context(format_text("notify {}", session.name())));
     return {};
 }

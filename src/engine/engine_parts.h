@@ -72,7 +72,7 @@ struct EngineParts final : Notifier {
     SegmentDescriptor describe(uint32_t buffers_max) const;
     /// At that control port, an engine that has our name and is not this one.
     bool another_lives(const std::string& address, Deadline deadline);
-    Result<> notify(Session& session, const Notification& notification, Deadline deadline) override;
+    Result<> notify(Session& session, const Notification& notification, Incarnation life, Deadline deadline) override;
     /// A batch of one task. It has its id before anything moves: nobody could ask after it, or stop it, otherwise.
     Result<BatchId> submit_alone(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction,
                                  std::span<const Block> blocks, const Notification* notification, Deadline deadline);

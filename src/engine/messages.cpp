@@ -127,19 +127,19 @@ Result<SegmentDescriptor> decode_descriptor(std::span<const std::byte> body) {
     return descriptor;
 }
 
-std::vector<std::byte> encode_notification(const Notification& notification) {
+std::vector<std::byte> encode_notification(const Notification& notification, Incarnation target) {
     flatbuffers::FlatBufferBuilder builder(64 + notification.name.size() + notification.message.size());
     const auto name = builder.CreateString(notification.name);
     const auto message = builder.CreateString(notification.message);
-    return finish(builder, wire::CreateNotifyRequest(builder, name, message));
+    return finish(builder, wire::CreateNotifyRequest(builder, name, message, target.value));
 }
 
-Result<Notification> decode_notification(std::span<const std::byte> body) {
+Result<NotifyRequest> decode_notification(std::span<const std::byte> body) {
     MC_ASSIGN_OR_RETURN(const auto message, VerifiedMessage<wire::NotifyRequest>::parse(body, "notification"));
-    Notification notification;
-    MC_ASSIGN_OR_RETURN(notification.name, bounded_text(message->name(), body.size(), "notification name"));
-    MC_ASSIGN_OR_RETURN(notification.message, bounded_text(message->message(), body.size(), "notification"));
-    return notification;
+    NotifyRequest request{.notification = {}, .target = {message->target()}};
+    MC_ASSIGN_OR_RETURN(request.notification.name, bounded_text(message->name(), body.size(), "notification name"));
+    MC_ASSIGN_OR_RETURN(request.notification.message, bounded_text(message->message(), body.size(), "notification"));
+    return request;
 }
 
 std::vector<std::byte> encode_control_request(const ControlRequest& request) {

@@ -37,9 +37,14 @@ std::vector<std::byte> encode_descriptor(const SegmentDescriptor& descriptor);
 /// The name, the incarnation and the port are never empty or zero in a decoded descriptor.
 Result<SegmentDescriptor> decode_descriptor(std::span<const std::byte> body);
 
-std::vector<std::byte> encode_notification(const Notification& notification);
+struct NotifyRequest {
+    Notification notification;
+    Incarnation target;  // whom it is for; none: whoever is there
+};
+
+std::vector<std::byte> encode_notification(const Notification& notification, Incarnation target);
 /// The only limit is that of the RPC message.
-Result<Notification> decode_notification(std::span<const std::byte> body);
+Result<NotifyRequest> decode_notification(std::span<const std::byte> body);
 
 /// What one side of a transport says to the other; the answer is the handler's bytes as they are.
 struct ControlRequest {

@@ -155,10 +155,12 @@ TEST(EngineMessages, DescriptorNamingATransportTwiceIsRefused) {
 
 TEST(EngineMessages, NotificationSurvivesTheWireWithAnyBytes) {
     const Notification sent{.name = "decode-1", .message = std::string("\0\xff done", 7) + std::string(1 << 20, 'm')};
-    const auto decoded = decode_notification(encode_notification(sent));
+    const auto decoded = decode_notification(encode_notification(sent, Incarnation{77}));
     ASSERT_TRUE(decoded);
-    EXPECT_EQ(decoded->name, sent.name);
-    EXPECT_EQ(decoded->message, sent.message);
+    EXPECT_EQ(decoded->notification.name, sent.name);
+    EXPECT_EQ(decoded->notification.message, sent.message);
+    EXPECT_EQ(decoded->target, Incarnation{77});
+    EXPECT_FALSE(decode_notification(encode_notification(sent, {}))->target) << "for whoever is there";
 }
 
 TEST(EngineMessages, TruncatedMessagesAreRefusedOrHarmless) {

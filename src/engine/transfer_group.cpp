@@ -455,6 +455,11 @@ bool TransferGroup::over() {
     return state_ == State::kFinal;
 }
 
+Incarnation TransferGroup::reached() {
+    Lock lock(mutex_);
+    return slices_.empty() && addresses_.caller ? Incarnation() : addresses_.life;
+}
+
 std::shared_ptr<Link> TransferGroup::link_under_way(size_t task, size_t part) {
     Lock lock(mutex_);
     if (state_ != State::kRunning || tasks_[task].completion.done() || part >= parts_.size()) return nullptr;

@@ -44,8 +44,9 @@ struct FakeWorld final : DescriptorSource, Notifier {
         return Found{.descriptor = {.name = name, .incarnation = life, .endpoints = router->endpoints(), .device_memory = device_memory},
                      .rpc_address = "127.0.0.1:1"};
     }
-    Result<> notify(Session& session, const Notification& notification, Deadline) override {
+    Result<> notify(Session& session, const Notification& notification, Incarnation life, Deadline) override {
         Lock lock(mutex);
+        notified_lives.push_back(life);
         notified.push_back({.name = session.name() + "/" + notification.name, .message = notification.message});
         changed.notify_all();
         return {};
@@ -83,6 +84,7 @@ struct FakeWorld final : DescriptorSource, Notifier {
     std::map<std::string, std::string> aliases;  // names of the same peer
     std::vector<DeviceRange> device_memory;      // of every peer
     std::vector<Notification> notified;
+    std::vector<Incarnation> notified_lives;  // whom each was for
     std::atomic<std::thread::id> blocked_thread{};
 };
 
