@@ -107,7 +107,9 @@ void Connection::on_tick(Time now) {
     if (late) retire();
 }
 
-bool Connection::overdue(Time now) const {
+bool Connection::overdue(Time now) {
+    if (std::exchange(received_, false)) received_at_ = now;
+    if (std::exchange(sent_, false)) sent_at_ = now;
     if (phase_ == Phase::kClosed) return true;
     if (phase_ != Phase::kOpen) return now - accepted_at_ > kHelloTimeout;
     if ((writing_ || !inbox_.bytes().empty()) && now - received_at_ > kMessageTimeout) return true;
@@ -141,6 +143,7 @@ bool Connection::work() {
 
 bool Connection::work(size_t& done) {
     const bool conversed = std::exchange(conversing_, false);
+    one_question_ = conversed && std::exchange(paused_, false);
     if (device_messages_ > 0 && phase_ == Phase::kOpen && !collect()) return false;
     while (done < kConnectionStepBytes) {
         IoResult received;
@@ -150,12 +153,12 @@ bool Connection::work(size_t& done) {
         // Answers that left make room for requests that are here already: perhaps nothing more will come in to remind us of them.
         if (sent > 0 && phase_ == Phase::kOpen && !inbox_.bytes().empty() && !handle_inbox()) return false;
         if (received.bytes + sent == 0) {
-            conversing_ = conversed && done == 0;
+            conversing_ = paused_ = conversed && done == 0;
             break;
         }
         done += received.bytes + sent;
         // All that came was one question, and it is answered. Asking whether there is more would cost as much as being told.
-        const bool answered = received.drained && !writing_ && inbox_.bytes().empty() && reply_count_ == 0;
+        const bool answered = (received.drained || one_question_) && !writing_ && inbox_.bytes().empty() && reply_count_ == 0;
         conversing_ = answered && done <= kConversationBytes;
         if (answered) break;
     }
@@ -168,7 +171,7 @@ bool Connection::receive(IoResult& result) {
     // Who has sent a part of a head may send a longer one than before.
     result = writing_ ? receive_payload() : inbox_.receive(socket_.fd(), inbox_.bytes().empty() ? ahead_bytes_ : kAheadBytes);
     if (result.error != 0) return false;
-    if (result.bytes > 0) received_at_ = Clock::now();
+    if (result.bytes > 0) received_ = true;
     note_asked_by_others();
     if (phase_ == Phase::kParting) {
         inbox_.drop(inbox_.bytes().size());
@@ -272,10 +275,12 @@ void Connection::recheck_write() {
 IoResult Connection::receive_payload() {
     const auto section = server_.access().section();
     recheck_write();
-    return incoming_.receive(socket_.fd(), inbox_, ahead_bytes_);
+    // To read a head as well makes it a longer call, also where none comes.
+    return incoming_.receive(socket_.fd(), inbox_, one_question_ ? 0 : ahead_bytes_);
 }
 
 void Connection::take_payload() {
+    if (inbox_.bytes().empty()) return;
     const auto section = server_.access().section();
     recheck_write();
     incoming_.take(inbox_);
@@ -308,7 +313,7 @@ void Connection::begin_read(const Header& header) {
 // ---- answering
 
 Connection::Reply& Connection::new_reply(uint64_t id) {
-    if (reply_count_ == 0) sent_at_ = Clock::now();
+    if (reply_count_ == 0) sent_ = true;
     Reply& fresh = reply(reply_count_++);
     fresh.out.start(false);
     fresh.id = id;
@@ -360,8 +365,12 @@ bool Connection::recheck_reads() {
 
 bool Connection::flush(size_t& moved) {
     if (reply_count_ == 0 || reply(0).waiting) return true;
+    if (reply_descriptors_ == 0 && device_messages_ == 0) return send_answers(moved);  // none has a payload
     const auto section = server_.access().section();
-    if (!recheck_reads()) return false;
+    return recheck_reads() && send_answers(moved);
+}
+
+bool Connection::send_answers(size_t& moved) {
     IovList list;
     for (size_t i = 0; i < reply_count_ && list.bytes() < kSendBytes && !reply(i).waiting; ++i)
         if (!reply(i).out.gather(list)) break;
@@ -370,7 +379,7 @@ bool Connection::flush(size_t& moved) {
     if (result.error == EFAULT) return server_.complain(*this, "registered memory is not readable (unmapped?)");
     if (result.error != 0) return false;
     moved = result.bytes;
-    if (moved > 0) sent_at_ = Clock::now();
+    if (moved > 0) sent_ = true;
     for (size_t left = result.bytes; left > 0;) {
         Outgoing& out = reply(0).out;
         const size_t before = out.payload().rest().size();

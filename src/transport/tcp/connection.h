@@ -70,6 +70,7 @@ private:
     void recheck_write() MC_REQUIRES(mutex_);
     void end_write() MC_REQUIRES(mutex_);
     bool flush(size_t& moved) MC_REQUIRES(mutex_);
+    bool send_answers(size_t& moved) MC_REQUIRES(mutex_);
     bool recheck_reads() MC_REQUIRES(mutex_);
     bool may_receive() const MC_REQUIRES(mutex_);
     Status refusal_status(AddressRange range, Access access) const MC_REQUIRES(mutex_);
@@ -90,7 +91,7 @@ private:
     void answer_error(uint64_t id, Status status, const std::string& text) MC_REQUIRES(mutex_);
     void append_error(std::vector<std::byte>& head, uint64_t id, Status status, std::string_view text) const MC_REQUIRES(mutex_);
     void update_interest() MC_REQUIRES(mutex_);
-    bool overdue(Time now) const MC_REQUIRES(mutex_);
+    bool overdue(Time now) MC_REQUIRES(mutex_);
     void retire();
 
     Reply& reply(size_t index) MC_REQUIRES(mutex_) { return replies_[(first_reply_ + index) % kAnswersMax]; }
@@ -108,13 +109,19 @@ private:
     uint32_t interest_ MC_GUARDED_BY(mutex_) = 0;       // epoll events
     bool ticking_ MC_GUARDED_BY(mutex_) = false;
     Time accepted_at_ MC_GUARDED_BY(mutex_);
-    Time received_at_ MC_GUARDED_BY(mutex_);  // when bytes last came in
-    Time sent_at_ MC_GUARDED_BY(mutex_);      // when bytes last went out, or an answer began to wait
+    // The tick after bytes last came in; the one after bytes last went out, or an answer began to wait. Nobody reads the clock in between: that would
+    // take as long as much else of a short message.
+    Time received_at_ MC_GUARDED_BY(mutex_);
+    Time sent_at_ MC_GUARDED_BY(mutex_);
+    bool received_ MC_GUARDED_BY(mutex_) = false;  // since the last tick
+    bool sent_ MC_GUARDED_BY(mutex_) = false;
 
     // The message being received
     Inbox inbox_ MC_GUARDED_BY(mutex_);
     size_t ahead_bytes_ MC_GUARDED_BY(mutex_) = kAheadBytes;  // read ahead where a message may begin
     bool conversing_ MC_GUARDED_BY(mutex_) = false;           // the last that came was one short question, which is answered
+    bool paused_ MC_GUARDED_BY(mutex_) = false;               // and nothing has come since
+    bool one_question_ MC_GUARDED_BY(mutex_) = false;         // so that nothing follows the present one, probably, before it is answered
     bool writing_ MC_GUARDED_BY(mutex_) = false;              // its payload is coming in
     Incoming incoming_ MC_GUARDED_BY(mutex_);
     uint64_t write_id_ MC_GUARDED_BY(mutex_) = 0;

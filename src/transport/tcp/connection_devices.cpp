@@ -89,7 +89,7 @@ bool Connection::collect() {
     for (size_t i = 0; i < reply_count_; ++i)
         if (reply(i).waiting && reply(i).device->done()) {
             fill(reply(i));
-            if (i == 0) sent_at_ = Clock::now();
+            if (i == 0) sent_ = true;
         }
     return inbox_.bytes().empty() || handle_inbox();
 }

@@ -103,11 +103,11 @@ void IoThread::end() {
     idle_.notify_all();
 }
 
-/// The one place where our code runs on this thread: what throws costs its connection, not the process. False: nobody has this token.
+/// The one place where our code runs on this thread: what throws costs its connection, not the process. Nothing if nobody has this token.
 template <typename Call>
-bool IoThread::call(Token token, const Call& call) {
+void IoThread::call(Token token, const Call& call) {
     IoHandler* const handler = begin(token);
-    if (handler == nullptr) return false;
+    if (handler == nullptr) return;
     try {
         call(*handler);
     } catch (const std::exception& problem) {
@@ -115,7 +115,6 @@ bool IoThread::call(Token token, const Call& call) {
         handler->on_exception();
     }
     end();
-    return true;
 }
 
 void IoThread::tick(Time now) {
@@ -134,14 +133,13 @@ void IoThread::tick(Time now) {
 /// Being told by epoll costs a call more. Who has just answered a short question is likely to get the next one.
 bool IoThread::poll_recent() {
     if (recent_ == 0 || polled_ >= kPollsMax) return false;
-    for (int i = 0; i < kPolls; ++i) {
-        bool found = false;
-        if (!call(recent_, [&found](IoHandler& handler) { found = handler.poll(); })) break;
-        if (!found) continue;
-        ++polled_;
-        return true;
-    }
-    return false;
+    bool found = false;
+    const auto poll = [&found](IoHandler& handler) {
+        for (int i = 0; i < kPolls && !found; ++i) found = handler.poll();  // which is gone, perhaps, once it has found something
+    };
+    call(recent_, poll);
+    if (found) ++polled_;
+    return found;
 }
 
 int IoThread::wait_for_events(epoll_event* events, int count) {

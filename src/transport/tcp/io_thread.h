@@ -67,7 +67,7 @@ private:
     IoHandler* begin(Token token);
     void end();
     template <typename Call>
-    bool call(Token token, const Call& call);
+    void call(Token token, const Call& call);
     void tick(Time now);
     void call_woken();
 
