@@ -53,12 +53,17 @@ private:
 /// A region in the table.
 class Target::Entry final : public Registration {
 public:
-    Entry(Target& target, uint32_t number, uint64_t memory, bool device)
-        : target_(target), number_(number), memory_(memory), device_(device && memory != 0) {}
+    /// Not in the table yet: what cannot be made is never in it.
+    Entry(Target& target, uint64_t memory, bool device) : target_(target), memory_(memory), device_(device && memory != 0) {}
     ~Entry() override {
-        withdraw();
+        if (!withdrawn_) withdraw();
         drop();
-        target_.table_->release(number_);
+        if (published_) target_.table_->release(number_);
+    }
+    void published(uint32_t number) noexcept {
+        number_ = number;
+        published_ = true;
+        withdrawn_ = false;
     }
 
     Result<> revoke(Deadline deadline) override {
@@ -79,10 +84,11 @@ private:
     }
 
     Target& target_;
-    const uint32_t number_;
+    uint32_t number_ = 0;
+    bool published_ = false;
     const uint64_t memory_;
     const bool device_;
-    std::atomic<bool> withdrawn_{false}, dropped_{false};
+    std::atomic<bool> withdrawn_{true}, dropped_{false};
 };
 
 Target::Target(Incarnation incarnation, Loop& loop, Devices& devices) : incarnation_(incarnation), loop_(loop), devices_(devices) {}
@@ -367,18 +373,24 @@ void Target::drop_memory(uint64_t number) {
 Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
     if (!region.remote_accessible) return nullptr;
     const bool device = region.kind != MemoryKind::kHost;
-    const auto [memory, offset] = device ? hold_allocation(region) : std::pair(hold_memory(region), region.shared_offset);
-    auto number = table_->publish({.address = address_of(region.address),
-                                   .length = region.length,
-                                   .memory = memory,
-                                   .offset = offset,
-                                   .writable = region.writable,
-                                   .kind = region.kind});
-    if (!number) {
-        if (memory != 0) drop_memory(memory);
-        return Unexpected(std::move(number).error());
-    }
-    return std::make_unique<Entry>(*this, *number, memory, device);
+    const auto held = device ? hold_allocation(region) : std::pair(hold_memory(region), region.shared_offset);
+    const uint64_t memory = held.first, offset = held.second;
+    auto entry = [&] {
+        try {
+            return std::make_unique<Entry>(*this, memory, device);
+        } catch (...) {
+            if (memory != 0) drop_memory(memory);
+            throw;
+        }
+    }();
+    MC_ASSIGN_OR_RETURN(const uint32_t number, table_->publish({.address = address_of(region.address),
+                                                                .length = region.length,
+                                                                .memory = memory,
+                                                                .offset = offset,
+                                                                .writable = region.writable,
+                                                                .kind = region.kind}));
+    entry->published(number);
+    return entry;
 }
 
 bool Target::is_open(std::optional<uint64_t> memory) {
