@@ -46,10 +46,15 @@ bool Quiescence::wait_for(Slot& slot, Deadline deadline) noexcept {
 
 Quiescence::Open Quiescence::open_now() const {
     Open sections;
+    open_now(sections);
+    return sections;
+}
+
+void Quiescence::open_now(Open& sections) const {
+    sections.clear();
     for (uint32_t slot = 0; slot < kSlots; ++slot)
         if (const uint32_t state = slots_[slot].state.load(std::memory_order_seq_cst); (state & kOpenMask) != 0)
             sections.emplace_back(slot, state);
-    return sections;
 }
 
 bool Quiescence::over(const Open& sections) const noexcept {

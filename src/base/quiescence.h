@@ -42,6 +42,8 @@ public:
     /// Some Sections, to be asked after later.
     using Open = std::vector<std::pair<uint32_t, uint32_t>>;  // slot and state
     Open open_now() const;
+    /// The same into a list that is there. Needs no memory if that has room for kSlots of them.
+    void open_now(Open& sections) const;
     /// Whether all of them are over.
     bool over(const Open& sections) const noexcept;
 

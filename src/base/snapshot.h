@@ -25,11 +25,18 @@ public:
     /// Inside a Section.
     const T& get() const noexcept { return *current_.load(std::memory_order_seq_cst); }
 
-    /// What it replaces is freed by a later call, when nobody reads it any more.
+    /// What it replaces is freed by a later call, when nobody reads it any more. Where there is no memory it throws, and nothing is replaced.
     void replace(std::unique_ptr<const T> next) {
+        make_room();
         std::unique_ptr<const T> old(current_.exchange(next.release(), std::memory_order_seq_cst));
+        readers_.open_now(room_);
+        replaced_.push_back({.value = std::move(old), .read_by = std::move(room_)});
+    }
+    /// The next replace() does not throw. For who changes something else along with it.
+    void make_room() {
         clean();
-        replaced_.push_back({.value = std::move(old), .read_by = readers_.open_now()});
+        replaced_.reserve(replaced_.size() + 1);
+        room_.reserve(Quiescence::kSlots);
     }
     /// Frees what was replaced, if nobody reads it any more. False: somebody still reads some of it.
     bool clean() {
@@ -46,6 +53,7 @@ private:
     Quiescence& readers_;
     std::atomic<const T*> current_;  // seq_cst, as Quiescence asks
     std::vector<Replaced> replaced_;
+    Quiescence::Open room_;  // for the next one
 };
 
 }  // namespace mooncake

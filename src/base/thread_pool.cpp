@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "base/error_copy.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -15,15 +16,14 @@ Result<> ThreadPool::start() {
     return threads_.empty() ? add_thread() : Result<>();
 }
 
-Result<> ThreadPool::add_thread(bool watches) {
-    const auto self = threads_.emplace(threads_.end());
-    auto started = try_start_thread(options_.name, [this, self, watches] { run(self, watches); });
-    if (!started) {
-        threads_.erase(self);
-        return Unexpected(std::move(started).error());
-    }
-    *self = std::move(*started);
+Result<> ThreadPool::add_thread(bool watches) noexcept try {
+    Threads made(1);
+    const auto self = made.begin();
+    MC_ASSIGN_OR_RETURN(*self, try_start_thread(options_.name, [this, self, watches] { run(self, watches); }));
+    threads_.splice(threads_.end(), made);  // it looks for itself there under the lock
     return {};
+} catch (const std::bad_alloc&) {
+    return Unexpected(out_of_memory());
 }
 
 Result<> ThreadPool::provide_thread() {
@@ -54,6 +54,9 @@ void ThreadPool::watch() {
 Result<> ThreadPool::post(Task task, Key key) {
     if (forked()) return fail(Code::kUnavailable, "the threads {} belong to the parent process", options_.name);
     Threads left;  // joined outside the lock
+    // Made first: a key whose line was begun, and to which nothing then came, would never be served again.
+    Line made;
+    made.push_back({.task = std::move(task), .key = key});
     Lock lock(mutex_);
     if (stopped_) return fail(Code::kUnavailable, "the threads {} have been stopped", options_.name);
     if (waiting_ >= options_.tasks_max) return fail(Code::kNoSpace, "{} tasks wait for the threads {}", waiting_, options_.name);
@@ -61,7 +64,7 @@ Result<> ThreadPool::post(Task task, Key key) {
     if (key != kNoKey) {
         const auto [line, first] = behind_.try_emplace(key);
         if (!first) {
-            line->second.push_back(std::move(task));
+            line->second.splice(line->second.end(), made);
             ++waiting_;
             return {};
         }
@@ -70,7 +73,7 @@ Result<> ThreadPool::post(Task task, Key key) {
         behind_.erase(key);
         return provided;
     }
-    ready_.push_back({.task = std::move(task), .key = key});
+    ready_.splice(ready_.end(), made);
     ++waiting_;
     wake_.notify_one();
     return {};
@@ -128,8 +131,7 @@ void ThreadPool::finished(Key key) {
         return;
     }
     // Behind everybody else's: one key cannot keep the others waiting.
-    ready_.push_back({.task = std::move(line->second.front()), .key = key});
-    line->second.pop_front();
+    ready_.splice(ready_.end(), line->second, line->second.begin());
 }
 
 void ThreadPool::stop() {
@@ -140,8 +142,8 @@ void ThreadPool::stop() {
         return;
     }
     Threads threads, left;
-    std::deque<Waiting> ready;
-    std::unordered_map<Key, std::deque<Task>> behind;
+    Line ready;
+    std::unordered_map<Key, Line> behind;
     {
         Lock lock(mutex_);
         stopped_ = true;

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <string>
@@ -48,7 +47,8 @@ public:
 
     /// Starts the first thread now, so that no post() fails for want of one. kUnavailable when there is none to be had.
     Result<> start();
-    /// kUnavailable: stopped, or there is no thread and none can be started. kNoSpace: too many wait. The task is dropped then.
+    /// kUnavailable: stopped, or there is no thread and none can be started. kNoSpace: too many wait. The task is dropped then, as when it throws
+    /// for want of memory.
     Result<> post(Task task, Key key = kNoKey);
     /// Drops what waits, asks what runs to stop, and waits for it. Idempotent. Not from one of its own threads.
     void stop();
@@ -60,9 +60,10 @@ private:
         Task task;
         Key key = kNoKey;
     };
+    using Line = std::list<Waiting>;  // whose entries move from one to the other without memory
     using Threads = std::list<std::jthread>;
 
-    Result<> add_thread(bool watches = false) MC_REQUIRES(mutex_);
+    Result<> add_thread(bool watches = false) noexcept MC_REQUIRES(mutex_);
     /// For a task that is about to be posted and finds nobody idle.
     Result<> provide_thread() MC_REQUIRES(mutex_);
     /// Until nothing waits or, the others being stuck, there is a thread for all that does.
@@ -78,9 +79,9 @@ private:
     std::stop_source stop_;
     Mutex mutex_;
     std::condition_variable_any wake_, stop_watching_;
-    std::deque<Waiting> ready_ MC_GUARDED_BY(mutex_);                         // of each key at most one
-    std::unordered_map<Key, std::deque<Task>> behind_ MC_GUARDED_BY(mutex_);  // for each key in ready_ or running: what comes after
-    size_t waiting_ MC_GUARDED_BY(mutex_) = 0;                                // tasks in both
+    Line ready_ MC_GUARDED_BY(mutex_);                            // of each key at most one
+    std::unordered_map<Key, Line> behind_ MC_GUARDED_BY(mutex_);  // for each key in ready_ or running: what comes after
+    size_t waiting_ MC_GUARDED_BY(mutex_) = 0;                    // tasks in both
     size_t idle_ MC_GUARDED_BY(mutex_) = 0;
     bool watched_ MC_GUARDED_BY(mutex_) = false;  // a thread was started to watch the others, or does
     Time progress_ MC_GUARDED_BY(mutex_){};       // when a task was last taken or done

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/timer_queue.h"
 
+#include <new>
+
+#include "base/log.h"
 #include "base/thread.h"
 
 namespace mooncake {
@@ -18,39 +21,63 @@ Result<> TimerQueue::ensure_thread() {
     return {};
 }
 
-TimerQueue::TimerId TimerQueue::at(Time time, Task task) {
+TimerQueue::TimerId TimerQueue::at(Time time, Task task) { return add(time, {.task = std::move(task)}); }
+
+TimerQueue::TimerId TimerQueue::every(Duration pause, Task task) {
+    return add(Clock::now() + pause, {.task = std::move(task), .pause = pause});
+}
+
+TimerQueue::TimerId TimerQueue::add(Time time, Timer timer) {
     if (forked()) return 0;
     Lock lock(mutex_);
     if (stopped_ || !ensure_thread()) return 0;
     const TimerId id = next_timer_++;
     const bool first = timers_.empty() || time < timers_.begin()->first.first;
-    timers_.emplace(std::pair(time, id), std::move(task));
-    times_.emplace(id, time);
+    const auto listed = times_.emplace(id, time).first;
+    try {
+        timers_.emplace(std::pair(time, id), std::move(timer));
+    } catch (...) {
+        times_.erase(listed);
+        throw;
+    }
     if (first) wake_.notify_all();
     return id;
 }
 
 bool TimerQueue::cancel(TimerId timer) {
     if (forked()) return false;
-    Task dropped;  // destroyed outside the lock: it may own the last reference to something large
+    Timers::node_type dropped;  // destroyed outside the lock: it may own the last reference to something large
     Lock lock(mutex_);
     const auto time = times_.find(timer);
     if (time == times_.end()) return false;
-    const auto found = timers_.find({time->second, timer});
-    dropped = std::move(found->second);
-    timers_.erase(found);
+    dropped = timers_.extract({time->second, timer});
     times_.erase(time);
-    return true;
+    return !dropped.empty();
 }
 
 void TimerQueue::run() {
-    while (const Task task = next()) task();
+    while (auto timer = next()) {
+        try {
+            timer.mapped().task();
+        } catch (const std::bad_alloc&) {
+            MC_LOG_WARNING_EVERY(1s, "a task of the thread {} broke off: out of memory", name_);
+        }
+        if (timer.mapped().pause > Duration::zero()) set_again(timer);
+    }
 }
 
-TimerQueue::Task TimerQueue::next() {
+void TimerQueue::set_again(Timers::node_type& timer) {
+    Lock lock(mutex_);
+    const auto time = times_.find(timer.key().second);
+    if (time == times_.end()) return;  // cancelled, or stopped
+    time->second = timer.key().first = Clock::now() + timer.mapped().pause;
+    timers_.insert(std::move(timer));
+}
+
+TimerQueue::Timers::node_type TimerQueue::next() {
     Lock lock(mutex_);
     for (;;) {
-        if (stopped_) return nullptr;
+        if (stopped_) return {};
         if (timers_.empty()) {
             wake_.wait(mutex_);
             continue;
@@ -61,8 +88,8 @@ TimerQueue::Task TimerQueue::next() {
             continue;
         }
         auto due = timers_.extract(timers_.begin());
-        times_.erase(due.key().second);
-        return std::move(due.mapped());
+        if (due.mapped().pause == Duration::zero()) times_.erase(due.key().second);
+        return due;
     }
 }
 
@@ -71,7 +98,7 @@ void TimerQueue::stop() {
         (void)new std::jthread(std::move(thread_));  // the parent's
         return;
     }
-    std::map<std::pair<Time, TimerId>, Task> timers;  // dropped outside the lock, after the thread
+    Timers timers;  // dropped outside the lock, after the thread
     std::jthread thread;
     Lock lock(mutex_);
     stopped_ = true;

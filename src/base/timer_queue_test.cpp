@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <latch>
 #include <memory>
+#include <new>
+#include <thread>
 #include <vector>
 
 namespace mooncake {
@@ -45,6 +48,45 @@ TEST(TimerQueue, ACancelledTimerNeverRuns) {
     EXPECT_FALSE(timers.cancel(12345));
     timers.stop();
     EXPECT_FALSE(ran);
+}
+
+TEST(TimerQueue, OneThatRepeatsGoesOnAlsoWhereATaskFindsNoMemory) {
+    std::latch done(3), cancelled(1);
+    TimerQueue timers("test");
+    int runs = 0;
+    const auto timer = timers.every(1ms, [&] {
+        if (++runs <= 3) done.count_down();
+        throw std::bad_alloc();
+    });
+    ASSERT_NE(timer, 0u);
+    done.wait();
+    timers.cancel(timer);
+    EXPECT_FALSE(timers.cancel(timer));
+    timers.at(Clock::now() + 5ms, [&] { cancelled.count_down(); });
+    cancelled.wait();
+    const int before = runs;
+    std::latch later(1);
+    timers.at(Clock::now() + 5ms, [&] { later.count_down(); });
+    later.wait();
+    EXPECT_EQ(runs, before) << "a cancelled one ran";
+    timers.stop();
+    EXPECT_EQ(timers.every(1ms, [] {}), 0u);
+}
+
+TEST(TimerQueue, OneThatRepeatsMayCancelItself) {
+    TimerQueue timers("test");
+    std::latch ran(1), later(1);
+    std::atomic<TimerQueue::TimerId> own{0};
+    std::atomic<int> runs{0};
+    own = timers.every(1ms, [&] {
+        while (own == 0) std::this_thread::yield();
+        timers.cancel(own);
+        if (++runs == 1) ran.count_down();
+    });
+    ran.wait();
+    timers.at(Clock::now() + 5ms, [&] { later.count_down(); });
+    later.wait();
+    EXPECT_EQ(runs, 1);
 }
 
 TEST(TimerQueue, StopDropsWhatWaitsAndRefusesMore) {

@@ -14,7 +14,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kTextBytesMax = 64 << 20;
+// Several times what an engine publishes. A directory that lies costs no more than a parsed text of this size, which takes many times its length.
+constexpr size_t kDescriptorBytesMax = 8 << 20, kRpcMetaBytesMax = 64 << 10;
+constexpr size_t kDepthMax = 16;  // ours have 4
 constexpr int kTcpProtocolVersion = 2;
 
 std::string to_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -60,8 +62,23 @@ Result<std::string> from_hex(std::string_view text) {
     return bytes;
 }
 
-Result<Json> parse_object(std::string_view text, std::string_view what) {
-    if (text.size() > kTextBytesMax) return fail(Code::kCorrupt, "{}: {} bytes of JSON", what, text.size());
+/// Whether lists and objects lie deeper in each other than any of ours. Nonsense is left to the parser.
+bool too_deep(std::string_view text) noexcept {
+    size_t depth = 0;
+    bool in_text = false;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        if (in_text && c == '\\') ++i;
+        else if (c == '"') in_text = !in_text;
+        else if (!in_text && (c == '[' || c == '{') && ++depth > kDepthMax) return true;
+        else if (!in_text && (c == ']' || c == '}') && depth > 0) --depth;
+    }
+    return false;
+}
+
+Result<Json> parse_object(std::string_view text, std::string_view what, size_t bytes_max) {
+    if (text.size() > bytes_max) return fail(Code::kCorrupt, "{}: {} bytes of JSON", what, text.size());
+    if (too_deep(text)) return fail(Code::kCorrupt, "{}: JSON of more than {} levels", what, kDepthMax);
     Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object()) return fail(Code::kCorrupt, "{}: not a JSON object", what);
     return json;
@@ -184,7 +201,7 @@ std::string descriptor_to_json(const SegmentDescriptor& descriptor, uint16_t tcp
 }
 
 Result<SegmentDescriptor> descriptor_from_json(std::string_view text) {
-    MC_ASSIGN_OR_RETURN(const Json json, parse_object(text, "segment descriptor"));
+    MC_ASSIGN_OR_RETURN(const Json json, parse_object(text, "segment descriptor", kDescriptorBytesMax));
     auto descriptor = descriptor_from(json);
     if (!descriptor) return Unexpected(std::move(descriptor).error().with_context("segment descriptor"));
     return descriptor;
@@ -193,7 +210,7 @@ Result<SegmentDescriptor> descriptor_from_json(std::string_view text) {
 std::string rpc_meta_to_json(const RpcMeta& meta) { return to_text({{"ip_or_host_name", meta.host}, {"rpc_port", meta.rpc_port}}); }
 
 Result<RpcMeta> rpc_meta_from_json(std::string_view text) {
-    MC_ASSIGN_OR_RETURN(const Json json, parse_object(text, "rpc address"));
+    MC_ASSIGN_OR_RETURN(const Json json, parse_object(text, "rpc address", kRpcMetaBytesMax));
     auto meta = rpc_meta_from(json);
     if (!meta) return Unexpected(std::move(meta).error().with_context("rpc address"));
     return meta;

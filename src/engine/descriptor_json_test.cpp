@@ -131,6 +131,19 @@ TEST(DescriptorJson, NameThatIsNotUtf8StillMakesJson) {
     EXPECT_TRUE(descriptor_from_json(descriptor_to_json(descriptor)));
 }
 
+TEST(DescriptorJson, TextThatNoEngineWritesIsRefusedBeforeItIsParsed) {
+    const std::string valid = R"({"ip_or_host_name": "h", "rpc_port": 1, "more": )";
+    const auto nested = [&](size_t levels) { return valid + std::string(levels, '[') + std::string(levels, ']') + "}"; };
+    EXPECT_TRUE(rpc_meta_from_json(nested(15)));
+    EXPECT_TRUE(rpc_meta_from_json(valid + "\"" + std::string(1000, '[') + "\\\"[" + "\"}")) << "in a text they mean nothing";
+    EXPECT_EQ(rpc_meta_from_json(nested(16)).error().code(), Code::kCorrupt);
+    EXPECT_EQ(rpc_meta_from_json(valid + "\"" + std::string(64 << 10, 'x') + "\"}").error().code(), Code::kCorrupt);
+    SegmentDescriptor descriptor = sample();
+    descriptor.buffers.assign(4096, {.address = 1, .length = 1, .location = std::string(128, 'x')});
+    EXPECT_TRUE(descriptor_from_json(descriptor_to_json(descriptor))) << "as long as any that we publish";
+    EXPECT_EQ(descriptor_from_json(std::string(8 << 20, ' ') + "{}").error().code(), Code::kCorrupt);
+}
+
 TEST(RpcMeta, SurvivesTheDirectory) {
     const std::string text = rpc_meta_to_json({.host = "10.0.0.1", .rpc_port = 15428});
     EXPECT_EQ(Json::parse(text), Json::parse(R"({"ip_or_host_name": "10.0.0.1", "rpc_port": 15428})"));

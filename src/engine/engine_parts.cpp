@@ -18,6 +18,7 @@ constexpr std::string_view kSoftware = "mooncake 1.0.0a1";
 constexpr Duration kSweepInterval = 1s;
 constexpr Duration kPublishPatience = 5s;
 constexpr Duration kWithdrawPatience = 500ms;
+constexpr int kCloseSteps = 10;
 
 /// True for the addresses of this machine: a name made of one says plainly where its owner wants to be reached.
 bool is_own_address(const std::string& host) {
@@ -218,21 +219,31 @@ Result<BatchId> EngineParts::submit_alone(const std::shared_ptr<Session>& sessio
 }
 
 void EngineParts::schedule_sweep() {
-    const auto sweep = [this] {
-        sessions->for_each([this](const std::shared_ptr<Session>& session) {
-            if (!session->sweep(Clock::now(), config.options.refresh_interval)) return;
-            service.post([session] { session->look_after(Clock::now()); }, session->key());
-        });
-        sessions->forget_unused(Clock::now());
-        schedule_sweep();
-    };
-    service.post_at(Clock::now() + kSweepInterval, sweep, reinterpret_cast<uintptr_t>(this));
+    service.every(kSweepInterval, [this] {
+        if (sweeping.exchange(true, std::memory_order_relaxed)) return;  // the last one still waits for its turn
+        bool posted = false;
+        try {
+            posted = service.post([this] { sweep(); }, reinterpret_cast<uintptr_t>(this));
+        } catch (const std::bad_alloc&) {}  // the next one comes
+        if (!posted) sweeping.store(false, std::memory_order_relaxed);
+    });
+}
+
+void EngineParts::sweep() {
+    sweeping.store(false, std::memory_order_relaxed);
+    sessions->for_each([this](const std::shared_ptr<Session>& session) {
+        if (!session->sweep(Clock::now(), config.options.refresh_interval)) return;
+        try {
+            if (service.post([session] { session->look_after(Clock::now()); }, session->key())) return;
+        } catch (const std::bad_alloc&) {}
+        session->leave_alone();
+    });
+    sessions->forget_unused(Clock::now());
 }
 
 void EngineParts::schedule_metrics_log() {
-    service.at(Clock::now() + config.options.metrics_interval, [this] {
+    service.every(config.options.metrics_interval, [this] {
         for (const std::string& line : metrics_log->lines(config.options.metrics_interval)) MC_LOG_INFO("{}", line);
-        schedule_metrics_log();
     });
 }
 
@@ -242,34 +253,53 @@ EngineParts::~EngineParts() {
     if (!gate.closed() || fenced) return;
     // Some process of this host may still be about to touch it: better lost than given to somebody else.
     Lock inner(memory_mutex);
-    [[maybe_unused]] const auto* const kept_for_ever = new std::map<void*, SharedMemory>(std::move(allocations));
+    [[maybe_unused]] const auto* const kept_for_ever = allocations.release();
 }
 
-Result<> EngineParts::close() {
+Result<> EngineParts::close() try {
     Lock lock(close_mutex);
-    if (closed) {
-        auto over = fence();
-        if (over) let_go();
-        return over;
-    }
-    closed = true;
     core.closing.store(true, std::memory_order_release);
-    const Error reason(Code::kCancelled, "the engine is closed");
-    // First everything that a caller may be waiting for ends; then the callers leave; then the peers; then the threads.
-    client->stop();
-    auto links = sessions->close(reason);  // let go when all peers are told, so that we wait for all of them at once
-    closing->set();
-    for (const auto& batch : batches.take_all()) batch->cancel();
-    links.clear();
-    gate.close();
-    // Those that were submitted meanwhile: what they wait for goes with the service.
-    for (const auto& batch : batches.take_all()) batch->cancel();
+    // A step that finds no memory is taken again, by whoever calls next: nothing of it is left out.
+    std::vector<std::shared_ptr<Link>> links;  // let go when all peers are told, so that we wait for all of them at once
+    while (close_further(links)) ++close_steps;
     auto over = fence();
-    service.stop();
-    if (publisher) publisher->withdraw(Deadline::after(kWithdrawPatience));
-    server->stop();
     if (over) let_go();
     return over;
+} catch (const std::bad_alloc&) {
+    return Unexpected(out_of_memory());
+}
+
+/// First everything that a caller may be waiting for ends; then the callers leave; then the peers; then the threads.
+bool EngineParts::close_further(std::vector<std::shared_ptr<Link>>& links) {
+    switch (close_steps) {
+        case 0: return client->stop(), true;
+        case 1: return links = sessions->close(Error(Code::kCancelled, "the engine is closed")), true;
+        case 2: return closing->set(), true;
+        case 3: return batches.cancel_all(), true;
+        case 4: return links.clear(), gate.close(), true;
+        // Those that were submitted meanwhile: what they wait for goes with the service.
+        case 5: return batches.cancel_all(), true;
+        case 6: return (void)fence(), true;
+        case 7: return service.stop(), true;
+        case 8: return withdraw(), true;
+        case 9: return server->stop(), true;
+        default: static_assert(kCloseSteps == 10); return false;
+    }
+}
+
+bool EngineParts::closed() {
+    Lock lock(close_mutex);
+    return close_steps == kCloseSteps;
+}
+
+void EngineParts::withdraw() {
+    if (!publisher) return;
+    try {
+        publisher->withdraw(Deadline::after(kWithdrawPatience));
+    } catch (const std::bad_alloc&) {
+        MC_LOG_WARNING("cannot withdraw {}: out of memory",
+                       name);  // as where the directory does not answer: who finds it learns that we are gone
+    }
 }
 
 void EngineParts::let_go() {

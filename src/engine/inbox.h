@@ -23,8 +23,8 @@ public:
         Lock lock(mutex_);
         if (notifications_.size() >= kCountMax || bytes_ + bytes > kBytesMax)
             return fail(Code::kNoSpace, "{} notifications of {} bytes wait to be taken", notifications_.size(), bytes_);
-        bytes_ += bytes;
         notifications_.push_back(std::move(notification));
+        bytes_ += bytes;
         return {};
     }
     std::vector<Notification> take() {

@@ -52,22 +52,35 @@ Result<std::shared_ptr<Link>> LinkTable::find_or_connect(SegmentDescriptor descr
             if (deadline.is_never()) changed_.wait(mutex_);
             else changed_.wait_until(mutex_, deadline.at());
         }
-        lives_[incarnation].connecting = true;
+        Life& life = lives_[incarnation];
+        life.links.reserve(life.links.size() + 1);  // for the new one; nobody else adds any meanwhile
+        life.connecting = true;
     }
     if (farther) better_than = farther->transport;
-    auto connected = router_.connect(std::move(descriptor), std::move(rpc_address), need, deadline, better_than);
+    auto connected = [&] {
+        try {
+            return router_.connect(std::move(descriptor), std::move(rpc_address), need, deadline, better_than);
+        } catch (...) {
+            Lock lock(mutex_);
+            connected_to(incarnation);
+            throw;
+        }
+    }();
     Lock lock(mutex_);
-    Life& life = lives_[incarnation];
-    life.connecting = false;
     if (connected) {
         (*connected)->memory = std::move(memory);
-        life.links.push_back(*connected);
+        lives_[incarnation].links.push_back(*connected);
     }
-    forget_ended();
-    changed_.notify_all();
+    connected_to(incarnation);
     if (connected || !farther || connected.error().code() == Code::kStale) return connected;
     if (connected.error().code() != Code::kNotSupported && connected.error().code() != Code::kRefused) farther->second_best = true;
     return farther;
+}
+
+void LinkTable::connected_to(uint64_t incarnation) {
+    lives_[incarnation].connecting = false;  // is there as long as somebody connects
+    forget_ended();
+    changed_.notify_all();
 }
 
 void LinkTable::forget_ended() {

@@ -44,6 +44,8 @@ private:
     std::shared_ptr<Link> find(const Life& life, const Need& need, const Transport* better_than) const MC_REQUIRES(mutex_);
     Result<std::shared_ptr<Link>> find_or_connect(SegmentDescriptor descriptor, std::string rpc_address, const Need& need,
                                                   const Transport* better_than, Deadline deadline);
+    /// Whoever waited for it goes on. Needs no memory.
+    void connected_to(uint64_t incarnation) MC_REQUIRES(mutex_);
     void forget_ended() MC_REQUIRES(mutex_);
 
     Router& router_;

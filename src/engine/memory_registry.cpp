@@ -50,9 +50,21 @@ Result<> MemoryRegistry::add_locked(const MemoryRegion& region) {
     }
     if (next != entries_.end() && touch(*next->second.region, region)) return overlap(region, *next->second.region);
     MC_ASSIGN_OR_RETURN(Entry entry, open(RegisteredRange(region, ++last_number_)));
-    if (region.remote_accessible) access_.allow(permission_of(region));
-    WriteLock lock(lookup_mutex_);
-    insert(std::move(entry));
+    const uint64_t number = entry.range.number();
+    try {
+        {
+            WriteLock lock(lookup_mutex_);
+            insert(std::move(entry));
+        }
+        if (region.remote_accessible) access_.allow(permission_of(region));  // last: no peer touches what is not registered in the end
+    } catch (...) {
+        WriteLock lock(lookup_mutex_);
+        order_.erase(number);
+        if (const auto found = entries_.find(region.address); found != entries_.end()) take_out(found);
+        devices_.erase(region.address);
+        device_regions_.store(devices_.size(), std::memory_order_relaxed);
+        throw;
+    }
     return {};
 }
 

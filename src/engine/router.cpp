@@ -2,6 +2,7 @@
 #include "engine/router.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/log.h"
 #include "engine/transports.h"
@@ -85,8 +86,14 @@ bool Router::reaches(const TransportContext& context, const Capabilities& capabi
 void Router::let_go(const std::shared_ptr<Ended>& ended, Link* link) {
     Lock lock(ended->mutex);
     if (ended->service == nullptr) return;  // leaks, since its transport is gone
-    ended->links.push_back(link);
-    if (!ended->service->post([ended] { ended->destroy(); })) ended->changed.notify_all();  // our destructor does it
+    ended->links.push_back(link);           // there is room for all that live
+    bool posted = false;
+    try {
+        posted = ended->service->post([ended] {
+            while (ended->destroy()) continue;
+        });
+    } catch (const std::bad_alloc&) {}
+    if (!posted) ended->changed.notify_all();  // the next one does it, or our destructor
 }
 
 bool Router::Ended::destroy() {
@@ -115,10 +122,11 @@ bool Router::Ended::destroy_all(Deadline patience) {
     return alive == 0;
 }
 
-void Router::Ended::close_all() {
+void Router::Ended::close_all() try {
     const Error reason(Code::kCancelled, "the engine is closed");
     Lock lock(mutex);
     for (Link* const link : links) link->peer->close(reason);
+} catch (const std::bad_alloc&) {  // then each begins when its turn comes
 }
 
 void Router::shut_down(Deadline patience) {
@@ -161,11 +169,7 @@ Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std:
         if (!descriptor.endpoints.contains(name) || !reaches(context_, capabilities, descriptor)) continue;
         auto peer = path.transport->connect(descriptor, deadline);
         if (peer) {
-            auto link = std::shared_ptr<Link>(new Link, [ended = ended_](Link* unused) { let_go(ended, unused); });
-            {
-                Lock lock(ended_->mutex);
-                ++ended_->alive;
-            }
+            auto link = std::make_unique<Link>();
             link->transport = path.transport.get();
             link->metrics = &path.metrics;
             link->peer = std::move(*peer);
@@ -173,7 +177,12 @@ Result<std::shared_ptr<Link>> Router::connect(SegmentDescriptor descriptor, std:
             link->descriptor = std::move(descriptor);
             link->second_best = second_best;
             link->opened_for = need;
-            return link;
+            {
+                Lock lock(ended_->mutex);
+                ended_->links.reserve(ended_->alive + 1);  // whoever lets go of it needs no memory
+                ++ended_->alive;
+            }
+            return std::shared_ptr<Link>(link.release(), [ended = ended_](Link* unused) { let_go(ended, unused); });
         }
         last = std::move(peer).error().with_context(format_text("{}: connect", name));
         // A stale descriptor must be fetched anew; whatever else keeps one way from working, the next may still do: the peer has just

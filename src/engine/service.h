@@ -26,6 +26,8 @@ public:
     bool post_stop(Task task, Key key) { return stops_.post(std::move(task), key).has_value(); }
     /// Runs the task once at (not before) a time, on the timer thread: it must not block. Zero after stop().
     TimerId at(Time time, Task task) { return timers_.at(time, std::move(task)); }
+    /// Runs the task again and again on the timer thread, so long after it ended. Zero after stop().
+    TimerId every(Duration pause, Task task) { return timers_.every(pause, std::move(task)); }
     /// Posts the task at a time. False after stop().
     bool post_at(Time time, Task task, Key key);
     /// Has `look` called again and again, some microseconds apart, until it returns false: for what nobody tells of. It must not block. False after

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/error_copy.h"
 #include "base/log.h"
 
 namespace mooncake {
@@ -52,14 +53,18 @@ Link* Session::borrow(Incarnation& life) noexcept {
     return link;
 }
 
-void Session::publish() {
+void Session::publish() noexcept {
     // Only what link_to() would give at once to whoever deals with the same life as everybody.
     const bool ready = link_ && !closed_ && !recheck_ && policy_.cache_descriptors && life_ == link_->descriptor.incarnation;
-    if (ready_.get() == (ready ? link_ : nullptr)) return;
-    auto next = std::make_unique<const std::shared_ptr<Link>>(ready ? link_ : nullptr);
-    lent_.store(next->get(), std::memory_order_seq_cst);  // before it is seen who may still use the one before
-    ready_.replace(std::move(next));
-    ready_.clean();
+    if (ready_.get() == (ready ? link_ : nullptr)) return lent_.store(ready_.get().get(), std::memory_order_seq_cst);
+    lent_.store(nullptr, std::memory_order_seq_cst);  // also where there is no memory: then everybody asks, until a sweep publishes it
+    try {
+        auto next = std::make_unique<const std::shared_ptr<Link>>(ready ? link_ : nullptr);
+        ready_.make_room();
+        lent_.store(next->get(), std::memory_order_seq_cst);  // before it is seen who may still use the one before
+        ready_.replace(std::move(next));
+        ready_.clean();
+    } catch (const std::bad_alloc&) {}
 }
 
 Result<std::shared_ptr<Link>> Session::link_at_hand(Incarnation& life, const Need& need) {
@@ -150,6 +155,27 @@ void Session::asked(Incarnation life) {
     publish();
 }
 
+/// Whoever connects says when that is over, however it ends: everybody else waits for it.
+class Session::Opening {
+public:
+    explicit Opening(Session& session) noexcept : session_(session) {}
+    ~Opening() {
+        if (over_) return;
+        Lock lock(session_.mutex_);
+        session_.opening_ = false;
+        session_.changed_.notify_all();
+    }
+    Opening(const Opening&) = delete;
+    Opening& operator=(const Opening&) = delete;
+
+    /// It has been said.
+    void over() noexcept { over_ = true; }
+
+private:
+    Session& session_;
+    bool over_ = false;
+};
+
 Result<std::shared_ptr<Link>> Session::find(Deadline deadline, const Need& need, Incarnation* life_before) {
     for (;;) {
         std::shared_ptr<Link> found;
@@ -169,15 +195,17 @@ Result<std::shared_ptr<Link>> Session::find(Deadline deadline, const Need& need,
         drop(found, dropped);
     }
     const Time started = Clock::now();
-    auto opened = connect(need, deadline.earlier(Deadline::after(policy_.connect_timeout)));
     Dropped dropped;
+    Opening opening(*this);
+    auto opened = connect(need, deadline.earlier(Deadline::after(policy_.connect_timeout)));
     Lock lock(mutex_);
     opening_ = false;
     changed_.notify_all();
+    opening.over();
     if (!opened && closed_) return fail(Code::kUnavailable, "the engine is closed");
     if (!opened) {
         if (!need.plain()) return opened;  // says nothing about those that do fit others
-        last_error_ = opened.error();
+        last_error_ = copy_error(opened.error());
         failed_until_ = Clock::now() + (Clock::now() - started > 500ms ? kSlowFailureMemory : kQuickFailureMemory);
         return opened;
     }
@@ -343,19 +371,27 @@ void Session::look_after(Time now) {
             checked_ = now;
         }
     }
-    if (asked) confirm(asked, Deadline::never());
-    improve(now);
+    try {
+        if (asked) confirm(asked, Deadline::never());
+        improve(now);
+    } catch (const std::bad_alloc&) {
+        MC_LOG_WARNING_EVERY(1s, "segment {} is not looked after: out of memory", name_);
+    }
+    leave_alone();
+}
+
+void Session::leave_alone() noexcept {
     Lock lock(mutex_);
     looked_after_ = false;
 }
 
-void Session::close() {
-    Dropped dropped;
+void Session::close() noexcept {
+    std::shared_ptr<Link> first;  // let go outside the lock
+    std::vector<Other> others;
     Lock lock(mutex_);
     closed_ = true;
-    if (link_) dropped.push_back(std::move(link_));
-    for (Other& other : others_) dropped.push_back(std::move(other.link));
-    others_.clear();
+    first.swap(link_);
+    others.swap(others_);
     publish();
     ready_.clean();
     changed_.notify_all();
@@ -373,10 +409,9 @@ Result<std::shared_ptr<Session>> SessionTable::get(const std::string& name) {
         if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
     }
     if (name.empty() || name.size() > kSegmentNameMax) return fail(Code::kInvalidArgument, "a segment name of {} characters", name.size());
+    auto made = std::make_shared<Session>(name, source_, links_, policy_);
     WriteLock lock(mutex_);
-    auto& session = by_name_[name];
-    if (!session) session = std::make_shared<Session>(name, source_, links_, policy_);
-    return session;
+    return by_name_.try_emplace(name, std::move(made)).first->second;
 }
 
 Session* SessionTable::find(std::string_view name) const {
@@ -445,10 +480,13 @@ void SessionTable::forget_unused(Time now) {
         bool dealt = false;
         const Time since = session.use_count() > 1 ? Time::max() : session->unused_since(dealt);  // held by an id, a plan, a transfer
         if (since != Time::max() && now - since >= (dealt ? kUnusedLifeTime : kUnusedTime)) {
-            auto gone = session;
+            forgotten_.reserve(forgotten_.size() + 1);  // first: it is not let go for want of memory while somebody uses it
+            Forgotten gone{.session = session, .used_by = {}};
+            gone.used_by.reserve(Quiescence::kSlots);
             by_name_.erase(entry);
             list_.store(unique_number(), std::memory_order_seq_cst);
-            forgotten_.push_back({.session = std::move(gone), .used_by = links_.users().open_now()});
+            links_.users().open_now(gone.used_by);
+            forgotten_.push_back(std::move(gone));
         }
         entry = next;
     }

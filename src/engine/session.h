@@ -97,19 +97,22 @@ public:
     bool sweep(Time now, Duration refresh_interval);
     /// May take as long as connecting does.
     void look_after(Time now);
+    /// Instead of look_after(), where that cannot be done now.
+    void leave_alone() noexcept;
     /// When a link over a second-best transport is worth a try to improve; Time::max(): it is not.
     Time improvable_at();
     /// Tries the transports that are nearer than that of the link, if it is time. The next try comes after twice as long, up to a minute; a
     /// link that held for longer than that starts anew. Transfers in flight finish on the old link.
     void improve(Time now);
     /// There is no link any more, for good. Again, when nobody is in a call: nor one that was borrowed then.
-    void close();
+    void close() noexcept;
     /// Since when nobody has used it and there is no link, seen at a sweep; Time::max() if that is not so. `dealt`: somebody once did.
     Time unused_since(bool& dealt);
 
 private:
     friend class SessionTable;
 
+    class Opening;
     /// A link for what the first one does not carry.
     struct Other {
         std::shared_ptr<Link> link;
@@ -129,7 +132,7 @@ private:
     Result<std::shared_ptr<Link>> check_life(std::shared_ptr<Link> link, Incarnation& life, Incarnation before);
     void drop(const std::shared_ptr<Link>& link, Dropped& dropped) MC_REQUIRES(mutex_);
     /// After every change of what borrow() goes by.
-    void publish() MC_REQUIRES(mutex_);
+    void publish() noexcept MC_REQUIRES(mutex_);
     void note_opened(const Link& link, Time now) MC_REQUIRES(mutex_);
     Result<std::shared_ptr<Link>> connect(const Need& need, Deadline deadline);
 

@@ -4,7 +4,9 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <locale>
 #include <map>
+#include <sstream>
 #include <variant>
 
 #include "metrics/metrics.h"
@@ -115,6 +117,12 @@ Histogram& Registry::histogram(const std::string& name, const std::string& help,
     return impl_->find_or_add<Histogram>(prometheus::MetricType::Histogram, name, help, labels, scale);
 }
 
-std::string Registry::to_prometheus_text() const { return prometheus::TextSerializer().Serialize(impl_->Collect()); }
+std::string Registry::to_prometheus_text() const {
+    std::ostringstream text;
+    text.imbue(std::locale::classic());
+    text.exceptions(std::ios::badbit);  // a stream that finds no memory would else end the text there, and say nothing
+    prometheus::TextSerializer().Serialize(text, impl_->Collect());
+    return std::move(text).str();
+}
 
 }  // namespace mooncake::metrics

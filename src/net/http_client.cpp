@@ -30,6 +30,7 @@ std::string serialise(const HttpUrl& url, const HttpRequest& request) {
     message.body() = request.body;
     message.prepare_payload();
     std::ostringstream text;
+    text.exceptions(std::ios::badbit);  // out of memory: no request rather than half of one
     text << message;
     return std::move(text).str();
 }

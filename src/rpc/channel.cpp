@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
+#include <new>
 #include <utility>
 
 namespace mooncake::rpc {
@@ -65,6 +67,29 @@ Error Channel::too_long_error(uint64_t bytes, uint64_t bytes_max) const {
     return in_context(error(Code::kInvalidArgument, "call: a request of {} bytes; the server takes at most {}", bytes, bytes_max));
 }
 
+/// The answer goes to the caller's stack: whoever leaves it without one, because something was thrown, is first forgotten.
+class Channel::Withdrawal {
+public:
+    Withdrawal(Channel& channel, uint64_t call, Waiter& waiter) noexcept : channel_(channel), call_(call), waiter_(waiter) {}
+    ~Withdrawal() {
+        if (std::uncaught_exceptions() == thrown_) return;
+        {
+            Lock lock(channel_.mutex_);
+            channel_.waiting_.erase(call_);
+            if (channel_.calls_.take(call_)) return;
+        }
+        waiter_.done.wait(Deadline::never());  // somebody just hands us the result
+    }
+    Withdrawal(const Withdrawal&) = delete;
+    Withdrawal& operator=(const Withdrawal&) = delete;
+
+private:
+    Channel& channel_;
+    const uint64_t call_;
+    Waiter& waiter_;
+    const int thrown_ = std::uncaught_exceptions();
+};
+
 std::optional<Result<Bytes>> Channel::call(Method method, std::span<const std::byte> body, Deadline deadline,
                                            const std::function<void()>& meanwhile) {
     if (setup_.loop->on_loop())
@@ -75,11 +100,11 @@ std::optional<Result<Bytes>> Channel::call(Method method, std::span<const std::b
     const auto admission = admit(pending, {method, body, nullptr, deadline});
     if (!admission) return Unexpected(admission.error());
     if (admission->retired) return std::nullopt;
+    const Withdrawal withdrawal(*this, admission->call, waiter);
     // Where the answer may come sooner than we look for it, the turn is taken before the request leaves; else after, when it delays nothing.
     bool reads = meanwhile && admission->alone && admission->connection->begin_here();
     if (admission->connection) admission->connection->send_borrowed(request_header(admission->call, method, deadline, body.size()), body);
     if (!meanwhile) reads = admission->alone && admission->connection->begin_here();
-    follow_up(*admission);
     if (meanwhile) meanwhile();
     if (reads) {
         CallerSink sink(*this);
@@ -124,10 +149,15 @@ std::optional<uint64_t> Channel::begin(PendingCall call, Method method, Bytes& b
     if (admission->retired) return std::nullopt;
     if (admission->connection) {
         const FrameHeader header = request_header(admission->call, method, deadline, body.size(), flags);
-        admission->connection->send(header, std::move(body));
-        if (flags != 0) setup_.loop->post([connection = admission->connection] { connection->watch_closely(); });
+        try {
+            if (flags != 0) setup_.loop->post([connection = admission->connection] { connection->watch_closely(); });
+            admission->connection->send(header, std::move(body));
+        } catch (const std::bad_alloc&) {
+            // Who is told by an exception is not called back. If somebody does so just now, that is the answer.
+            Lock lock(mutex_);
+            if (calls_.take(admission->call)) throw;
+        }
     }
-    follow_up(*admission);
     return admission->call;
 }
 
@@ -146,29 +176,28 @@ Result<Channel::Admission> Channel::admit(PendingCall& call, const Outgoing& out
     Lock lock(mutex_);
     if (stage_ == Stage::kRetired) return Admission{.retired = true};
     MC_RETURN_IF_ERROR(check_admission(outgoing));
+    // First whatever needs memory: nobody waits for a connection that nobody makes, or for an answer to a caller that has left. What the loop is
+    // told of here it looks at under the lock.
+    std::map<uint64_t, Waiting> waiting;
+    if (stage_ != Stage::kUp) waiting.emplace(0, Waiting{outgoing.method, outgoing.take(), outgoing.deadline, outgoing.flags});
+    if (stage_ == Stage::kIdle) setup_.loop->post([self = shared_from_this()] { self->connect(); });
+    const bool rearm = call.waiter == nullptr && call.deadline.at() < armed_;
+    const Time deadline = call.deadline.at();
+    if (rearm) setup_.loop->post([self = shared_from_this()] { self->arm_deadline_timer(); });
     Admission admission;
-    if (call.waiter == nullptr && call.deadline.at() < armed_) {
-        armed_ = call.deadline.at();
-        admission.rearm = true;
-    }
     admission.call = calls_.insert(std::move(call));
     ++calls_begun_;
+    if (rearm) armed_ = deadline;
     if (stage_ == Stage::kUp) {
         admission.connection = connection_;
         admission.alone = calls_.size() == 1;
         return admission;
     }
-    waiting_.emplace(admission.call, Waiting{outgoing.method, outgoing.take(), outgoing.deadline, outgoing.flags});
-    if (stage_ == Stage::kIdle) {
-        stage_ = Stage::kConnecting;
-        admission.connect = true;
-    }
+    auto entry = waiting.extract(waiting.begin());
+    entry.key() = admission.call;
+    waiting_.insert(std::move(entry));
+    stage_ = Stage::kConnecting;
     return admission;
-}
-
-void Channel::follow_up(const Admission& admission) {
-    if (admission.connect) setup_.loop->post([self = shared_from_this()] { self->connect(); });
-    if (admission.rearm) setup_.loop->post([self = shared_from_this()] { self->arm_deadline_timer(); });
 }
 
 /// Returns the connection that must still be told, if any.

@@ -74,6 +74,7 @@ public:
 
 private:
     friend class ClientConnection;
+    class Withdrawal;
     enum class Stage : uint8_t { kIdle, kConnecting, kUp, kRetired, kStopped };
 
     struct Outgoing {
@@ -93,10 +94,8 @@ private:
     struct Admission {
         uint64_t call = 0;
         std::shared_ptr<ClientConnection> connection;  // none: it was put into waiting_
-        bool connect = false;
-        bool alone = false;    // nobody else waits for an answer
-        bool rearm = false;    // the deadline is earlier than the timer
-        bool retired = false;  // nothing was admitted
+        bool alone = false;                            // nobody else waits for an answer
+        bool retired = false;                          // nothing was admitted
     };
     /// Takes frames that a caller's thread received.
     class CallerSink final : public FrameSink {
@@ -121,7 +120,6 @@ private:
     /// Moves the call away only when it was admitted.
     Result<Admission> admit(PendingCall& call, const Outgoing& outgoing);
     Result<> check_admission(const Outgoing& outgoing) const MC_REQUIRES(mutex_);
-    void follow_up(const Admission& admission);
     std::optional<Error> time_out(uint64_t call);
     std::shared_ptr<ClientConnection> forget(uint64_t call) MC_REQUIRES(mutex_);
     static void tell_cancelled(const std::shared_ptr<ClientConnection>& connection, uint64_t call);

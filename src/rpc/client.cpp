@@ -41,20 +41,29 @@ public:
         WriteLock lock(mutex_);
         if (stopped_) return fail(Code::kCancelled, "rpc to {}: call: client stopped", address);
         MC_RETURN_IF_ERROR(start_loops());
-        auto& slot = by_address_[address];
-        if (slot && slot != retired) return slot;
-        if (slot) by_number_.erase(slot->number());
+        if (const auto found = by_address_.find(address); found != by_address_.end()) {
+            if (found->second != retired) return found->second;
+            by_number_.erase(retired->number());
+            by_address_.erase(found);
+        }
         do {
             next_number_ = (next_number_ + 1) & CallTable::kNumberMax;
         } while (by_number_.contains(next_number_));
-        slot = std::make_shared<Channel>(Channel::Setup{.loop = loops_[next_number_ % loops_.size()],
-                                                        .options = options_,
-                                                        .number = next_number_,
-                                                        .address = address,
-                                                        .target = std::move(target),
-                                                        .retire = [this](Channel& channel) { remove(channel); }});
-        by_number_[next_number_] = slot;
-        return slot;
+        auto made = std::make_shared<Channel>(Channel::Setup{.loop = loops_[next_number_ % loops_.size()],
+                                                             .options = options_,
+                                                             .number = next_number_,
+                                                             .address = address,
+                                                             .target = std::move(target),
+                                                             .retire = [this](Channel& channel) { remove(channel); }});
+        // In both or in neither: stop() shuts down those with a number, callers find those with an address.
+        const auto numbered = by_number_.emplace(next_number_, made).first;
+        try {
+            by_address_.emplace(address, made);
+        } catch (...) {
+            by_number_.erase(numbered);
+            throw;
+        }
+        return made;
     }
 
     std::shared_ptr<Channel> existing(const std::string& address) {
@@ -79,28 +88,26 @@ public:
         if (!loop || !loop->post([callback, error] { callback(Unexpected(error)); })) callback(Unexpected(error));
     }
 
+    /// Needs no memory.
     void stop() {
-        std::vector<std::shared_ptr<Channel>> channels;
-        std::vector<std::shared_ptr<IoLoop>> loops;
-        {
-            WriteLock lock(mutex_);
-            stopped_ = true;
-            for (const auto& [number, channel] : by_number_) channels.push_back(channel);
-            loops = loops_;
-        }
-        for (const auto& loop : loops) {
-            loop->stop([&] {
-                for (const auto& channel : channels)
-                    if (channel->loop() == loop.get()) channel->shut_down();
-            });
-        }
+        Lock stopping(stop_mutex_);  // whoever comes second waits, too
         // Whoever is still in a call holds what it needs; the rest, with its descriptors, goes.
         decltype(by_address_) by_address;
         decltype(by_number_) by_number;
-        WriteLock lock(mutex_);
-        by_address.swap(by_address_);
-        by_number.swap(by_number_);
-        loops_.clear();
+        decltype(loops_) loops;
+        {
+            WriteLock lock(mutex_);
+            stopped_ = true;
+            by_address.swap(by_address_);
+            by_number.swap(by_number_);
+            loops.swap(loops_);
+        }
+        for (const auto& loop : loops) {
+            loop->stop([&] {
+                for (const auto& [number, channel] : by_number)
+                    if (channel->loop() == loop.get()) channel->shut_down();
+            });
+        }
     }
 
 private:
@@ -122,6 +129,7 @@ private:
     }
 
     ClientOptions options_;
+    Mutex stop_mutex_;  // held while it stops
     SharedMutex mutex_;
     std::vector<std::shared_ptr<IoLoop>> loops_ MC_GUARDED_BY(mutex_);
     bool stopped_ MC_GUARDED_BY(mutex_) = false;

@@ -25,6 +25,34 @@ constexpr size_t kScratchBytes = 64 << 10;
 
 }  // namespace
 
+/// Room for one handler of Asio's, so that handing it over needs no memory. Has to live for as long as that.
+class Room {
+public:
+    void* take(size_t bytes) {
+        if (bytes > sizeof bytes_ || std::exchange(taken_, true)) throw std::bad_alloc();
+        return bytes_;
+    }
+    void give_back() noexcept { taken_ = false; }
+
+private:
+    alignas(std::max_align_t) std::byte bytes_[256];
+    bool taken_ = false;
+};
+
+template <typename T>
+struct RoomAllocator {
+    using value_type = T;
+
+    explicit RoomAllocator(Room& given) noexcept : room(&given) {}
+    template <typename U>
+    RoomAllocator(const RoomAllocator<U>& other) noexcept : room(other.room) {}  // NOLINT(google-explicit-constructor): as allocators are
+    T* allocate(size_t count) { return static_cast<T*>(room->take(count * sizeof(T))); }
+    void deallocate(T*, size_t) noexcept { room->give_back(); }
+    friend bool operator==(const RoomAllocator&, const RoomAllocator&) = default;
+
+    Room* room;
+};
+
 struct IoLoop::Impl {
     asio::io_context context{1};
     // Asio makes its epoll set with the first object that needs it, and throws where no descriptor is left: better here, in start(), than on the
@@ -38,7 +66,17 @@ struct IoLoop::Impl {
     Mutex post_mutex;
     bool stopped MC_GUARDED_BY(post_mutex) = false;
     Mutex stop_mutex;
+    Room last_room;  // for the last task
     std::jthread thread MC_GUARDED_BY(stop_mutex);
+
+    /// The last task, which is its owner's until the thread is joined.
+    struct Last {
+        using allocator_type = RoomAllocator<void>;
+        allocator_type get_allocator() const noexcept { return room; }
+        void operator()() const { (*task)(); }
+        const Task* task;
+        allocator_type room;
+    };
 
     void run() {
         while (context.run_one() > 0)
@@ -90,7 +128,7 @@ void IoLoop::stop(const Task& last) {
     {
         Lock lock(impl_->post_mutex);
         impl_->stopped = true;
-        asio::post(impl_->context, last);
+        asio::post(impl_->context, Impl::Last{&last, RoomAllocator<void>(impl_->last_room)});
     }
     impl_->work.reset();
     impl_->thread.join();

@@ -34,7 +34,7 @@ public:
     bool post(Task task);
     bool on_loop() const noexcept;
     /// Runs `last`, which must close every Watch and Timer still in use, and joins the thread. Tasks posted before it run, later
-    /// ones are refused. Not from the loop's own thread. Thread-safe, idempotent.
+    /// ones are refused. Needs no memory. Not from the loop's own thread. Thread-safe, idempotent.
     void stop(const Task& last);
 
     /// Only on the loop's thread: something is about to come. The thread looks for it this long before it sleeps, if that has paid off before.

@@ -151,12 +151,12 @@ public:
         const Error why(Code::kUnavailable, "server stopped");
         Lock lock(stop_mutex_);
         // The first lane goes first: its acceptor hands connections to the others.
-        for (size_t i = 0; i < core_->lanes.size(); ++i) {
-            Lane& lane = core_->lanes[i];
-            lane.loop->stop([this, i, &lane, &why] {
-                if (i == 0) core_->acceptor->close();
+        for (Lane& lane : core_->lanes) {
+            const auto last = [&] {
+                if (&lane == core_->lanes.data()) core_->acceptor->close();
                 lane.sessions->close_all(why);
-            });
+            };
+            lane.loop->stop([&last] { last(); });  // so small that it needs no memory
         }
         core_->acceptor.reset();
         core_->lanes.clear();  // who has not answered yet holds what it needs

@@ -11,10 +11,11 @@ void AccessTable::allow(const Permission& permission) {
 }
 
 void AccessTable::replace(uint64_t address, std::span<const Permission> parts) {
+    std::map<uint64_t, Permission> made;  // first, so that all of it happens or nothing does
+    for (const Permission& part : parts) made.emplace(part.range.address, part);
     WriteLock lock(mutex_);
     allowed_.erase(address);
-    if (!closed_)
-        for (const Permission& part : parts) allowed_[part.range.address] = part;
+    if (!closed_) allowed_.merge(made);
     version_.fetch_add(1, std::memory_order_seq_cst);
 }
 

@@ -19,6 +19,7 @@ Staging::Staging(const Devices& devices, std::string thread_name, Limits limits,
     : devices_(devices), thread_name_(std::move(thread_name)), limits_(limits), copied_(copied), birth_(fork_generation()) {
     made_.reserve(limits_.slots);
     free_.reserve(limits_.slots);
+    threads_.reserve(limits_.threads);  // one that was started and found no place would have to be waited for
 }
 
 Staging::~Staging() {

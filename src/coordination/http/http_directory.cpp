@@ -9,7 +9,8 @@ namespace mooncake {
 
 namespace {
 
-constexpr Duration kCallTimeout = 3s;  // of one request, also when the caller would wait longer: connecting included
+constexpr Duration kCallTimeout = 3s;           // of one request, also when the caller would wait longer: connecting included
+constexpr uint64_t kAnswerBytesMax = 16 << 20;  // several times the longest descriptor
 constexpr Duration kBusyPauseMin = 20ms, kBusyPauseMax = 500ms;
 
 class HttpDirectory final : public Directory {
@@ -61,7 +62,8 @@ private:
     }
 
     const std::string key_prefix_;
-    net::HttpClient client_{{.idle_connections_max = 0}};  // questions are rare, and a server has only so many connections
+    // Questions are rare, and a server has only so many connections.
+    net::HttpClient client_{{.response_bytes_max = kAnswerBytesMax, .idle_connections_max = 0}};
 };
 
 }  // namespace

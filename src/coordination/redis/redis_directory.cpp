@@ -14,6 +14,19 @@ namespace {
 /// Lets one caller at a time use the connection; waiting for one's turn ends at the deadline too.
 class Turns {
 public:
+    /// One's turn, which ends with it.
+    class Turn {
+    public:
+        explicit Turn(Turns& turns) noexcept : turns_(turns) {}
+        ~Turn() { turns_.give_back(); }
+        Turn(const Turn&) = delete;
+        Turn& operator=(const Turn&) = delete;
+
+    private:
+        Turns& turns_;
+    };
+
+    /// True: whoever asked makes a Turn.
     bool take(Deadline deadline) {
         Lock lock(mutex_);
         while (taken_) {
@@ -27,13 +40,14 @@ public:
         taken_ = true;
         return true;
     }
+
+private:
     void give_back() {
         Lock lock(mutex_);
         taken_ = false;
         free_.notify_one();
     }
 
-private:
     Mutex mutex_;
     std::condition_variable_any free_;
     bool taken_ MC_GUARDED_BY(mutex_) = false;
@@ -64,8 +78,10 @@ private:
                 std::move(error).with_context(format_text("redis {}: {} '{}'", server_.to_string(), arguments[0], arguments[1])));
         };
         if (!turns_.take(deadline)) return context(error(Code::kTimedOut, "earlier calls still wait for the server"));
-        auto reply = call_in_turn(arguments, deadline);
-        turns_.give_back();
+        auto reply = [&] {
+            const Turns::Turn turn(turns_);
+            return call_in_turn(arguments, deadline);
+        }();
         if (!reply) return context(std::move(reply).error());
         return reply;
     }
@@ -78,9 +94,14 @@ private:
                                     RedisConnection::open(server_, deadline.earlier(Deadline::after(connect_timeout_))));
                 connection_.emplace(std::move(fresh));
             }
-            auto reply = connection_->call(arguments, deadline);
-            if (reply || reply.error().code() == Code::kRefused) return reply;
+            // Out of sight until it has answered: whatever breaks the call off, nobody takes that answer for another's.
+            RedisConnection connection = std::move(*connection_);
             connection_.reset();
+            auto reply = connection.call(arguments, deadline);
+            if (reply || reply.error().code() == Code::kRefused) {
+                connection_.emplace(std::move(connection));
+                return reply;
+            }
             // A connection may have died since its last use: the server restarted. All our commands may run twice.
             if (!reused || reply.error().code() != Code::kUnavailable) return reply;
         }

@@ -145,12 +145,10 @@ private:
 };
 
 bool Catalogue::add_segment(const SegmentSpec& segment) {
+    auto made = std::make_unique<Lent>();
+    made->spec = segment;
     Lock lock(mutex_);
-    auto& lent = segments_[segment.id];
-    if (lent) return false;
-    lent = std::make_unique<Lent>();
-    lent->spec = segment;
-    return true;
+    return segments_.try_emplace(segment.id, std::move(made)).second;
 }
 
 void Catalogue::remove_segment(const SegmentId& segment) {

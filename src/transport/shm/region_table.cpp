@@ -36,6 +36,7 @@ Result<uint32_t> RegionTable::publish(const Region& region) {
         number = free_.back();
         free_.pop_back();
     } else if (used_ < kTableEntries) {
+        if (free_.capacity() <= used_) free_.reserve(2 * (size_t{used_} + 1));  // giving one back needs no memory
         header().used.store(++used_, std::memory_order_release);
     } else {
         return fail(Code::kNoSpace, "{} regions are registered already", kTableEntries);

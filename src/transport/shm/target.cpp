@@ -53,11 +53,18 @@ private:
 /// A region in the table: one entry, or one for each allocation of a device that it lies in.
 class Target::Entry final : public Registration {
 public:
-    Entry(Target& target, std::vector<Part> parts, bool device) : target_(target), parts_(std::move(parts)), device_(device) {}
+    /// Not in the table yet: what cannot be made is never in it.
+    Entry(Target& target, bool device) : target_(target), device_(device) {}
     ~Entry() override {
-        withdraw();
+        if (!withdrawn_) withdraw();
         drop();
         for (const Part& part : parts_) target_.table_->release(part.number);
+    }
+    void reserve(size_t parts) { parts_.reserve(parts); }
+    /// After reserve(): needs no memory.
+    void published(const Part& part) noexcept {
+        parts_.push_back(part);
+        withdrawn_ = false;
     }
 
     Result<> revoke(Deadline deadline) override {
@@ -81,9 +88,9 @@ private:
     }
 
     Target& target_;
-    const std::vector<Part> parts_;
+    std::vector<Part> parts_;  // constant once all are published
     const bool device_;
-    std::atomic<bool> withdrawn_{false}, dropped_{false};
+    std::atomic<bool> withdrawn_{true}, dropped_{false};
 };
 
 Target::Target(Incarnation incarnation, Loop& loop, Devices& devices)
@@ -396,6 +403,11 @@ void Target::tell_gone(std::span<const uint64_t> numbers) {
 
 void Target::drop_memories(std::span<const Part> parts) {
     std::vector<uint64_t> gone;
+    try {
+        gone.reserve(parts.size());
+    } catch (const std::bad_alloc&) {
+        // They are told one by one.
+    }
     Lock lock(mutex_);
     for (const Part& part : parts) {
         const auto found = memories_.find(part.memory);
@@ -408,9 +420,10 @@ void Target::drop_memories(std::span<const Part> parts) {
                  of != memory_of_allocation_.end() && of->second == part.memory)
             memory_of_allocation_.erase(of);
         memories_.erase(found);
-        gone.push_back(part.memory);
+        if (gone.size() < gone.capacity()) gone.push_back(part.memory);
+        else tell_gone(std::span(&part.memory, 1));
     }
-    tell_gone(gone);
+    if (!gone.empty()) tell_gone(gone);
 }
 
 Result<Target::Part> Target::publish(const MemoryRegion& region, const Piece& piece) {
@@ -423,11 +436,30 @@ Result<Target::Part> Target::publish(const MemoryRegion& region, const Piece& pi
     if (region.kind != MemoryKind::kHost && piece.memory != 0) {
         Lock lock(mutex_);
         Memory& memory = memories_[piece.memory];
-        memory.entries.insert(number);
+        try {
+            memory.entries.insert(number);
+        } catch (...) {
+            table_->withdraw(number);
+            table_->release(number);
+            throw;
+        }
         if (memory.lost) table_->withdraw(number);
     }
     return Part{.number = number, .memory = piece.memory};
 }
+
+/// Memory that is held for entries which do not come about after all.
+struct Target::Unpublished {
+    ~Unpublished() {
+        for (; first < pieces.size(); ++first) {
+            const Part unused{.number = UINT32_MAX, .memory = pieces[first].memory};
+            target.drop_memories(std::span(&unused, 1));
+        }
+    }
+    Target& target;
+    const std::vector<Piece>& pieces;
+    size_t first = 0;
+};
 
 Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
     if (!region.remote_accessible) return nullptr;
@@ -439,20 +471,14 @@ Result<std::unique_ptr<Registration>> Target::add(const MemoryRegion& region) {
                           .length = region.length,
                           .memory = hold_memory(region),
                           .offset = region.shared_offset});
-    std::vector<Part> parts;
-    Result<> published;
-    for (const Piece& piece : pieces) {
-        auto part = published ? publish(region, piece) : Result<Part>(Unexpected(published.error()));
-        if (part) {
-            parts.push_back(*part);
-            continue;
-        }
-        published = Unexpected(std::move(part).error());
-        const Part unused{.number = UINT32_MAX, .memory = piece.memory};
-        drop_memories(std::span(&unused, 1));
+    Unpublished unpublished{*this, pieces};
+    auto entry = std::make_unique<Entry>(*this, device);
+    entry->reserve(pieces.size());
+    while (unpublished.first < pieces.size()) {
+        MC_ASSIGN_OR_RETURN(const Part part, publish(region, pieces[unpublished.first]));  // what is in the table goes with the entry
+        entry->published(part);
+        ++unpublished.first;
     }
-    auto entry = std::make_unique<Entry>(*this, std::move(parts), device);
-    if (!published) return Unexpected(std::move(published).error());  // what is in the table goes with it
     return entry;
 }
 

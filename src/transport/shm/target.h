@@ -52,6 +52,7 @@ public:
 private:
     class Connection;
     class Entry;
+    struct Unpublished;
     friend class Connection;
     friend class Entry;
 

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <exception>
@@ -45,6 +46,7 @@ Result<IoThread::Token> IoThread::add(int fd, IoHandler& handler, uint32_t epoll
     {
         Lock lock(mutex_);
         token = next_token_++;
+        woken_.reserve(handlers_.size() + 1);
         handlers_[token] = &handler;
     }
     epoll_event event{.events = epoll_events, .data = {.u64 = token}};
@@ -64,7 +66,7 @@ void IoThread::wake(Token token) noexcept {
     {
         Lock lock(mutex_);
         if (handlers_.find(token) == handlers_.end()) return;
-        woken_.push_back(token);
+        if (std::find(woken_.begin(), woken_.end(), token) == woken_.end()) woken_.push_back(token);
     }
     const uint64_t one = 1;
     (void)!::write(wake_.fd(), &one, sizeof one);
@@ -73,18 +75,29 @@ void IoThread::wake(Token token) noexcept {
 void IoThread::call_woken() {
     uint64_t times = 0;
     (void)!::read(wake_.fd(), &times, sizeof times);
-    std::vector<Token> tokens;
+    size_t count = 0;
     {
         Lock lock(mutex_);
-        tokens.swap(woken_);
+        count = woken_.size();
     }
-    for (const Token token : tokens) call(token, [](IoHandler& handler) { handler.on_ready(0); });
+    // Not those that are woken meanwhile: the sockets have their turn first.
+    for (; count > 0; --count) {
+        Token token = 0;
+        {
+            Lock lock(mutex_);
+            if (woken_.empty()) return;
+            token = woken_.front();
+            woken_.erase(woken_.begin());
+        }
+        call(token, [](IoHandler& handler) { handler.on_ready(0); });
+    }
 }
 
 void IoThread::remove(Token token, int fd) noexcept {
     if (fd >= 0) ::epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, fd, nullptr);
     Lock lock(mutex_);
     handlers_.erase(token);
+    std::erase(woken_, token);
     if (std::this_thread::get_id() == thread_.get_id()) return;
     while (running_ == token) idle_.wait(mutex_);
 }

@@ -58,7 +58,7 @@ public:
     void stop() noexcept;
 
 private:
-    IoThread(net::Socket epoll, net::Socket wake) noexcept : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+    IoThread(net::Socket epoll, net::Socket wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 
     void run(const std::stop_token& stop);
     /// 0: somebody who was asked had something to do.
@@ -86,7 +86,7 @@ private:
     std::unordered_map<Token, IoHandler*> handlers_ MC_GUARDED_BY(mutex_);
     Token next_token_ MC_GUARDED_BY(mutex_) = 1;
     Token running_ MC_GUARDED_BY(mutex_) = 0;
-    std::vector<Token> woken_ MC_GUARDED_BY(mutex_);
+    std::vector<Token> woken_ MC_GUARDED_BY(mutex_);  // each once; there is room for all
 
     std::jthread thread_;
 };

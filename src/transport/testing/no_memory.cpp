@@ -14,6 +14,7 @@ constinit std::atomic<int> asked_in_vain{0};
 constinit thread_local bool exempt = false;
 constinit thread_local bool counted = false;
 constinit thread_local int left_here = 0;
+constinit thread_local int refusals_left = 0;
 
 }  // namespace
 
@@ -30,8 +31,9 @@ NoMemory::~NoMemory() {
 
 int NoMemory::refused() noexcept { return asked_in_vain; }
 
-NoMemoryHere::NoMemoryHere(int spared) noexcept {
+NoMemoryHere::NoMemoryHere(int spared, int refusals) noexcept {
     left_here = spared;
+    refusals_left = refusals;
     counted = true;
 }
 
@@ -45,7 +47,10 @@ void* allocate(std::size_t bytes) {
         ++asked_in_vain;
         throw std::bad_alloc();
     }
-    if (counted && --left_here < 0) throw std::bad_alloc();
+    if (counted && --left_here < 0 && refusals_left > 0) {
+        --refusals_left;
+        throw std::bad_alloc();
+    }
     if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
     throw std::bad_alloc();
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <climits>
+
 namespace mooncake::testing {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -21,10 +23,11 @@ public:
     static int refused() noexcept;
 };
 
-/// While one lives, `new` throws on the thread that made it, and on no other: from the `spared`-th time on, counted from 0. One at a time.
+/// While one lives, `new` throws on the thread that made it, and on no other: from the `spared`-th time on, counted from 0, `refusals` times. One at
+/// a time. What is refused once only is the harder case: the caller goes on, and leans on what stayed halfway.
 class NoMemoryHere {
 public:
-    explicit NoMemoryHere(int spared) noexcept;
+    explicit NoMemoryHere(int spared, int refusals = INT_MAX) noexcept;
     ~NoMemoryHere();
     NoMemoryHere(const NoMemoryHere&) = delete;
     NoMemoryHere& operator=(const NoMemoryHere&) = delete;
