@@ -72,7 +72,8 @@ std::string read_blocks(const ShardGrid& grid, Store& store, Side& side, uint64_
     }
     for (const Cell& cell : cells_of_tokens(side, {0, blocks * kBlock})) {
         for (uint64_t i = 0; i < cell.region->cell_bytes; ++i) {
-            if (*side.at(cell.rank, cell.address + i) != byte_of(*cell.region, cell.head, cell.token, i)) return cell.region->layer;
+            if (*side.at(cell.rank, cell.address + i) != byte_of(seed_of(*cell.region, cell.head, cell.token), i))
+                return cell.region->layer;
         }
     }
     return {};

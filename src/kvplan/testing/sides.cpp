@@ -152,11 +152,15 @@ Side make_side(const SideSpec& spec, Tokens tokens, std::mt19937_64& random) {
     return side;
 }
 
-uint8_t byte_of(const Region& region, uint32_t head, uint64_t token, uint64_t byte) {
+uint64_t seed_of(const Region& region, uint32_t head, uint64_t token) {
     uint64_t value = 0;
-    for (const char letter : region.layer + "/" + region.part) value = mix(value + static_cast<uint8_t>(letter));
-    return static_cast<uint8_t>(mix(mix(mix(value + head) + token) + byte) >> 13);
+    for (const char letter : region.layer) value = mix(value + static_cast<uint8_t>(letter));
+    value = mix(value + 1000);
+    for (const char letter : region.part) value = mix(value + static_cast<uint8_t>(letter));
+    return mix(mix(value + head) + token);
 }
+
+uint8_t byte_of(uint64_t seed, uint64_t byte) { return static_cast<uint8_t>(mix(seed + byte) >> 13); }
 
 std::vector<Cell> cells_of_tokens(const Side& side, Tokens tokens) {
     std::vector<Cell> cells;
@@ -188,8 +192,8 @@ std::vector<Cell> cells_of_tokens(const Side& side, Tokens tokens) {
 
 void fill(Side& side, Tokens tokens) {
     for (const Cell& cell : cells_of_tokens(side, tokens)) {
-        for (uint64_t i = 0; i < cell.region->cell_bytes; ++i)
-            *side.at(cell.rank, cell.address + i) = byte_of(*cell.region, cell.head, cell.token, i);
+        const uint64_t seed = seed_of(*cell.region, cell.head, cell.token);
+        for (uint64_t i = 0; i < cell.region->cell_bytes; ++i) *side.at(cell.rank, cell.address + i) = byte_of(seed, i);
     }
 }
 
@@ -220,11 +224,11 @@ std::string carry_out(const Plan& plan, Side& source, Side& target, Tokens token
     }
     if (!wrong.empty()) return wrong;
     for (const Cell& cell : cells_of_tokens(target, tokens)) {
+        const uint64_t seed = seed_of(*cell.region, cell.head, cell.token);
         for (uint64_t i = 0; i < cell.region->cell_bytes; ++i) {
             const uint64_t at = cell.address + i - Side::memory_base(cell.rank);
             if (writes[cell.rank][at] != 1) return describe(cell, target) + ": written " + std::to_string(writes[cell.rank][at]) + " times";
-            if (target.memory[cell.rank][at] != byte_of(*cell.region, cell.head, cell.token, i))
-                return describe(cell, target) + ": another byte";
+            if (target.memory[cell.rank][at] != byte_of(seed, i)) return describe(cell, target) + ": another byte";
             writes[cell.rank][at] = 0;
         }
     }

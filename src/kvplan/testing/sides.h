@@ -51,7 +51,8 @@ struct Tokens {
 Side make_side(const SideSpec& spec, Tokens tokens, std::mt19937_64& random);
 
 /// What the byte of a cell must be, whoever holds it. A state's row takes the place of the token.
-uint8_t byte_of(const Region& region, uint32_t head, uint64_t token, uint64_t byte);
+uint64_t seed_of(const Region& region, uint32_t head, uint64_t token);
+uint8_t byte_of(uint64_t seed, uint64_t byte);
 
 struct Cell {
     size_t rank = 0;
