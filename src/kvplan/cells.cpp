@@ -38,7 +38,7 @@ bool disjoint_in_step(Inner a, Inner b, int64_t offset) {
 /// Unequal strides: each element of the wider one that touches the other's extent.
 bool disjoint_one_by_one(Inner wide, Inner other, int64_t offset) {
     const auto stride = static_cast<int64_t>(wide.stride());
-    const int64_t first = std::max<int64_t>(0, divide_down(offset - wide.next().extent(), stride));
+    const int64_t first = std::max<int64_t>(0, divide_down(offset, stride));  // those before end before: nested
     const int64_t last = std::min(static_cast<int64_t>(wide.dimension().count) - 1, divide_down(offset + other.extent(), stride));
     if (last - first >= kElementsTried) return false;
     for (int64_t i = first; i <= last; ++i) {
