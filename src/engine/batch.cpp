@@ -291,12 +291,16 @@ Result<> BatchTable::remove(BatchId id) {
     return {};
 }
 
-std::vector<std::shared_ptr<Batch>> BatchTable::take_all() {
-    Lock lock(mutex_);
-    std::vector<std::shared_ptr<Batch>> all;
-    for (Slot& slot : slots_)
-        if (slot.batch) all.push_back(slot.batch);
-    return all;
+void BatchTable::cancel_all() {
+    for (size_t i = 0;; ++i) {
+        std::shared_ptr<Batch> batch;  // let go outside the lock
+        {
+            Lock lock(mutex_);
+            if (i == slots_.size()) return;
+            batch = slots_[i].batch;
+        }
+        if (batch) batch->cancel();
+    }
 }
 
 void BatchTable::clear() {

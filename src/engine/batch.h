@@ -274,7 +274,8 @@ public:
     Result<BatchId> add(std::shared_ptr<Batch> batch);
     Result<std::shared_ptr<Batch>> get(BatchId id) const;  // kNotFound
     Result<> remove(BatchId id);                           // kNotFound, kBusy
-    std::vector<std::shared_ptr<Batch>> take_all();
+    /// Every batch that is there.
+    void cancel_all();
     /// Forgets all of them, when nobody can ask for one any more.
     void clear();
 

@@ -27,7 +27,11 @@ EngineImpl::~EngineImpl() {
         (void)parts_.release();
         return;
     }
-    (void)close();
+    // What it lacked the first time may be there the next; some of it was given back meanwhile.
+    constexpr int kTries = 3;
+    for (int i = 0; i < kTries && !parts_->closed(); ++i) (void)close();
+    // Threads that still run use all of it, and peers the memory.
+    if (!parts_->closed()) (void)parts_.release();
 }
 
 Result<> EngineImpl::close() {
@@ -128,20 +132,23 @@ Result<void*> EngineImpl::allocate_memory(uint64_t length, std::string_view loca
     MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(auto memory, allocate_shared_memory(length));
     void* const address = memory.address();
+    // Made first: it is neither given back while it is registered, nor kept where it is not.
+    EngineParts::Allocations made;
+    SharedMemory& held = made.emplace(address, std::move(memory)).first->second;
     MC_RETURN_IF_ERROR(
-        add_region({.address = memory.address(), .length = memory.length(), .location = std::string(location), .shared_fd = memory.fd()}));
+        add_region({.address = held.address(), .length = held.length(), .location = std::string(location), .shared_fd = held.fd()}));
     Lock lock(parts_->memory_mutex);
-    parts_->allocations.emplace(address, std::move(memory));
+    parts_->allocations->merge(made);
     return address;
 }
 
 Result<> EngineImpl::free_memory(void* address) {
     auto pass = enter();
     if (!pass) return refuse_return(std::move(pass).error());
-    decltype(parts_->allocations)::node_type taken;
+    EngineParts::Allocations::node_type taken;
     {
         Lock lock(parts_->memory_mutex);
-        taken = parts_->allocations.extract(address);
+        taken = parts_->allocations->extract(address);
     }
     if (!taken) return fail(Code::kNotRegistered, "{} was not allocated here", address);
     // All of it, however often it was registered: from now on the addresses may be anybody's.
@@ -149,7 +156,7 @@ Result<> EngineImpl::free_memory(void* address) {
     auto removed = parts_->registry->remove_within(all, Deadline::after(parts_->config.options.transfer_timeout));
     if (!removed) {
         Lock lock(parts_->memory_mutex);
-        parts_->allocations.insert(std::move(taken));
+        parts_->allocations->insert(std::move(taken));
         return removed;
     }
     if (parts_->publisher) parts_->publisher->changed();

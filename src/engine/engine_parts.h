@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,8 +37,10 @@ struct EngineParts final : Notifier {
     metrics::Registry metrics;
     AccessTable access;
     Mutex memory_mutex;
-    std::map<void*, SharedMemory> allocations MC_GUARDED_BY(memory_mutex);  // from allocate_memory(); outlives all who may touch it
-    std::unique_ptr<net::Interrupt> closing;                                // ends connects under way
+    using Allocations = std::map<void*, SharedMemory>;
+    std::unique_ptr<Allocations> allocations MC_GUARDED_BY(memory_mutex) =
+        std::make_unique<Allocations>();      // from allocate_memory(); outlives all who may touch it
+    std::unique_ptr<net::Interrupt> closing;  // ends connects under way
     std::unique_ptr<RpcControl> control;
     std::unique_ptr<TransportContext> context;
     std::unique_ptr<Directory> directory;  // null: peer to peer
@@ -54,16 +57,19 @@ struct EngineParts final : Notifier {
     EngineCore core;
     BatchTable batches;
     Inbox inbox;
-    Gate gate;          // every call is inside; closed by close()
-    Mutex close_mutex;  // one close() at a time; held while it runs
-    bool closed MC_GUARDED_BY(close_mutex) = false;
-    Mutex fence_mutex;  // one fence at a time; held while it waits
+    std::atomic<bool> sweeping{false};               // a sweep waits for its turn
+    Gate gate;                                       // every call is inside; closed by close()
+    Mutex close_mutex;                               // one close() at a time; held while it runs
+    int close_steps MC_GUARDED_BY(close_mutex) = 0;  // done
+    Mutex fence_mutex;                               // one fence at a time; held while it waits
     bool fenced MC_GUARDED_BY(fence_mutex) = false;
 
     /// Listens, publishes; after it returned success peers can find us.
     static Result<std::unique_ptr<EngineParts>> create(EngineConfig config);
     ~EngineParts() override;
     Result<> close();  // as Engine::close()
+    /// Every step of close() was taken; the fence may still be missing.
+    bool closed();
     /// Behind the fence and without any thread of ours: gives back what only running needs.
     void let_go();
     /// For a closed gate: returns when nobody touches memory of ours any more, or kBusy.
@@ -79,11 +85,15 @@ struct EngineParts final : Notifier {
                                  Behind behind = {});
 
 private:
+    /// The next thing that close() does. False: there is none.
+    bool close_further(std::vector<std::shared_ptr<Link>>& links) MC_REQUIRES(close_mutex);
+    void withdraw();
     Result<> choose_names();
     Result<> choose_interfaces();
     Result<> listen();
     void install_handlers();
     void schedule_sweep();
+    void sweep();
     void schedule_metrics_log();
 };
 
