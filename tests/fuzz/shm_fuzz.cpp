@@ -45,9 +45,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::copy_n(reinterpret_cast<const std::byte*>(data), written, forged.mapping.address() + sizeof(TableHeader));
     std::memset(forged.mapping.address() + sizeof(TableHeader) + written, 0, 64 * sizeof(TableEntry) - written);
     reinterpret_cast<TableHeader*>(forged.mapping.address())->used.store(64);
+    static const Devices devices;
     static const auto memory = std::make_shared<const Mapping>(MemoryFile::create("fuzz", 1 << 20).value().map(true, 1).value());
     RemoteMemories memories;
-    for (uint64_t number = 0; number < 4; ++number) memories[number].reached = std::make_shared<const MappedMemory>(memory);
+    for (uint64_t number = 0; number < 4; ++number) memories[number].reached = std::make_shared<const MappedMemory>(memory, devices);
 
     const RegionView view(forged.table, memories);
     uint64_t end = 0;

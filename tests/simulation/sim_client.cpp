@@ -394,9 +394,11 @@ void SimClient::begin_remove() {
         const bool of_all_tenants = world_.chance(0.3);
         call<uint64_t>(
             [this, force, matches, of_all_tenants](Transaction& t) {
-                const auto tenant = of_all_tenants ? std::nullopt : std::optional(master_.tenant());
+                const auto tenant = of_all_tenants ? std::nullopt : std::optional(std::string(master_.tenant()));
                 if (force) master_.removed_matching(matches);
-                remove_on(std::make_shared<Removal>(t, tenant, matches, force, world_.now()), master_.view());
+                const auto removal = std::make_shared<Removal>(t, Removal::Wish{.tenant = tenant, .matches = matches, .force = force});
+                removal->start(t, world_.now());
+                remove_on(removal, master_.view());
                 return uint64_t{0};
             },
             [](std::optional<uint64_t>) {});
