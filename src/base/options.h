@@ -85,7 +85,7 @@ struct EngineOptions {
 struct CudaOptions {
     bool caller_sync = true;                // MC_CUDA_CALLER_SYNC: what was put on the default stream is waited for before memory is read
     uint64_t pin_max = uint64_t{64} << 30;  // MC_CUDA_PIN_MAX: bytes of memory of pools that are pinned at most; 0: none
-    uint64_t pin_chunk = uint64_t{256} << 20;  // at one go: meanwhile other calls of CUDA wait
+    uint64_t pin_chunk = uint64_t{256} << 20;      // at one go: meanwhile other calls of CUDA wait
     uint64_t allocator_cache = uint64_t{1} << 30;  // MC_ALLOCATOR_CACHE: freed memory that nvlink_allocator.so keeps on a GPU, at most
 };
 

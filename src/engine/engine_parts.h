@@ -81,8 +81,7 @@ struct EngineParts final : Notifier {
     Result<> notify(Session& session, const Notification& notification, Incarnation life, Deadline deadline) override;
     /// A batch of one task. It has its id before anything moves: nobody could ask after it, or stop it, otherwise.
     Result<BatchId> submit_alone(const std::shared_ptr<Session>& session, Addresses addresses, Direction direction,
-                                 std::span<const Block> blocks, const Notification* notification, Deadline deadline,
-                                 Behind behind = {});
+                                 std::span<const Block> blocks, const Notification* notification, Deadline deadline, Behind behind = {});
 
 private:
     /// The next thing that close() does. False: there is none.

@@ -104,7 +104,8 @@ bool PieceLists::parse_nested(nb::handle addresses, nb::handle lengths, size_t c
 
 void PieceLists::add_object(nb::handle object, const char* name) {
     if (PyBytes_CheckExact(object.ptr())) {
-        pieces_.push_back({reinterpret_cast<std::byte*>(PyBytes_AsString(object.ptr())), static_cast<uint64_t>(PyBytes_Size(object.ptr()))});
+        pieces_.push_back(
+            {reinterpret_cast<std::byte*>(PyBytes_AsString(object.ptr())), static_cast<uint64_t>(PyBytes_Size(object.ptr()))});
         return;
     }
     std::optional<BufferView> view = BufferView::of(object);

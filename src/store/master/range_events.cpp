@@ -153,7 +153,8 @@ bool tell_ranges(const MasterState& state, SegmentNumber segment, RangeCursor& c
             case OwnerKind::kWrite: to.planned.push_back(event_of_write(state, segment, range.number)); break;
             case OwnerKind::kCopy: to.planned.push_back(event_of_copy(state, segment, range.number, now)); break;
             case OwnerKind::kQuarantined:
-                if (state.quarantine()[range.number].replaced) return;  // its node may have to tell of it again: it hears later that it is gone
+                if (state.quarantine()[range.number].replaced)
+                    return;  // its node may have to tell of it again: it hears later that it is gone
                 to.planned.push_back(event_of_quarantined(state, range, segment));
                 to.dropped.push_back({.segment = to.planned.back().segment,
                                       .generation = range.generation,

@@ -55,7 +55,9 @@ TEST_F(SelfTransport, CopiesByTheCopierOfASlice) {
             for (uint64_t i = 0; i < length; ++i) to[i] = ~from[i];
             bytes.fetch_add(length);
         }
-        void passed(const std::byte*, const std::byte*, uint64_t) noexcept override { ADD_FAILURE() << "nothing passes here that is not copied"; }
+        void passed(const std::byte*, const std::byte*, uint64_t) noexcept override {
+            ADD_FAILURE() << "nothing passes here that is not copied";
+        }
         std::atomic<uint64_t> bytes{0};
     } copier;
     constexpr uint64_t kLength = 3 << 20, kApart = 4 << 20;  // so long that it is copied in parts

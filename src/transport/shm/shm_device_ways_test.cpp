@@ -185,8 +185,8 @@ private:
 
 /// What of the driver is held here.
 struct Holdings {
-    uint64_t memory = FakeCuda::count("live:memory"), handles = FakeCuda::count("live:handles"), ranges = FakeCuda::count("live:reservations"),
-             pools = FakeCuda::count("live:pools"), files = 0;
+    uint64_t memory = FakeCuda::count("live:memory"), handles = FakeCuda::count("live:handles"),
+             ranges = FakeCuda::count("live:reservations"), pools = FakeCuda::count("live:pools"), files = 0;
 
     bool operator==(const Holdings&) const = default;
     std::string to_string() const {
@@ -440,6 +440,8 @@ TEST_P(ShmWaysFaults, AnyCallHereMayBeTheLast) {
             fresh.made.reset();
             fresh.all.reset();
             EXPECT_EQ(FakeCuda::count("after_end"), 0u) << nth;
+            FakeCuda::reset();
+            fresh.cuda.wait_for_streams();  // with a driver that is lost nobody waited for what was on its way
             FakeCuda::reset();
             fresh.cuda.free(memory);
         }

@@ -114,6 +114,11 @@ void FakeCuda::free(std::byte* address, int device) {
     must("cuMemFree_v2", abi::DevicePointer{address_of(address)});
 }
 
+void FakeCuda::wait_for_streams(int device) {
+    const Application application(contexts_[static_cast<size_t>(device)]);
+    (void)call<abi::Status>("cuCtxSynchronize");
+}
+
 void* FakeCuda::allocate_pinned(uint64_t length) {
     const Application application(contexts_[0]);
     void* address = nullptr;

@@ -35,6 +35,8 @@ public:
     abi::Pool make_pool(uint32_t handle_types);
     void destroy(abi::Pool pool);
     void free(std::byte* address, int device = 0);
+    /// Until nothing is on its way on any stream, however that ended: also what a driver that was lost had left there.
+    void wait_for_streams(int device = 0);
     void* allocate_pinned(uint64_t length);
     void free_pinned(void* address);
     void pin(void* address, uint64_t length);
