@@ -144,8 +144,12 @@ assert store.put_from("l", other, len(value)) < 0 and store.is_exist("l") == 0
 assert store.get_into("k", other, len(value)) < 0
 assert store.batch_put_from(["good", "bad"], [cuda.write(gpu, value), other], [len(value)] * 2)[1] < 0
 assert store.get("k") == value and store.put("m", b"1") == 0
-for wild in (0x1000, (1 << 47) - 4096, other + MiB):
-    assert store.put_from("n", wild, 100) == -600 and store.get_into("k", wild, len(value)) == -600
+mmap = ctypes.CDLL(None).mmap
+mmap.restype, mmap.argtypes = ctypes.c_size_t, [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+forbidden = mmap(0, MiB, 0, 0x22, -1, 0)  # what follows `other` may be anybody's; this is nobody's
+for wild in (0x1000, (1 << 47) - 4096, forbidden):
+    codes = store.put_from("n", wild, 100), store.get_into("k", wild, len(value))
+    assert codes == (-600, -600), (hex(wild), codes)
 if registered:
     store.unregister_buffer(other)
 store.remove_all(force=True)
