@@ -72,6 +72,7 @@ void HostPins::take_back(std::byte* start) noexcept {
     }
     Lock lock(mutex_);
     pinned_ -= bytes;
+    claimed_ -= bytes;
 }
 
 void HostPins::want(uint64_t address, uint64_t length, int device) {
@@ -121,6 +122,7 @@ void HostPins::run(const std::stop_token& stop) {
         const Chunk outcome = pin(address, length, device);
         Lock lock(mutex_);
         offers_.find(next.start)->second.chunks[next.chunk] = outcome;
+        if (outcome.state == State::kPinned) pinned_ += length;
         changed_.notify_all();
     }
 }
@@ -130,8 +132,8 @@ HostPins::Chunk HostPins::pin(uint64_t address, uint64_t length, int device) {
     if (!has_all_pages(address, length)) return later(kLookAgain);
     {
         Lock lock(mutex_);
-        if (length > bytes_max_ - std::min(pinned_, bytes_max_)) return later(kAskAgain);
-        pinned_ += length;
+        if (length > bytes_max_ - std::min(claimed_, bytes_max_)) return later(kAskAgain);
+        claimed_ += length;
     }
     abi::Status status = abi::kNotSupported;
     if (const auto scope = Scope::enter(driver_, device);
@@ -140,7 +142,7 @@ HostPins::Chunk HostPins::pin(uint64_t address, uint64_t length, int device) {
     if (status == abi::kSuccess) return {.state = State::kPinned};
     {
         Lock lock(mutex_);
-        pinned_ -= length;
+        claimed_ -= length;
     }
     if (status != abi::kNotSupported)
         MC_LOG_WARNING_EVERY(60s, "{} bytes of shared memory are not pinned: copies between them and GPUs take longer: {}", length,

@@ -72,6 +72,7 @@ private:
     std::condition_variable_any changed_;
     Offers offers_ MC_GUARDED_BY(mutex_);
     std::deque<Wanted> queue_ MC_GUARDED_BY(mutex_);
+    uint64_t claimed_ MC_GUARDED_BY(mutex_) = 0;  // of the quota: what is pinned, and what is just being pinned
     uint64_t pinned_ MC_GUARDED_BY(mutex_) = 0;
     std::jthread thread_ MC_GUARDED_BY(mutex_);
 };

@@ -2,6 +2,7 @@
 #include "state.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -42,8 +43,21 @@ std::vector<Fault> parse_faults(const std::string& text) {
     return faults;
 }
 
+State* made = nullptr;
+
+/// A child can ask for counts whatever the threads of its parent were doing.
+void lock_for_fork() {
+    made->gate_mutex.lock();
+    made->mutex.lock();
+}
+void unlock_after_fork() {
+    made->mutex.unlock();
+    made->gate_mutex.unlock();
+}
+
 State* make_state() {
-    auto* const made = new State;  // never destroyed: threads may call while the process ends
+    made = new State;  // never destroyed: threads may call while the process ends
+    if (::pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork) != 0) std::abort();
     const std::string devices = variable("FAKE_CUDA_DEVICES");
     const int number = devices.empty() ? 1 : std::atoi(devices.c_str());
     for (int i = 0; i < number; ++i) made->devices.push_back(make_device(i));
