@@ -20,7 +20,7 @@ RANKS = (
     ("net", "device", "topology"),
     ("rpc", "coordination", "transport"),
     ("engine", "kvplan", "store/allocation", "store/protocol"),
-    ("store/tier", "store/member", "store/master", "conductor"),
+    ("kvflow", "store/tier", "store/member", "store/master", "conductor"),
     ("store/node", "store/client", "store/service"),
     ("store/process", "store/admin"),
     ("capi", "store_capi", "nvlink_allocator", "apps", "python", "include"),
