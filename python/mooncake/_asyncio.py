@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from .engine import TransferEngine, TransferOpcode, _CompletionPort
 
@@ -35,12 +35,14 @@ class _Port:
 
     def done(self, engine: TransferEngine, batch: int, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A future that is done when the batch is over."""
+        return self.heard(loop, lambda port, token: None if engine._watch(port, batch, token) else port.put(token))
+
+    def heard(self, loop: asyncio.AbstractEventLoop, watch: Callable[[_CompletionPort, int], object]) -> asyncio.Future[None]:
+        """A future that is done when whoever is told to `watch` has put the token into the port."""
         future = loop.create_future()
         token = next(self._tokens)
         self._waiting[token] = future
-        if not engine._watch(self._native, batch, token):  # closed meanwhile: it is over already
-            del self._waiting[token]
-            future.set_result(None)
+        watch(self._native, token)
         return future
 
     def _wake(self) -> None:

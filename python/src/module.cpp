@@ -56,6 +56,7 @@ void bind_types(nb::module_& module) {
     nb::class_<CompletionPort>(module, "_CompletionPort", "Where an event loop hears of finished batches.")
         .def(nb::init<>())
         .def("fileno", &CompletionPort::fileno)
+        .def("put", &CompletionPort::put, nb::arg("token"))
         .def("take", &CompletionPort::take);
     module.attr("SUPPORT_EFA") = efa_usable();
     // What the build can do; features() tells what of it this process can.

@@ -55,12 +55,12 @@ struct Plan {
 /// Which bytes go where, for the given targets (all: empty). kInvalidArgument: a layout or a block table that contradicts itself; kNotSupported: no exact
 /// cover, with the layer, head and token that has no source. Which replica serves a target depends on layouts, seed and tokens only, never on
 /// blocks or on `only_targets`: both sides, and every rank of them, choose alike.
-Result<Plan> make_plan(std::span<const Rank> sources, std::span<const Rank> targets, const Request& request,
+MC_EXPORT Result<Plan> make_plan(std::span<const Rank> sources, std::span<const Rank> targets, const Request& request,
                        std::span<const uint32_t> only_targets = {});
 
 /// The same for a rank that must not compute what others do: pairs of this source alone, and no other source's blocks are needed.
 /// The cover of every target is proved all the same.
-Result<Plan> make_plan_of_source(std::span<const Rank> sources, std::span<const Rank> targets, const Request& request, uint32_t source);
+MC_EXPORT Result<Plan> make_plan_of_source(std::span<const Rank> sources, std::span<const Rank> targets, const Request& request, uint32_t source);
 
 /// One contiguous piece.
 struct Piece {
@@ -69,7 +69,7 @@ struct Piece {
 };
 /// Calls `emit` with everything the pair moves for one layer (empty: all), merged where it is contiguous on both sides, at most `pieces_max` at a time.
 /// Returns the number of pieces. The ranks are those the plan was made of.
-uint64_t expand(const PairPlan& pair, const Rank& source, const Rank& target, std::string_view layer, size_t pieces_max,
+MC_EXPORT uint64_t expand(const PairPlan& pair, const Rank& source, const Rank& target, std::string_view layer, size_t pieces_max,
                 const std::function<void(std::span<const Piece>)>& emit);
 
 }  // namespace mooncake::kvplan

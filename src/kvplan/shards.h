@@ -34,19 +34,19 @@ struct ShardGrid {
 };
 
 /// The smallest number of equal shards with which no rank of any of these tensor parallelisms holds a shard in part.
-Result<uint32_t> head_cuts_for(uint32_t total_heads, std::span<const uint32_t> tensor_parallelisms);
+MC_EXPORT Result<uint32_t> head_cuts_for(uint32_t total_heads, std::span<const uint32_t> tensor_parallelisms);
 
 /// "KEY/s1of4/h3of8". The numbers of the grid are in it, so that blocks of another grid are missed rather than misread.
-std::string shard_name(const ShardGrid& grid, std::string_view key, uint32_t stage, uint32_t cut);
+MC_EXPORT std::string shard_name(const ShardGrid& grid, std::string_view key, uint32_t stage, uint32_t cut);
 
 /// The shards of the block with this key, by stage, then cut. A value lies as layer, part, head, token, without gaps; it is `value_bytes()` long.
-Result<std::vector<Rank>> shards_of_block(const ShardGrid& grid, std::string_view key);
-uint64_t value_bytes(const Rank& shard);
+MC_EXPORT Result<std::vector<Rank>> shards_of_block(const ShardGrid& grid, std::string_view key);
+MC_EXPORT uint64_t value_bytes(const Rank& shard);
 /// The block table of a shard: the block is the `number`-th of its request.
-RankBlocks shard_blocks(const ShardGrid& grid, uint64_t number);
+MC_EXPORT RankBlocks shard_blocks(const ShardGrid& grid, uint64_t number);
 
 /// As make_plan(), with shards as targets. Each has one source: ranks with the same heads take turns by the seed. kNotSupported: the grid cuts
 /// elsewhere than the ranks do, so that nobody holds a whole shard. Reading needs nothing of its own: the shards are the sources of a plan.
-Result<Plan> make_plan_of_writes(std::span<const Rank> ranks, std::span<const Rank> shards, const Request& request);
+MC_EXPORT Result<Plan> make_plan_of_writes(std::span<const Rank> ranks, std::span<const Rank> shards, const Request& request);
 
 }  // namespace mooncake::kvplan

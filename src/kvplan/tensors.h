@@ -33,6 +33,6 @@ struct Tensor {
 };
 
 /// A region for each layer and part, layers outside.
-Result<std::vector<Region>> regions_of_tensor(const Tensor& tensor);
+MC_EXPORT Result<std::vector<Region>> regions_of_tensor(const Tensor& tensor);
 
 }  // namespace mooncake::kvplan

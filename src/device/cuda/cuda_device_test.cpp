@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <random>
@@ -565,49 +563,6 @@ TEST_F(CudaDeviceTest, ADriverThatGoesDownWithTheProcessIsLeftAlone) {
         EXPECT_EQ(FakeCuda::count("after_end"), 0u) << nth;
     }
     FakeCuda::reset();
-    fake.free(card);
-}
-
-TEST_F(CudaDeviceTest, AForkedChildCallsNothing) {
-    std::byte* const card = fake.allocate(4096);
-    std::vector<std::byte> host(4096);
-    ASSERT_TRUE(copy(kHost, host.data(), kCuda, card, 4096));
-    const pid_t child = ::fork();
-    if (child == 0) {
-        const bool refused = !copy(kHost, host.data(), kCuda, card, 4096) && !describe(card, 1).value_or(std::nullopt);
-        device.reset();
-        ::_exit(refused && FakeCuda::count("in_child") == 0 ? 0 : 1);
-    }
-    int status = -1;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    EXPECT_TRUE(copy(kHost, host.data(), kCuda, card, 4096));
-    fake.free(card);
-}
-
-TEST_F(CudaDeviceTest, AChildForkedDuringCopiesIsNotHeldUpByThem) {
-    constexpr uint64_t kLength = 1 << 20;
-    std::byte* const card = fake.allocate(kLength);
-    std::vector<std::byte> host(kLength);
-    std::jthread copying([&](const std::stop_token& stop) {
-        while (!stop.stop_requested()) EXPECT_TRUE(copy(kHost, host.data(), kCuda, card, kLength));
-    });
-    ASSERT_TRUE(copy(kHost, host.data(), kCuda, card, 1));
-    for (int i = 0; i < 100; ++i) {
-        const pid_t child = ::fork();
-        if (child == 0) {
-            ::alarm(60);  // a mutex that nobody gives back
-            std::byte own{};
-            const bool refused = !copy(kHost, &own, kCuda, card, 1) && !describe(card, 1).value_or(std::nullopt);
-            device.reset();
-            ::_exit(refused && FakeCuda::count("in_child") == 0 ? 0 : 1);
-        }
-        int status = -1;
-        ASSERT_EQ(::waitpid(child, &status, 0), child);
-        ASSERT_EQ(status, 0) << "fork " << i;
-    }
-    copying.request_stop();
-    copying.join();
     fake.free(card);
 }
 
