@@ -137,7 +137,7 @@ struct Fault {
 
 struct Device {
     abi::ContextObject primary;
-    Status poison = 0;
+    std::atomic<Status> poison{0};
     std::map<int, int> attributes;
     std::unique_ptr<abi::StreamObject> legacy;
 };
@@ -160,7 +160,7 @@ struct State {
     int process = 0;
     bool capture_global = false, capture_broken = false;
     Status ipc_status = 0;
-    uint64_t delay_us = 0;
+    std::atomic<uint64_t> delay_us{0};
     std::vector<Fault> faults;
     int async_nth = 0;
     Status async_status = 0;

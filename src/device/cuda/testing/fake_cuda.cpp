@@ -110,6 +110,7 @@ void FakeCuda::destroy(abi::Pool pool) {
 }
 
 void FakeCuda::free(std::byte* address, int device) {
+    wait_for_streams(device);  // as the driver does: what a lost device left on its streams would meet memory of others there
     const Application application(contexts_[static_cast<size_t>(device)]);
     must("cuMemFree_v2", abi::DevicePointer{address_of(address)});
 }
