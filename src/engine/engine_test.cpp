@@ -463,7 +463,7 @@ TEST(EngineDirectory, FindsPeersByName) {
     auto successor = named("node-b:1");
     theirs.reset();
     ASSERT_TRUE(successor->register_memory(far.data(), far.size()));
-    ASSERT_TRUE(ours->open_segment("node-b:1", soon()));
+    ASSERT_TRUE(ours->refresh_segment("node-b:1", soon()));  // nobody may have told us yet
     const auto again = ours->transfer("node-b:1", Direction::kWrite, {&block, 1}, soon());
     EXPECT_TRUE(again) << again.error().to_string();
 }
