@@ -49,6 +49,11 @@ enum class Method : uint16_t {
     kStoreCreateTask = 49,
     kStoreQueryTask = 50,
     kStoreEndTask = 51,
+    kStoreEndCopies = 52,
+    kStoreReplicasGone = 53,
+    // of a node
+    kNodeStage = 64,
+    kNodeRelease = 65,
 };
 
 constexpr uint16_t kProtocolMajor = 1;  // both sides must agree

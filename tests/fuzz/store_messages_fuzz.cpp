@@ -66,6 +66,14 @@ void check_feed_and_tasks(std::span<const std::byte> bytes) {
     check_stable(bytes, decode_task_end, encode_task_end);
 }
 
+void check_tiers(std::span<const std::byte> bytes) {
+    check_stable(bytes, decode_copies_end, [](const ReceivedCopiesEnd& received) { return encode_copies_end(received.request); });
+    check_stable(bytes, decode_replicas_gone, [](const ReceivedReplicasGone& received) { return encode_replicas_gone(received.request); });
+    check_stable(bytes, decode_stage_request, [](const ReceivedStage& received) { return encode_stage_request(received.request); });
+    check_stable(bytes, decode_stage_reply, encode_stage_reply);
+    check_stable(bytes, decode_release_request, encode_release_request);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -73,5 +81,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     check_objects(bytes);
     check_segments(bytes);
     check_feed_and_tasks(bytes);
+    check_tiers(bytes);
     return 0;
 }

@@ -125,6 +125,13 @@ public:
     Result<StoreCode> end_task(const TaskEnd& end, Deadline deadline) override {
         return ask(*calls_, Method::kStoreEndTask, encode_task_end(end), decode_code_reply, deadline);
     }
+    Result<CodesReply> end_copies(const CopiesEnd& end, Deadline deadline) override {
+        auto reply = ask(*calls_, Method::kStoreEndCopies, encode_copies_end(end), decode_codes_reply, deadline);
+        return of_length(std::move(reply), &CodesReply::codes, end.items.size());
+    }
+    Result<StoreCode> replicas_gone(const ReplicasGone& gone, Deadline deadline) override {
+        return ask(*calls_, Method::kStoreReplicasGone, encode_replicas_gone(gone), decode_code_reply, deadline);
+    }
 
     uint64_t follow(const ClientId& client, EventStream stream) override;
     void unfollow(uint64_t stream) override {

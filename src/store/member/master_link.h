@@ -14,6 +14,7 @@
 #include "store/protocol/objects.h"
 #include "store/protocol/segments.h"
 #include "store/protocol/tasks.h"
+#include "store/protocol/tiers.h"
 
 namespace mooncake::store {
 
@@ -49,6 +50,8 @@ public:
     virtual Result<TaskReply> create_task(const TaskRequest& request, Deadline deadline) = 0;
     virtual Result<TaskInfo> query_task(const TaskId& task, Deadline deadline) = 0;  // kNotFound
     virtual Result<StoreCode> end_task(const TaskEnd& end, Deadline deadline) = 0;
+    virtual Result<CodesReply> end_copies(const CopiesEnd& end, Deadline deadline) = 0;
+    virtual Result<StoreCode> replicas_gone(const ReplicasGone& gone, Deadline deadline) = 0;
 
     /// Follows the master's event stream until it breaks or unfollow(). `on_update` (of what lasts for the call) and then, once, `on_end` run on one I/O thread. A master that
     /// does not know the client ends it with kNotFound, before any update; one that gave the client up ends it without further events: the

@@ -15,21 +15,26 @@ flatbuffers::Offset<wire::Segment> segment_to_wire(FlatBufferBuilder& builder, c
     const auto name = builder.CreateString(segment.name);
     const auto endpoint = builder.CreateSharedString(segment.endpoint);
     const auto protocol = builder.CreateSharedString(segment.protocol);
+    const auto service = segment.service.empty() ? 0 : builder.CreateSharedString(segment.service);
     const wire::Id id = id_to_wire(segment.id);
-    return wire::CreateSegment(builder, &id, name, segment.base, segment.size, endpoint, protocol, segment.incarnation.value);
+    return wire::CreateSegment(builder, &id, name, segment.base, segment.size, endpoint, protocol, segment.incarnation.value,
+                               static_cast<uint8_t>(segment.kind), service);
 }
 
 Result<SegmentSpec> segment_from_wire(const wire::Segment* table) {
     if (table == nullptr) return fail(Code::kCorrupt, "a message without its segment");
+    if (table->kind() > static_cast<uint8_t>(SegmentKind::kDisk)) return fail(Code::kCorrupt, "a segment of kind {}", table->kind());
     SegmentSpec segment{.id = id_from_wire<SegmentId>(table->id()),
                         .base = table->base(),
                         .size = table->size(),
                         .endpoint = {},
                         .protocol = {},
-                        .incarnation = {table->incarnation()}};
+                        .incarnation = {table->incarnation()},
+                        .kind = static_cast<SegmentKind>(table->kind())};
     MC_ASSIGN_OR_RETURN(segment.name, bounded_text(table->name(), kNameBytesMax, "segment name"));
     MC_ASSIGN_OR_RETURN(segment.endpoint, bounded_text(table->endpoint(), kNameBytesMax, "endpoint"));
     MC_ASSIGN_OR_RETURN(segment.protocol, bounded_text(table->protocol(), kNameBytesMax, "protocol"));
+    MC_ASSIGN_OR_RETURN(segment.service, bounded_text(table->service(), kNameBytesMax, "address of a service"));
     return segment;
 }
 

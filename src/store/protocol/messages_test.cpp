@@ -24,7 +24,9 @@ SegmentSpec some_segment() {
             .size = uint64_t{1} << 40,
             .endpoint = "host:2",
             .protocol = "tcp",
-            .incarnation = {0xfedcba9876543210}};
+            .incarnation = {0xfedcba9876543210},
+            .kind = SegmentKind::kDisk,
+            .service = "host:3"};
 }
 
 /// What is decoded may borrow from the message.
@@ -433,6 +435,67 @@ TEST(StoreMessages, AnEventStreamWriterThatWasClearedBeginsAnew) {
     ASSERT_TRUE(next);
     EXPECT_FALSE(next->all_changed);
     EXPECT_EQ(next->dropped.size(), 1u);
+}
+
+TEST(StoreMessages, EndsOfCopiesComeBack) {
+    const std::vector<CopyEnd> items{{.task = kTask}, {.task = {7, kTierTaskBit | 8}, .code = StoreCode::kTransferFail, .in_doubt = 9}};
+    const auto received = decode_copies_end(encode_copies_end({.client = kClient, .items = items, .window_bytes = 64 << 20}));
+    ASSERT_TRUE(received);
+    EXPECT_EQ(received->request.client, kClient);
+    EXPECT_EQ(received->request.window_bytes, 64u << 20);
+    ASSERT_EQ(received->request.items.size(), 2u);
+    EXPECT_EQ(received->request.items[0].task, kTask);
+    EXPECT_FALSE(is_tier_task(received->request.items[0].task));
+    EXPECT_TRUE(is_tier_task(received->request.items[1].task));
+    EXPECT_EQ(received->request.items[1].code, StoreCode::kTransferFail);
+    EXPECT_EQ(received->request.items[1].in_doubt, 9u);
+}
+
+TEST(StoreMessages, ReplicasThatAreGoneComeBack) {
+    const std::vector<GoneReplica> items{{.tenant = "t", .key = "k", .generation = 1}, {.tenant = {}, .key = "other", .generation = 2}};
+    const auto& body = keep(encode_replicas_gone({.client = kClient, .segment = kSegment, .items = items}));
+    const auto received = decode_replicas_gone(body);
+    ASSERT_TRUE(received);
+    EXPECT_EQ(received->request.client, kClient);
+    EXPECT_EQ(received->request.segment, kSegment);
+    ASSERT_EQ(received->request.items.size(), 2u);
+    EXPECT_EQ(received->request.items[0].tenant, "t");
+    EXPECT_EQ(received->request.items[1].key, "other");
+    EXPECT_EQ(received->request.items[1].generation, 2u);
+}
+
+TEST(StoreMessages, StagedPartsComeBackWithTheirHashes) {
+    const std::vector<StageItem> items{{.tenant = "t", .key = "k", .generation = 1, .offset = 2, .length = 3}, {.tenant = {}, .key = "l"}};
+    const auto& asked = keep(encode_stage_request({.segment = kSegment, .items = items}));
+    const auto request = decode_stage_request(asked);
+    ASSERT_TRUE(request);
+    EXPECT_EQ(request->request.segment, kSegment);
+    ASSERT_EQ(request->request.items.size(), 2u);
+    EXPECT_EQ(request->request.items[0].tenant, "t");
+    EXPECT_EQ(request->request.items[0].offset, 2u);
+    EXPECT_EQ(request->request.items[0].length, 3u);
+    EXPECT_EQ(request->request.items[1].key, "l");
+
+    StageReply reply{.parts = {{.lease = 1, .address = 0x1000, .length = 70'000, .first_hash = 1, .hash_count = 2},
+                               {.code = StoreCode::kObjectNotFound},
+                               {.lease = 2, .address = 0x2000, .length = 5, .first_hash = 0, .hash_count = 1}},
+                     .hashes = {33, 11, 22},
+                     .lease_time = 5s,
+                     .engine = {77}};
+    const auto answer = decode_stage_reply(encode_stage_reply(reply));
+    ASSERT_TRUE(answer);
+    ASSERT_EQ(answer->parts.size(), 3u);
+    EXPECT_THAT(answer->hashes, ElementsAre(11, 22, 33));
+    EXPECT_EQ(answer->parts[0].first_hash, 0u);
+    EXPECT_EQ(answer->parts[1].code, StoreCode::kObjectNotFound);
+    EXPECT_EQ(answer->parts[2].first_hash, 2u);
+    EXPECT_EQ(answer->parts[2].address, 0x2000u);
+    EXPECT_EQ(answer->lease_time, 5s);
+    EXPECT_EQ(answer->engine, Incarnation{77});
+
+    const auto released = decode_release_request(encode_release_request({.leases = {1, 2}}));
+    ASSERT_TRUE(released);
+    EXPECT_THAT(released->leases, ElementsAre(1, 2));
 }
 
 TEST(StoreMessages, DurationsAreBoundedSoThatNoSumOverflows) {

@@ -22,6 +22,9 @@ enum class SegmentStatus : uint8_t { kUndefined, kOk, kDraining, kDrained, kGrac
 /// "OK", "DRAINING", ...
 std::string_view segment_status_name(SegmentStatus status) noexcept;
 
+/// What a segment is made of. A disk has no addresses: a replica's offset there is a name only (docs/tiers.md).
+enum class SegmentKind : uint8_t { kMemory, kDisk };
+
 struct SegmentSpec {
     SegmentId id;
     std::string name;   // host:port of the owner; several segments may share it
@@ -30,6 +33,8 @@ struct SegmentSpec {
     std::string endpoint;  // what the transfer engine connects to
     std::string protocol;
     Incarnation incarnation{};  // the life of that engine which `base` belongs to; none: an older node did not tell, and nobody checks
+    SegmentKind kind = SegmentKind::kMemory;
+    std::string service{};  // host:port where its node answers what tiers.h says of nodes; empty: nowhere
 };
 
 struct MountRequest {

@@ -165,6 +165,8 @@ public:
     Result<TaskReply> create_task(const TaskRequest&, Deadline) override { return none(); }
     Result<TaskInfo> query_task(const TaskId&, Deadline) override { return none(); }
     Result<StoreCode> end_task(const TaskEnd&, Deadline) override { return none(); }
+    Result<CodesReply> end_copies(const CopiesEnd&, Deadline) override { return none(); }
+    Result<StoreCode> replicas_gone(const ReplicasGone&, Deadline) override { return none(); }
     void stop_calls() override {}
     void stop_liveness() override {
         std::unique_lock lock(mutex_);

@@ -256,6 +256,8 @@ public:
             return StoreCode::kOk;
         });
     }
+    Result<CodesReply> end_copies(const CopiesEnd&, Deadline) override { return fail(Code::kNotSupported, "no tiers here"); }
+    Result<StoreCode> replicas_gone(const ReplicasGone&, Deadline) override { return fail(Code::kNotSupported, "no tiers here"); }
 
     uint64_t follow(const ClientId& client, EventStream stream) override { return owner_.follow(client, std::move(stream)); }
     void unfollow(uint64_t stream) override { owner_.unfollow(stream); }
