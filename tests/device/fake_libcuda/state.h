@@ -152,6 +152,7 @@ struct State {
     std::map<void*, std::unique_ptr<Pool>> pools;
     std::set<abi::Stream> streams;
     std::set<abi::Event> events;
+    std::vector<abi::Event> destroyed_events;  // that a stream still has: deleted when the next one is destroyed after that
     std::map<abi::Module, std::unique_ptr<abi::FunctionObject>> modules;
     std::set<abi::ContextObject*> contexts;
     uint64_t next_id = 1;
