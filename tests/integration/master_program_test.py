@@ -104,6 +104,12 @@ def ask(port: int, path: str, method: str = "GET", body: str | None = None) -> t
         connection.close()
 
 
+def heartbeats(master: Master) -> int:
+    found = re.search(r"^master_ping_requests_total (\d+)$", master.ask("/metrics")[2], re.MULTILINE)
+    assert found
+    return int(found.group(1))
+
+
 def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -223,7 +229,8 @@ def test_the_metadata_of_a_killed_node_is_deleted(tmp_path: Path) -> None:
         with Node(master, f"--metadata_server=http://127.0.0.1:{port}/metadata", log=tmp_path / "node.log") as node:
             keys = [f"/metadata?key=mooncake/ram/{node.name}", f"/metadata?key=mooncake/rpc_meta/{node.name}"]
             assert [ask(port, key)[0] for key in keys] == [200, 200]
-            time.sleep(1.5)  # it must have been seen alive
+            seen = heartbeats(master) + 8  # which takes longer than a client may be silent
+            eventually(lambda: heartbeats(master) >= seen, "a node sends no heartbeats")
             assert [ask(port, key)[0] for key in keys] == [200, 200]
             node.process.kill()
             eventually(lambda: [ask(port, key)[0] for key in keys] == [404, 404], "metadata of a dead node stays")
