@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Segments that come and go, where values lie, and tasks that move them."""
 
+import os
 import time
 
 import pytest
@@ -67,6 +68,27 @@ def test_file_is_lent_and_taken_back(make_store, tmp_path):
     assert value[:64] in path.read_bytes()[4096:]
     assert store.unmount_segment(mounted["segment_ids"], grace_period_seconds=0) == 0
     assert store.get("k") == b""
+
+
+def test_file_that_is_cut_off_costs_its_values_and_nobody_dies(make_store, tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(16 * MiB))
+    lender, other = make_store(segment=0), make_store(segment=0)
+    assert lender.mount_segment(str(path), 16 * MiB)["ret"] == 0
+    values = {f"k{i}": random_bytes(size, seed=i) for i, size in enumerate([100, 65536, 70_000, 5 * MiB])}
+    for key, value in values.items():
+        assert lender.put(key, value) == 0 and lender.get(key) == value
+    assert other.allocate_and_mount_segment(16 * MiB)["ret"] == 0
+    task, code = lender.create_copy_task("k3", [other.get_hostname()])
+    assert code == 0 and finished(lender, task).status == TaskStatus.SUCCESS
+
+    os.truncate(path, 0)
+    assert [lender.get(key) for key in ("k0", "k1", "k2")] == [b""] * 3
+    assert lender.get("k3") == values["k3"]  # which has another replica
+    task, code = other.create_copy_task("k2", [other.get_hostname()])
+    assert code == 0 and finished(other, task).status == TaskStatus.FAILED
+    for i in range(8):  # some begin in the file
+        assert lender.put(f"more{i}", values["k2"]) == 0 and lender.get(f"more{i}") == values["k2"]
 
 
 @pytest.mark.parametrize("size, offset", [(0, 0), (4096, 100), (64 * MiB, 0), (4096, 20 * MiB), (2**63, 0)])

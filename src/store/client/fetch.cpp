@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_probe.h"
 #include "store/client/asked_keys.h"
 #include "store/member/own_copies.h"
 #include "store/protocol/stored_form.h"
@@ -45,6 +46,14 @@ Place place_of(const GetReply& reply, const GetItem& item, Time asked) {
     place.replica_count = std::min<uint32_t>(item.replica_count, Place::kReplicasMax);
     for (size_t i = 0; i < place.replica_count; ++i) place.replicas[i] = reply.replicas[item.first_replica + i];
     return place;
+}
+
+/// False: its bytes are not there.
+bool copy_from_file(const Block& block) {
+    if (block.copier != nullptr) block.copier->begin(block.local, block.length);
+    if (!copy_if_there(block.local, reinterpret_cast<const std::byte*>(block.remote), block.length)) return false;
+    if (block.copier != nullptr) block.copier->passed(block.local, block.local, block.length);
+    return true;
 }
 
 bool makes_sense(const GetReply& reply, size_t keys) {
@@ -378,7 +387,7 @@ void Fetch::copy_own(const Group& group) {
     std::vector<uint32_t> under_way;  // what a device copies into
     OwnCopies by_device(engine, Direction::kRead);
     for (const uint32_t i : group.items) {
-        bool whole = true;
+        bool whole = true, there = true;
         blocks.clear();
         add_blocks(i, stored_at(items_[i], group.from), blocks);
         for (const Block& block : blocks) {
@@ -386,6 +395,8 @@ void Fetch::copy_own(const Group& group) {
             if (const MemoryKind kind = engine.memory_kind(block.local, block.length); kind != MemoryKind::kHost) {
                 by_device.add(i, block, kind);
                 whole = false;
+            } else if (group.from.own->of_file) {
+                there = there && copy_from_file(block);
             } else if (block.copier != nullptr) {
                 block.copier->begin(block.local, block.length);
                 block.copier->copy(block.local, from, block.length);
@@ -393,8 +404,14 @@ void Fetch::copy_own(const Group& group) {
                 std::memcpy(block.local, from, block.length);
             }
         }
-        if (whole) arrived(i);
-        else under_way.push_back(i);
+        if (!there) {
+            MC_LOG_WARNING_EVERY(1s, "key {}: the file that it lies in was cut off", keys_[i]);
+            items_[i].chosen_failed(StoreCode::kTransferFail);
+        } else if (whole) {
+            arrived(i);
+        } else {
+            under_way.push_back(i);
+        }
     }
     by_device.flush();
     for (const auto& [i, error] : by_device.failures()) MC_LOG_WARNING_EVERY(1s, "key {}: {}", keys_[i], error.to_string());

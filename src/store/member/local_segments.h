@@ -19,6 +19,7 @@ public:
         std::byte* base = nullptr;
         uint64_t size = 0;
         std::shared_ptr<void> memory;  // what keeps it there
+        bool of_file = false;          // which others may cut off at any time: its bytes are touched with copy_if_there() alone
     };
 
     void add(Held segment);

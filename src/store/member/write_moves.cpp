@@ -116,7 +116,13 @@ void WriteMoves::copy_own(const Target& target, WriteGuard& guard, std::vector<F
             continue;
         }
         if (block.copier != nullptr) block.copier->begin(block.local, block.length);
-        guard.copy(reinterpret_cast<std::byte*>(block.remote), block.local, block.length, block.copier);
+        auto* const to = reinterpret_cast<std::byte*>(block.remote);
+        if (!target.to.own->of_file) {
+            guard.copy(to, block.local, block.length, block.copier);
+        } else if (!guard.copy_if_there(to, block.local, block.length, block.copier)) {
+            MC_LOG_WARNING_EVERY(1s, "segment {}: its file was cut off", target.to.segment->spec.name);
+            failures.push_back({.item = target.item_of_block[i], .segment = target.to.segment->number, .right_ended = !right_.holds()});
+        }
     }
     by_device.flush();
     if (guard.left_out()) return note_failures(target, false, failures);

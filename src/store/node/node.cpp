@@ -39,7 +39,8 @@ MountedSegments Node::mount(Result<std::shared_ptr<LentMemory>> memory, std::str
                            .protocol = std::string(protocol),
                            .incarnation = pool_.engine->incarnation()};
     // Known here before anybody can be told of it.
-    pool_.local.add({.spec = spec, .base = base, .size = spec.size, .memory = std::move(*memory)});
+    const bool of_file = (*memory)->of_file();
+    pool_.local.add({.spec = spec, .base = base, .size = spec.size, .memory = std::move(*memory), .of_file = of_file});
     const auto said = pool_.membership().mount(spec, pool_.rpc_deadline());
     mounted.code = said ? *said : pool_.code_of(said.error());
     if (mounted.code != StoreCode::kOk) {
