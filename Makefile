@@ -85,9 +85,8 @@ endef
 asan: setup  ## the C++ tests under AddressSanitizer and UBSan
 	$(call sanitized,asan,ASAN_OPTIONS=detect_stack_use_after_return=1)
 
-# Tests fork peers, whose threads the sanitizer refuses by default once the parent has any (those that look up names never end).
 tsan: setup  ## the C++ tests under ThreadSanitizer
-	$(call sanitized,tsan,TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0)
+	$(call sanitized,tsan,TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
 
 fuzz: setup-lint  ## every fuzz target for FUZZ_SECONDS
 	cmake --preset fuzz -Wno-dev
