@@ -99,6 +99,14 @@ def test_parts_of_files_that_are_not_there_are_refused(store, tmp_path, size, of
     assert store.mount_segment(str(tmp_path / "none"), 4096)["ret"] < 0
 
 
+def test_a_path_with_a_zero_byte_names_no_file(store, tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(16 * MiB))
+    assert store.mount_segment(f"{path}\0 and more", 16 * MiB)["ret"] < 0
+    mounted = store.mount_segment(str(path), 16 * MiB)
+    assert mounted["ret"] == 0 and store.unmount_segment(mounted["segment_ids"]) == 0
+
+
 @pytest.mark.parametrize("ids", [["1-2"], ["text"], ["1"], ["-"], ["1-2-3"], ["99999999999999999999999-1"]])
 def test_unknown_segments_cannot_be_unmounted(store, ids):
     assert store.unmount_segment(ids) < 0
