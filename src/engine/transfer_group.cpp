@@ -52,10 +52,15 @@ void TransferGroup::set_out() {
     }
     if (slices_.empty()) return finish(nullptr);
     if (const auto reached = check_reach(slices_); !reached) return finish(&reached.error());
-    if (behind_.work) {
-        mark_ordered(slices_);
-        return begin_after_work(batch);
+    const bool named = behind_.work != nullptr;
+    bool known = named;
+    if (!named) {
+        UnnamedWork unnamed = unnamed_work(core_, direction_, slices_);
+        known = unnamed.known;
+        behind_.work = std::move(unnamed.work);
     }
+    if (known) mark_ordered(slices_);
+    if (behind_.work) return begin_after_work(batch);
     begin(batch);
 }
 
