@@ -254,7 +254,8 @@ TEST(Library, AKeyThatIsTakenIsBusy) {
 
 /// What SIGINT and SIGTERM do: whoever starts a program in the background may have the first ignored.
 std::array<void (*)(int), 2> signal_handlers() {
-    struct sigaction interrupt {}, terminate {};
+    struct sigaction interrupt {
+    }, terminate{};
     ::sigaction(SIGINT, nullptr, &interrupt);
     ::sigaction(SIGTERM, nullptr, &terminate);
     return {interrupt.sa_handler, terminate.sa_handler};
