@@ -163,6 +163,8 @@ struct State {
     Status ipc_status = 0;
     std::atomic<uint64_t> delay_us{0};
     std::vector<Fault> faults;
+    std::string last_name;  // of the call before, and how many of them there were without another in between
+    int same_in_a_row = 0;
     int async_nth = 0;
     Status async_status = 0;
     std::map<std::string, uint64_t> counts;
