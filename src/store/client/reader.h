@@ -53,6 +53,7 @@ private:
         std::vector<Chunk> chunks;
         std::vector<Copy> copies;
         std::vector<uint64_t> table;
+        bool expected = false;  // the table is what a node says of the chunks that it has given
         std::vector<std::unique_ptr<std::byte[]>> scratch;
         std::vector<std::unique_ptr<SeenPiece>> seen;
         uint64_t bytes = 0;
@@ -62,6 +63,8 @@ private:
     uint64_t bytes(size_t item) const override { return plans_[item].bytes; }
     void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) override;
     StoreCode verify(size_t item) override;
+    void expect(size_t item, uint64_t chunk, uint64_t hash) override;
+    StoreCode accept(size_t item) override;
     Result<uint64_t> hash_of(const Chunk& chunk);
 
     bool can_be_filled(const PartToRead& part);
