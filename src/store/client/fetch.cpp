@@ -263,6 +263,7 @@ bool Fetch::usable(const FetchItem& item, size_t replica) {
     if (!found.segment) return false;
     const uint64_t size = found.segment->spec.size, offset = place.replicas[replica].offset;
     const bool disk = found.segment->spec.kind == SegmentKind::kDisk;  // where offsets are names
+    if (disk && !found.own && found.segment->spec.service.empty()) return false;  // its node answers nobody
     if (!disk && (offset > size || stored_bytes(place.length) > size - offset)) return false;
     if (found.own || core_.pool.directory.all_reachable() || core_.pool.directory.reachable(found.segment, Clock::now())) return true;
     note_failed(found.segment);

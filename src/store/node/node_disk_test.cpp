@@ -203,16 +203,21 @@ TEST(NodeDisk, PromotesNothingThatIsNotThereOrNotTheValue) {
     for (const CopyEnd& end : node.master->ends()) EXPECT_NE(end.code, StoreCode::kOk) << (end.task.low & ~kTierTaskBit);
 }
 
-TEST(NodeDisk, OrdersOfALostMasterAreVoid) {
+TEST(NodeDisk, EndsOfALostMastersOrdersAreToldToNobody) {
     DiskNode node;
     const auto value = node.fill(0, 1, 1000);
+    node.master->set_deaf(true);
+    node.master->tell({.sequence = 2, .planned = {node.planned(5, "k", 1000)}, .orders = {node.offload(1, 5, "k", 0, value)}});
+    ASSERT_TRUE(eventually([&] { return on_disk(node.tier(), 5); }));
     node.master->die();
-    ASSERT_TRUE(eventually([&] { return node.pool.fence.mark().epoch == 0 || !node.pool.membership().answering(); }));
-    node.node.copy_ordered(node.offload(1, 5, "k", 0, value));
     node.master->come_back(200);
     ASSERT_TRUE(eventually([&] { return node.pool.membership().epoch() == 200; }));
-    EXPECT_FALSE(on_disk(node.tier(), 5));
-    EXPECT_TRUE(node.master->ends().empty());
+    node.master->list.epoch = 200;
+    node.master->set_deaf(false);
+    node.master->tell({.sequence = 2, .planned = {node.planned(6, "l", 1000)}, .orders = {node.offload(2, 6, "l", 0, value)}});
+    ASSERT_TRUE(node.ended(1));
+    EXPECT_EQ(node.master->ends()[0].task.low, kTierTaskBit | 2);
+    EXPECT_TRUE(on_disk(node.tier(), 5)) << "reported like any other, and named by the new master";
 }
 
 TEST(NodeDisk, EndsWhileCopiesAreUnderWay) {

@@ -6,6 +6,7 @@
 namespace mooncake::store {
 
 std::optional<StagingArena::Room> StageLeases::take(const std::string& peer, uint64_t bytes, Time now) {
+    expire(now);
     {
         Lock lock(mutex_);
         Peer& one = peers_[peer];
@@ -19,12 +20,7 @@ std::optional<StagingArena::Room> StageLeases::take(const std::string& peer, uin
         ++one.leases;
         one.bytes += bytes;
     }
-    auto room = arena_.take(bytes);
-    if (!room) {
-        expire(now);
-        room = arena_.take(bytes);
-    }
-    if (room) return room;
+    if (auto room = arena_.take(bytes)) return room;
     Lock lock(mutex_);
     leave(peer, bytes);
     return std::nullopt;

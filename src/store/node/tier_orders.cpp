@@ -15,7 +15,8 @@ namespace mooncake::store {
 namespace {
 
 constexpr Duration kWritePatience = 30s;  // before the disk has begun with it
-constexpr Duration kWindowTime = 500ms;   // what the disk takes in so long may be under way
+constexpr Duration kFencePause = 10ms;
+constexpr Duration kWindowTime = 500ms;  // what the disk takes in so long may be under way
 
 /// What a disk's answer means to the master.
 StoreCode code_of(Code code) {
@@ -118,18 +119,22 @@ void TierOrders::run(const std::stop_token& stop) {
             });
             mutex_.is_held();
             done.swap(done_);
-            if (!stop.stop_requested()) jobs = take();
+            // Orders may be quicker than the word that their master may be obeyed.
+            const WriteFence::Mark now = setup_.pool.fence.mark();
+            if (now.epoch == 0 && done.empty()) changed_.wait_for(lock, stop, kFencePause, [] { return false; });
+            if (now.epoch != 0 && !stop.stop_requested()) jobs = take(now);
         }
         for (const auto& offload : done) finish(*offload);
         if (!jobs.empty()) begin(std::move(jobs));
     }
 }
 
-std::vector<TierOrders::Job> TierOrders::take() {
+std::vector<TierOrders::Job> TierOrders::take(const WriteFence::Mark& now) {
     std::vector<Job> jobs;
     while (!queue_.empty() && jobs.size() < kBatchMax && (under_way_ == 0 || under_way_ < window_)) {
         under_way_ += queue_.front().order.length;
         jobs.push_back(std::move(queue_.front()));
+        if (jobs.back().asked.epoch == 0) jobs.back().asked = now;  // those of a lost master are not in the queue any more
         queue_.pop_front();
     }
     return jobs;

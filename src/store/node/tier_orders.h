@@ -73,7 +73,7 @@ private:
 
     void run(const std::stop_token& stop);
     /// Those that may begin now.
-    std::vector<Job> take() MC_REQUIRES(mutex_);
+    std::vector<Job> take(const WriteFence::Mark& now) MC_REQUIRES(mutex_);
     void begin(std::vector<Job> jobs);
     /// Nothing: it is not an offload, or was ended.
     std::optional<Outgoing> prepare(Job& job, SegmentLookup& segments);

@@ -61,6 +61,7 @@ void TierTeller::stop() {
 }
 
 void TierTeller::run(const std::stop_token& stop) {
+    Time idle_at{};
     while (!stop.stop_requested()) {
         {
             std::unique_lock lock(mutex_);
@@ -68,7 +69,10 @@ void TierTeller::run(const std::stop_token& stop) {
                               [this]() MC_NO_THREAD_ANALYSIS { return has_master_ && (!ends_.empty() || !gone_.empty()); });
         }
         if (stop.stop_requested()) return;
-        idle_();
+        if (const Time now = Clock::now(); now >= idle_at) {
+            idle_();
+            idle_at = now + kIdle;
+        }
         if (!(tell_ends() && tell_gone()) && !pool_.pause(kPause)) return;
     }
 }

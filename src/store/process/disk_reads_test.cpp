@@ -198,7 +198,7 @@ TEST_P(DiskReads, MemoryIsTriedFirstAndADiskWhereMemoryFails) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Readers, DiskReads, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? std::string("OwnProcess") : std::string("Elsewhere"); });
+                         [](const auto& one) { return one.param ? std::string("OwnProcess") : std::string("Elsewhere"); });
 
 TEST(FarDisk, ValuesLongerThanTheStagingMemoryComeInParts) {
     DiskNode node(std::make_shared<MemoryTier::Shelf>(), [](DiskConfig& config) { config.staging_bytes = 1 << 20; });
