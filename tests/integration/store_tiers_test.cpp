@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr size_t kLength = 300'000;
+constexpr int kKills = 10;  // more by hand: --gtest_repeat
 
 std::vector<std::byte> value_of(uint64_t seed, size_t length = kLength) {
     std::vector<std::byte> bytes(length);
@@ -173,11 +174,9 @@ TEST_F(StoreTiers, WhatWasRemovedDoesNotComeBackFromADisk) {
 TEST_F(StoreTiers, ANodeKilledAtAnyPointLosesOnlyWhatWasInMemoryAlone) {
     start("ep");
     std::mt19937_64 random(std::random_device{}());
-    const char* const rounds_wanted = ::getenv("MC_TEST_KILLS");
-    const int rounds = rounds_wanted != nullptr ? std::atoi(rounds_wanted) : 10;
     std::set<uint64_t> durable;
     uint64_t next = 0;
-    for (int round = 0; round < rounds; ++round) {
+    for (int round = 0; round < kKills; ++round) {
         start_node();
         for (const uint64_t i : durable) ASSERT_TRUE(eventually([&] { return look("k" + std::to_string(i), i) == 1; })) << i;
         const uint64_t puts = random() % 12;

@@ -79,7 +79,7 @@ Result<std::unique_ptr<StageService>> StageService::create(const Setup& setup, c
                              .hello = {.incarnation = setup.engine->incarnation(), .features = 0, .software = "mooncake node"}}));
     std::unique_ptr<StageService> service(new StageService(setup, options, std::move(server)));
     for (size_t i = 0; i < kThreads; ++i) {
-        MC_ASSIGN_OR_RETURN(auto thread, try_start_thread("mc-disk-stage-" + std::to_string(i),
+        MC_ASSIGN_OR_RETURN(auto thread, try_start_thread(format_text("mc-disk-stage-{}", i),
                                                           [self = service.get()](const std::stop_token& stop) { self->run(stop); }));
         service->threads_.push_back(std::move(thread));
     }

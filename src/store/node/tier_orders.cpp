@@ -58,7 +58,7 @@ struct TierOrders::Offload final : CompletionHook {
 TierOrders::TierOrders(const Setup& setup)
     : setup_(setup), doubts_(doubt_hooks()), thread_(start_thread("mc-disk-orders", [this](const std::stop_token& stop) { run(stop); })) {
     for (size_t i = 0; i < kPromoters; ++i)
-        promoters_.push_back(start_thread("mc-disk-up-" + std::to_string(i), [this](const std::stop_token& stop) { promote(stop); }));
+        promoters_.push_back(start_thread(format_text("mc-disk-up-{}", i), [this](const std::stop_token& stop) { promote(stop); }));
 }
 
 TierOrders::~TierOrders() { stop(); }

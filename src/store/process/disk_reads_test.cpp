@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values that lie on a disk alone, read by the client of the same process and by one elsewhere. The masters are scripted.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "store/client/pool_client.h"
 #include "store/node/testing/disk_node.h"
@@ -233,12 +239,29 @@ TEST(FarDisk, ADeadOwnerIsAMissInTime) {
 
 TEST(FarDisk, AReaderThatClosesDoesNotWaitForASilentNode) {
     DiskNode node;
+    // Takes connections, and says nothing.
+    const int silent = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    socklen_t length = sizeof address;
+    ASSERT_EQ(::bind(silent, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(silent, 5), 0);
+    ASSERT_EQ(::getsockname(silent, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    node.master->list.segments[1].segment.service = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
     Requester reader(node);
+    reader.master->set_where("k", {.item = {.length = 20'000'000, .checksum = 1, .generation = 5}, .replicas = {{2, 0}}});
+    std::atomic<int64_t> got{0};
+    std::vector<std::byte> into(20'000'000);
+    std::jthread thread([&] {
+        const Piece piece{into.data(), into.size()};
+        const ValueToRead one{.key = "k", .pieces = {&piece, 1}};
+        got = reader.client.read({&one, 1}).at(0);
+    });
+    pollfd called{.fd = silent, .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&called, 1, 20'000), 1) << "it asks";
     reader.stop();
-    std::vector<std::byte> into(10);
-    const Piece piece{into.data(), into.size()};
-    const ValueToRead one{.key = "k", .pieces = {&piece, 1}};
-    EXPECT_EQ(reader.client.read({&one, 1}).at(0), static_cast<int64_t>(StoreCode::kUnavailableInCurrentStatus));
+    thread.join();
+    EXPECT_EQ(got, static_cast<int64_t>(StoreCode::kUnavailableInCurrentStatus));
+    ::close(silent);
 }
 
 }  // namespace
