@@ -2,6 +2,9 @@
 // What a node does with its disk: it writes what it is ordered to, tells what it has after a restart, and gives up what it has no room for.
 #include "tests/simulation/sim_node.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace mooncake::store::simulation {
 
 void SimNode::lose_disk() {

@@ -28,6 +28,11 @@ public:
             nodes_.push_back(std::make_unique<SimNode>(world_, master_, nodes_, i, kSegmentBytes, disk));
         }
         for (uint64_t i = 1; i <= client_count; ++i) clients_.push_back(std::make_unique<SimClient>(world_, master_, nodes_, i, keys_));
+        master_.disk_has = [this](const SegmentId& disk, uint64_t generation) {
+            for (const auto& node : nodes_)
+                if (node->disk_spec().id == disk) return node->on_disk(generation);
+            return true;  // its process is down
+        };
         fault_gap_ = world_.between(500ms, 8s);
         faults();
     }
