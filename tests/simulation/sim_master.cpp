@@ -246,8 +246,8 @@ void SimMaster::check_recovered(const std::function<bool(const SegmentId&)>& sur
     rebuilding_ = false;
     for (const Expected& one : expected_)
         if (!holds(one.key, one.generation) && !dropped_.contains(one.generation) && !dropped_.contains(one.successor) &&
-            !lost_on_disks_.contains(one.generation) && !lost_on_disks_.contains(one.successor) &&
-            survived(one.segment) && std::all_of(one.successors_segments.begin(), one.successors_segments.end(), survived))
+            !lost_on_disks_.contains(one.generation) && !lost_on_disks_.contains(one.successor) && survived(one.segment) &&
+            std::all_of(one.successors_segments.begin(), one.successors_segments.end(), survived))
             world_.violated(format_text("{} of generation {} did not come back with its node", one.key, one.generation));
     expected_.clear();
     std::erase_if(acknowledged_, [&](const auto& entry) { return !holds(entry.first, entry.second); });

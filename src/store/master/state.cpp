@@ -133,7 +133,7 @@ void MasterState::end_quarantine(QuarantineId id) {
 
 /// Of its value. Readers keep the bytes until their leases are over, and so long they count as leased.
 void MasterState::drop_ranges_of(const Object& object, Time now, const ReplicaList* successor) {
-    refund(object.tenant, object.length, segments_.disks() == 0 ? object.replicas.size() : memory_replicas(object.replicas));
+    refund(object.tenant, object.length, memory_replicas(object.replicas));
     if (object.in_memory) soft_leased_.remove(object.soft_lease_end, rounded(object.length));
     for (size_t i = 0; i < object.replicas.size(); ++i) {
         const Replica& replica = object.replicas[i];
@@ -267,7 +267,7 @@ void MasterState::update_order(ObjectId id) {
         object.blocked = blocked;
         if (object.group != 0) blocked ? ++groups_[object.group].blocked : --groups_[object.group].blocked;
     }
-    const size_t memory = segments_.disks() == 0 ? object.replicas.size() : memory_replicas(object.replicas);  // a call less per put
+    const size_t memory = memory_replicas(object.replicas);
     if (const bool in_memory = memory != 0, on_disk = memory != object.replicas.size();
         in_memory != object.in_memory || on_disk != object.on_disk)
         set_tiers(object, in_memory, on_disk);
