@@ -309,7 +309,8 @@ TEST(MasterFlags, WarnOnceOfAllThatIsNotBuilt) {
     EXPECT_THAT(parse({"--enable_disk_eviction=true", "--noenable_snapshot", "--cluster_id=x"})->warnings, IsEmpty());
     const auto flags = parse({"--offload_cap_ratio=0.4", "--quota_bytes=5", "--allocation_strategy=cxl"});
     ASSERT_TRUE(flags);
-    EXPECT_THAT(flags->warnings, ElementsAre("not built yet, without effect: --offload_cap_ratio, --quota_bytes, --allocation_strategy=cxl"));
+    EXPECT_THAT(flags->warnings,
+                ElementsAre("not built yet, without effect: --offload_cap_ratio, --quota_bytes, --allocation_strategy=cxl"));
 }
 
 TEST(MasterFlags, PreferTheCommandLineToTheFileToDefaults) {

@@ -246,8 +246,8 @@ void SimMaster::check_recovered(const std::function<bool(const SegmentId&)>& sur
     rebuilding_ = false;
     for (const Expected& one : expected_)
         if (!holds(one.key, one.generation) && !dropped_.contains(one.generation) && !dropped_.contains(one.successor) &&
-            !lost_on_disks_.contains(one.generation) && !lost_on_disks_.contains(one.successor) &&
-            survived(one.segment) && std::all_of(one.successors_segments.begin(), one.successors_segments.end(), survived))
+            !lost_on_disks_.contains(one.generation) && !lost_on_disks_.contains(one.successor) && survived(one.segment) &&
+            std::all_of(one.successors_segments.begin(), one.successors_segments.end(), survived))
             world_.violated(format_text("{} of generation {} did not come back with its node", one.key, one.generation));
     expected_.clear();
     std::erase_if(acknowledged_, [&](const auto& entry) { return !holds(entry.first, entry.second); });
@@ -279,6 +279,7 @@ void SimMaster::check_change(const Change& change) {
     }
     if (const auto* opened = std::get_if<SegmentOpened>(&change)) check_returned(opened->segment);
     if (const auto* left = std::get_if<TombstoneLeft>(&change)) removed(left->key);
+    if (const auto* released = std::get_if<MemoryReleased>(&change)) check_released(*released);
     const auto* adopted = std::get_if<ValueAdopted>(&change);
     if (adopted == nullptr) return;
     if (was_removed(adopted->key, adopted->generation))
@@ -288,6 +289,19 @@ void SimMaster::check_change(const Change& change) {
         world_.violated(format_text("{} of generation {} was replaced and came back", adopted->key, adopted->generation));
     newest = std::max(newest, adopted->generation);
     expect_no_more([&](const Expected& one) { return one.key == adopted->key && one.generation < adopted->generation; });
+}
+
+/// Memory is given up only for what is on a disk.
+void SimMaster::check_released(const MemoryReleased& released) {
+    for (const ObjectId id : released.objects) {
+        if (!state_->objects().exists(id)) continue;
+        const Object& object = state_->objects()[id];
+        for (size_t i = 0; i < object.replicas.size(); ++i) {
+            const Segment& segment = state_->segments()[object.replicas[i].segment];
+            if (segment.is_disk() && !disk_has(segment.spec.id, object.generation) && !lost_on_disks_.contains(object.generation))
+                world_.violated(format_text("generation {} left memory and is not on its disk", object.generation));
+        }
+    }
 }
 
 /// A node that was given up is back: so is what it held, unless it went otherwise.

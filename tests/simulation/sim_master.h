@@ -171,6 +171,8 @@ public:
     uint64_t steps = 0;
     /// Runs once, when some node does not take what it is told of a value that replaces another one.
     std::function<void()> when_held_back;
+    /// Whether the disk that is this segment holds that value; true where nobody knows.
+    std::function<bool(const SegmentId& disk, uint64_t generation)> disk_has;
     bool writer_limited = false;  // whoever starts a write now says that there are segments it cannot reach
 
 private:
@@ -234,6 +236,7 @@ private:
     void check_change(const Change& change);
     void check_placement(const WriteStarted& write);
     void check_returned(SegmentNumber segment);
+    void check_released(const MemoryReleased& released);
     void tick() {
         world_.after(100ms, [this] {
             if (endpoint.up) {

@@ -2,6 +2,9 @@
 // What a node does with its disk: it writes what it is ordered to, tells what it has after a restart, and gives up what it has no room for.
 #include "tests/simulation/sim_node.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace mooncake::store::simulation {
 
 void SimNode::lose_disk() {
@@ -81,9 +84,8 @@ void SimNode::tell_gone() {
         std::vector<GoneReplica> items;
         const std::map<uint64_t, Record> told = std::exchange(gone_, {});
         for (const auto& [generation, record] : told) items.push_back({record.tenant, record.key, generation});
-        master_.run([&](Transaction& t) {
-            return replicas_gone(t, {.client = id, .segment = disk_spec_.id, .items = items}, world_.now());
-        });
+        master_.run(
+            [&](Transaction& t) { return replicas_gone(t, {.client = id, .segment = disk_spec_.id, .items = items}, world_.now()); });
     });
 }
 
@@ -92,7 +94,8 @@ void SimNode::take_tier_order(const CopyOrder& order) {
     work->order = order;
     works_[order.task] = work;
     const SegmentTable& segments = master_.state().segments();
-    if (!segments.exists(order.source.segment) || !segments.exists(order.targets[0].segment)) return end_tier_work(work, StoreCode::kReplicaIsGone);
+    if (!segments.exists(order.source.segment) || !segments.exists(order.targets[0].segment))
+        return end_tier_work(work, StoreCode::kReplicaIsGone);
     const bool promotion = segments[order.source.segment].spec.id == disk_spec_.id;
     const Duration delay = world_.chance(0.1) ? world_.between(100ms, 4s) : world_.between(1ms, 60ms);
     world_.after(delay, [this, work, promotion, life = endpoint.life] {

@@ -24,10 +24,16 @@ public:
         world_.loss = world_.chance(0.3) ? 0.10 : 0.01;
         const uint64_t node_count = 1 + world_.random.below(5), client_count = 1 + world_.random.below(6);
         for (uint64_t i = 1; i <= node_count; ++i) {
-            const uint64_t disk = master_.state().options().offloads() && world_.chance(0.8) ? kSegmentBytes * (1 + world_.random.below(6)) : 0;
+            const uint64_t disk = master_.state().options().offloads() && world_.chance(0.8) ? kSegmentBytes * (1 + world_.random.below(6))
+                                                                                             : 0;
             nodes_.push_back(std::make_unique<SimNode>(world_, master_, nodes_, i, kSegmentBytes, disk));
         }
         for (uint64_t i = 1; i <= client_count; ++i) clients_.push_back(std::make_unique<SimClient>(world_, master_, nodes_, i, keys_));
+        master_.disk_has = [this](const SegmentId& disk, uint64_t generation) {
+            for (const auto& node : nodes_)
+                if (node->disk_spec().id == disk) return node->on_disk(generation);
+            return true;  // its process is down
+        };
         fault_gap_ = world_.between(500ms, 8s);
         faults();
     }

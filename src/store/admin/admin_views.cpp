@@ -17,8 +17,7 @@ void add_places(const MasterState& state, const Object& object, ObjectView& view
     for (size_t i = 0; i < object.replicas.size(); ++i) {
         const Segment& segment = state.segments()[object.replicas[i].segment];
         const SegmentSpec& spec = segment.spec;
-        if (segment.is_disk())
-            view.on_disks.push_back({.length = object.length, .protocol = spec.protocol, .endpoint = spec.service});
+        if (segment.is_disk()) view.on_disks.push_back({.length = object.length, .protocol = spec.protocol, .endpoint = spec.service});
         else
             view.places.push_back({.length = object.length,
                                    .address = spec.base + object.replicas[i].offset,

@@ -97,18 +97,15 @@ void add_absent(Snapshot& snapshot) {
     constexpr const char* kGauges[] = {"master_nof_allocated_bytes", "master_total_nof_capacity_bytes"};
     constexpr const char* kCounters[] = {"master_attempted_evictions_nof", "master_successful_evictions_nof",
                                          "master_evicted_key_count_nof", "master_evicted_size_bytes_nof"};
-    constexpr const char* kPromotions[] = {"candidate_recorded",
-                                           "candidate_admitted",
-                                           "candidate_admission_rejected",
-                                           "candidate_dropped_limit",
-                                           "candidate_expired_evaluated",
-                                           "candidate_expired_unevaluated"};
+    constexpr const char* kPromotions[] = {"candidate_recorded",      "candidate_admitted",          "candidate_admission_rejected",
+                                           "candidate_dropped_limit", "candidate_expired_evaluated", "candidate_expired_unevaluated"};
     constexpr const char* kStandby[] = {"oplog_last_sequence_id", "oplog_applied_sequence_id",   "oplog_standby_lag",
                                         "oplog_pending_entries",  "pending_mutation_queue_size", "standby_state"};
     constexpr const char* kCalls[] = {"mount_nof_segment", "unmount_nof_segment", "remount_nof_segment"};
     for (const char* name : kGauges) snapshot.gauge(name, "there is no such storage", 0);
     for (const char* name : kCounters) snapshot.counter(name, "there is no such storage", 0);
-    for (const char* name : kPromotions) snapshot.counter(format_text("master_promotion_{}_total", name), "there are no candidates apart from what is admitted", 0);
+    for (const char* name : kPromotions)
+        snapshot.counter(format_text("master_promotion_{}_total", name), "there are no candidates apart from what is admitted", 0);
     for (const char* name : kStandby) snapshot.gauge(format_text("ha_{}", name), "there is no standby", 0);
     for (const char* name : kCalls) {
         snapshot.counter(format_text("master_{}_requests_total", name), "there is no such storage", 0);
@@ -188,8 +185,9 @@ std::string state_summary(const LockedMaster& master, const MasterMetrics& metri
         "memory {} of {} ({:.1f} %){}, {} keys, {} clients, {} segments | keys asked: put {}, get {}, exist {}, remove {} | found {:.1f} % "
         "of {} | evicted {} keys, {} | refused for space {}\n",
         human_bytes(pool.used_bytes), human_bytes(pool.capacity_bytes), 100 * ratio(pool.used_bytes, pool.capacity_bytes),
-        pool.disks == 0 ? std::string() : format_text(", disk {} of {}", human_bytes(pool.disk_used_bytes), human_bytes(pool.disk_capacity_bytes)), pool.keys,
-        pool.clients, pool.segments, metrics.total(CountedCall::kPutStart), metrics.total(CountedCall::kGetReplicaList),
+        pool.disks == 0 ? std::string()
+                        : format_text(", disk {} of {}", human_bytes(pool.disk_used_bytes), human_bytes(pool.disk_capacity_bytes)),
+        pool.keys, pool.clients, pool.segments, metrics.total(CountedCall::kPutStart), metrics.total(CountedCall::kGetReplicaList),
         metrics.total(CountedCall::kExistKey), metrics.total(CountedCall::kRemove), 100 * ratio(lookups.found, lookups.keys), lookups.keys,
         pool.totals.evicted_objects, human_bytes(pool.totals.evicted_bytes), metrics.refused_for_space());
 }

@@ -18,8 +18,7 @@ bool is_innocent(StoreCode code) {
 
 // what there is -----------------------------------------------------------------------------------------------------------
 
-size_t MasterState::memory_replicas(const ReplicaList& replicas) const {
-    if (segments_.disks() == 0) return replicas.size();
+size_t MasterState::count_in_memory(const ReplicaList& replicas) const {
     size_t count = 0;
     for (size_t i = 0; i < replicas.size(); ++i) count += segments_.is_disk(replicas[i].segment) ? 0 : 1;
     return count;
@@ -267,7 +266,8 @@ void MasterState::apply(const MemoryReleased& change) {
 
 void MasterState::apply(const DiskReplicasGone& change) {
     std::vector<GroupId> broken;
-    if (Segment& segment = segments_[change.segment]; segment.reporting) segment.dropped.insert(change.unknown.begin(), change.unknown.end());
+    if (Segment& segment = segments_[change.segment]; segment.reporting)
+        segment.dropped.insert(change.unknown.begin(), change.unknown.end());
     for (const ObjectId id : change.objects) {
         Object& object = objects_[id];
         ++tiers_.totals.gone;

@@ -393,7 +393,7 @@ using Change = std::variant<
     SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, ReportsWithdrawn, GenerationSeen, EarlierLifeSeen,
     RangeReserved, WriteStarted, WriteCommitted, ReplacedTold, WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted,
     ObjectsRemoved, TombstoneLeft, RemovalBegun, TombstoneOfAll, TombstoneOfMatching, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed,
-    TaskFinished, CopyStarted, CopyEnded, CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, MemoryReleased,
-    LookedAhead, BroughtBack, TierTaken, TierCopyStarted, TierWindowSet, TiersLooked, DiskReplicasGone, SetAside, ClockAdvanced>;
+    TaskFinished, CopyStarted, CopyEnded, CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, MemoryReleased, LookedAhead,
+    BroughtBack, TierTaken, TierCopyStarted, TierWindowSet, TiersLooked, DiskReplicasGone, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

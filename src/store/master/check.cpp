@@ -342,8 +342,8 @@ void dump_tiers(const MasterState& state, std::string& to) {
         to += '\n';
     }
     for (const auto& [client, node] : tiers.nodes) {
-        to += format_text("tier node {} under way {} of {} failures {} paused {} waiting", client, node.under_way, node.window, node.failures,
-                          ticks(node.paused_until));
+        to += format_text("tier node {} under way {} of {} failures {} paused {} waiting", client, node.under_way, node.window,
+                          node.failures, ticks(node.paused_until));
         for (const auto* queue : {&node.offloads, &node.promotions})
             for (const TierNode::Entry& entry : *queue) to += format_text(" {}", entry.object);
         to += '\n';

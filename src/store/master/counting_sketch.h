@@ -24,11 +24,10 @@ public:
             counter = &counters_[static_cast<size_t>(&counter - mine.data()) * kColumns + (hash >> 40) % kColumns];
             least = std::min(least, *counter);
         }
-        if (least == UINT8_MAX) return least;
         for (uint8_t* counter : mine)
-            if (*counter == least) ++*counter;
+            if (*counter == least && least != UINT8_MAX) ++*counter;
         if (++added_ == kForgetAfter) forget_half();
-        return least + 1u;
+        return least == UINT8_MAX ? least : least + 1u;
     }
     /// It is of no interest any more.
     void forget(uint64_t thing) {

@@ -45,12 +45,12 @@ struct MasterOptions {
     Duration pending_task_timeout = 300s, processing_task_timeout = 300s;  // 0: none
     int drain_attempts = 3;                                                // per value, whatever made them fail
     // tiers (docs/tiers.md)
-    bool offload = false;             // values are copied to the disks of their nodes when they are put,
-    bool offload_on_evict = false;    // or, with this, before they would have to be evicted
-    bool offload_force_evict = false; // what a disk has not got yet may be evicted for good
-    size_t offload_queue_max = 50'000;  // values that wait, per node
-    bool promote = false;             // what is read from a disk comes back to memory
-    uint32_t promotion_threshold = 2;  // at this read
+    bool offload = false;                 // values are copied to the disks of their nodes when they are put,
+    bool offload_on_evict = false;        // or, with this, before they would have to be evicted
+    bool offload_force_evict = false;     // what a disk has not got yet may be evicted for good
+    size_t offload_queue_max = 50'000;    // values that wait, per node
+    bool promote = false;                 // what is read from a disk comes back to memory
+    uint32_t promotion_threshold = 2;     // at this read
     size_t promotion_queue_max = 50'000;  // per node
     // Must be above every generation given out by earlier masters of the same nodes: the wall clock in nanoseconds will do.
     uint64_t first_generation = 1;

@@ -143,7 +143,9 @@ public:
     /// Somebody asked for a copy or move of it that is under way. What is copied between tiers may be removed, replaced and evicted all the same.
     bool has_task(const Object& object) const { return object.copy != 0 && !copies_[object.copy].of_tiers(); }
     /// How many of them lie in memory.
-    size_t memory_replicas(const ReplicaList& replicas) const;
+    size_t memory_replicas(const ReplicaList& replicas) const {
+        return segments_.disks() == 0 ? replicas.size() : count_in_memory(replicas);
+    }
     /// Whether values are copied to disks: it is asked for, and there are some.
     bool offloads() const noexcept { return segments_.disks() != 0 && options_.offloads(); }
     /// Whether what of the unit lies in memory lies on disks as well: it can leave memory without being lost.
@@ -250,6 +252,7 @@ private:
                      std::span<const SegmentNumber> in_doubt = {});
     /// Not the last one.
     void drop_replica(Object& object, SegmentNumber segment, Time now);
+    size_t count_in_memory(const ReplicaList& replicas) const;
     /// An object's value lies elsewhere now.
     void set_tiers(Object& object, bool in_memory, bool on_disk);
     bool disk_awaits(const Object& object) const;

@@ -79,9 +79,9 @@ struct TierTotals {
         uint64_t no_room = 0;  // in the queue
     };
     Copies offloads, promotions;
-    uint64_t reads = 0;      // of values that lie on disks alone
+    uint64_t reads = 0;  // of values that lie on disks alone
     uint64_t read_bytes = 0;
-    uint64_t too_seldom = 0, too_full = 0;  // of these, how many brought nothing back for that reason
+    uint64_t too_seldom = 0, too_full = 0;      // of these, how many brought nothing back for that reason
     uint64_t released = 0, released_bytes = 0;  // values that left memory, being on a disk
     uint64_t gone = 0;                          // replicas that nodes gave up
 };

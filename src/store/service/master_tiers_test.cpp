@@ -79,10 +79,9 @@ protected:
         return found;
     }
     CodesReply end(const std::vector<CopyEnd>& ends, uint64_t window = 0, const ClientId& client = kNode) {
-        return decode_codes_reply(caller_
-                                      ->call(rpc::Method::kStoreEndCopies,
-                                             encode_copies_end({.client = client, .items = ends, .window_bytes = window}))
-                                      .value())
+        return decode_codes_reply(
+                   caller_->call(rpc::Method::kStoreEndCopies, encode_copies_end({.client = client, .items = ends, .window_bytes = window}))
+                       .value())
             .value();
     }
     StoreCode gone(const std::string& key, uint64_t generation, const ClientId& client = kNode) {

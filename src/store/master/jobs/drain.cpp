@@ -141,7 +141,8 @@ private:
                     SegmentStatusSet{.segment = segment, .status = succeeded ? SegmentStatus::kDrained : SegmentStatus::kOk, .now = now_});
         std::string message = lost.empty() ? std::string() : format_text("segment lost: {}", lost);
         if (const size_t left_on_disks = values_on_disks(); left_on_disks != 0)
-            message += format_text("{}{} values are on the disks of these nodes and stay there", message.empty() ? "" : "; ", left_on_disks);
+            message += format_text("{}{} values are on the disks of these nodes and stay there", message.empty() ? "" : "; ",
+                                   left_on_disks);
         if (!empty)
             message += format_text("{}{} values could not be moved: {}", message.empty() ? "" : "; ", left,
                                    store_code_name(drain().last_failure));

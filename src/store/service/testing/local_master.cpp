@@ -272,7 +272,7 @@ public:
                                              return true;
                                          });
             !told)
-            return told.error();
+            return Unexpected(told.error());
         owner_.wait_told(caused);
         return owner_.run("finish_copies", deadline, stopped_, [&](Transaction& t, Time now, uint64_t) {
             CodesReply reply = store::end_copies(t, ends, now);
