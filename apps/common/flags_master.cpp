@@ -116,6 +116,30 @@ void add_object_flags(FlagSet& set, MasterFlags& f) {
              .max = 1000});
 }
 
+void add_disk_flags(FlagSet& set, MasterFlags& f) {
+    set.add({.name = "enable_offload", .target = &f.enable_offload, .help = "copy values to the SSDs of their nodes when they are put"});
+    set.add({.name = "offload_on_evict",
+             .target = &f.offload_on_evict,
+             .help = "copy them there only before they would have to leave memory (offloading is on with this, too)"});
+    set.add({.name = "offload_force_evict",
+             .target = &f.offload_force_evict,
+             .help = "rather lose what no SSD has yet than refuse a put until it has"});
+    set.add({.name = "offloading_queue_limit",
+             .target = &f.offloading_queue_limit,
+             .help = "values waiting for the SSD of one node",
+             .min = 1,
+             .max = 1e8});
+    set.add({.name = "promotion_on_hit", .target = &f.promotion_on_hit, .help = "bring values back to memory that are read from SSD"});
+    set.add({.name = "promotion_admission_threshold",
+             .target = &f.promotion_admission_threshold,
+             .help = "at the how manyth read",
+             .max = kCountMax});
+    set.add({.name = "promotion_queue_limit",
+             .target = &f.promotion_queue_limit,
+             .help = "values waiting for that, per node",
+             .max = kCountMax});
+}
+
 void add_tier_flags(FlagSet& set) {
     const auto number = [&](std::string_view name, int64_t value, double min, double max, std::string_view help) {
         set.add({.name = name, .target = set.spare(value), .help = help, .built = false, .min = min, .max = max});
@@ -131,15 +155,8 @@ void add_tier_flags(FlagSet& set) {
     };
     ratio("nof_eviction_ratio", 0.05, kRatio);
     ratio("nof_eviction_high_watermark_ratio", 0.90, kRatio);
-    toggle("enable_offload", false, "keep values on SSDs as well");
-    toggle("offload_on_evict", false, "write them there when they are evicted");
-    toggle("offload_force_evict", false, "evict what the SSDs cannot take");
-    number("offloading_queue_limit", 50000, 1, 1e8, "values waiting for one SSD");
-    ratio("offload_cap_ratio", 0.5, "share of that queue for one run of eviction");
-    toggle("promotion_on_hit", false, "bring values back to memory that are read from SSD");
-    number("promotion_admission_threshold", 2, 0, kCountMax, "reads before that");
-    number("promotion_queue_limit", 50000, 0, kCountMax, "values waiting for it");
-    number("promotion_max_per_heartbeat", 1, 0, kCountMax, "at once");
+    ratio("offload_cap_ratio", 0.5, "share of the queue for one run of eviction: all of it");
+    number("promotion_max_per_heartbeat", 1, 0, kCountMax, "at once: as many as the node takes");
     set.add({.name = "dynamic_replication_mode",
              .target = set.spare(std::string_view("off")),
              .help = "more replicas for hot values",
@@ -278,6 +295,7 @@ std::string find_metadata_server(const MasterFlagSources& sources) {
 void add_master_flags(FlagSet& set, MasterFlags& flags) {
     add_server_flags(set, flags);
     add_object_flags(set, flags);
+    add_disk_flags(set, flags);
     add_tier_flags(set);
     add_availability_flags(set, flags);
     add_log_flags(set, flags.log);
@@ -341,6 +359,13 @@ MasterOptions master_options(const MasterFlags& flags) {
     options.processing_tasks_max = static_cast<size_t>(flags.max_total_processing_tasks);
     options.pending_task_timeout = flags.pending_task_timeout;
     options.processing_task_timeout = flags.processing_task_timeout;
+    options.offload = flags.enable_offload;
+    options.offload_on_evict = flags.offload_on_evict;
+    options.offload_force_evict = flags.offload_force_evict;
+    options.offload_queue_max = static_cast<size_t>(flags.offloading_queue_limit);
+    options.promote = flags.promotion_on_hit;
+    options.promotion_threshold = static_cast<uint32_t>(std::clamp<int64_t>(flags.promotion_admission_threshold, 1, 255));
+    options.promotion_queue_max = static_cast<size_t>(flags.promotion_queue_limit);
     return options;
 }
 

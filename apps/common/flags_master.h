@@ -48,6 +48,11 @@ struct MasterFlags {
     // tasks
     int64_t max_total_finished_tasks = 10000, max_total_pending_tasks = 10000, max_total_processing_tasks = 10000;
     Duration pending_task_timeout = 300s, processing_task_timeout = 300s;
+    // values on disks
+    bool enable_offload = false, offload_on_evict = false, offload_force_evict = false;
+    int64_t offloading_queue_limit = 50000;
+    bool promotion_on_hit = false;
+    int64_t promotion_admission_threshold = 2, promotion_queue_limit = 50000;
     // parts that are not built yet, as far as they make the master refuse to start
     bool enable_ha = false, enable_oplog = false, enable_kv_events = false;
     std::string ha_backend_type = "etcd", ha_backend_connstring, etcd_endpoints;

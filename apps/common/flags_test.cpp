@@ -80,14 +80,14 @@ const Documented kDocumented[] = {
     {"http_metadata_server_port", "8080", "0", true, "70000"},
     {"http_metadata_server_host", "0.0.0.0", "::1"},
     {"enable_metadata_cleanup_on_timeout", "false", "true", true, "x"},
-    {"enable_offload", "false", "true", false, "x"},
-    {"offload_on_evict", "false", "true", false, "x"},
-    {"offload_force_evict", "false", "true", false, "x"},
-    {"offloading_queue_limit", "50000", "1", false, "0"},
+    {"enable_offload", "false", "true", true, "x"},
+    {"offload_on_evict", "false", "true", true, "x"},
+    {"offload_force_evict", "false", "true", true, "x"},
+    {"offloading_queue_limit", "50000", "1", true, "0"},
     {"offload_cap_ratio", "0.5", "0.6", false, "1.1"},
-    {"promotion_on_hit", "false", "true", false, "x"},
-    {"promotion_admission_threshold", "2", "3", false, "-1"},
-    {"promotion_queue_limit", "50000", "3", false, "-1"},
+    {"promotion_on_hit", "false", "true", true, "x"},
+    {"promotion_admission_threshold", "2", "3", true, "-1"},
+    {"promotion_queue_limit", "50000", "3", true, "-1"},
     {"promotion_max_per_heartbeat", "1", "3", false, "-1"},
     {"dynamic_replication_mode", "off", "observe", false, "on"},
     {"dynamic_replication_heat_window_seconds", "10", "3", false, "x"},
@@ -306,10 +306,11 @@ TEST(MasterFlags, RefuseCombinationsThatCannotBeServed) {
 
 TEST(MasterFlags, WarnOnceOfAllThatIsNotBuilt) {
     EXPECT_THAT(parse({})->warnings, IsEmpty());
-    EXPECT_THAT(parse({"--enable_offload=false", "--noenable_snapshot", "--cluster_id=x"})->warnings, IsEmpty());
-    const auto flags = parse({"--enable_offload", "--quota_bytes=5", "--allocation_strategy=cxl"});
+    EXPECT_THAT(parse({"--enable_disk_eviction=true", "--noenable_snapshot", "--cluster_id=x"})->warnings, IsEmpty());
+    const auto flags = parse({"--offload_cap_ratio=0.4", "--quota_bytes=5", "--allocation_strategy=cxl"});
     ASSERT_TRUE(flags);
-    EXPECT_THAT(flags->warnings, ElementsAre("not built yet, without effect: --enable_offload, --quota_bytes, --allocation_strategy=cxl"));
+    EXPECT_THAT(flags->warnings,
+                ElementsAre("not built yet, without effect: --offload_cap_ratio, --quota_bytes, --allocation_strategy=cxl"));
 }
 
 TEST(MasterFlags, PreferTheCommandLineToTheFileToDefaults) {

@@ -72,7 +72,8 @@ std::vector<SimClient::Copy> SimClient::resolve(const std::vector<ReplicaLocatio
     for (const ReplicaLocation& location : where) {
         Copy copy{.segment = master_.state().segments()[location.segment].spec.id, .offset = location.offset};
         for (const auto& node : nodes_)
-            if (node->spec().id == copy.segment) copy.node = node.get(), copy.node_life = node->endpoint.life;
+            if (node->spec().id == copy.segment || node->disk_spec().id == copy.segment)
+                copy.node = node.get(), copy.node_life = node->endpoint.life, copy.disk = node->disk_spec().id == copy.segment;
         copies.push_back(copy);
     }
     return copies;
@@ -327,6 +328,10 @@ void SimClient::read_chunk(const std::shared_ptr<Get>& get, size_t chunk) {
         if (world_.now() >= get->sent + get->lease) {
             ++late;
             return;  // not trusted any more
+        }
+        if (from.disk) {  // verified by its node: there or not, and never anything else
+            ++(from.node->on_disk(get->item.generation) ? gets : missed);
+            return;
         }
         const uint64_t size = (get->item.length + get->chunks - 1) / get->chunks;
         const uint64_t begin = std::min(chunk * size, get->item.length), end = std::min(begin + size, get->item.length);

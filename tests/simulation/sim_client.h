@@ -36,6 +36,7 @@ private:
         uint64_t node_life = 0;
         SegmentId segment;
         uint64_t offset = 0;
+        bool disk = false;
     };
     struct Put {
         std::string key, group;

@@ -65,6 +65,28 @@ void SimMaster::end_copy(const TaskEnd& end) {
         caused, [this, finish] { world_.after(1ms, finish); }, world_.now()));
 }
 
+void SimMaster::end_copies(const ClientId& client, const std::vector<CopyEnd>& ends, uint64_t window_bytes) {
+    EventHub::Caused caused;
+    run([&](Transaction& t) {
+        const EventHub::Position before = hub_->position();
+        tell_of_copies(*hub_, t.state(), CopiesEnd{.client = client, .items = ends}, caused);
+        caused.add(before, hub_->position());
+        return true;
+    });
+    const auto finish = [this, client, ends, window_bytes, life = endpoint.life] {
+        if (!endpoint.up || life != endpoint.life) return;
+        run([&](Transaction& t) {
+            note_lost(t);
+            store::end_copies(t, {.client = client, .items = ends, .window_bytes = window_bytes}, world_.now());
+            return order_tier_copies(t, t.state().clients().find(client), world_.now(), 16);
+        });
+    };
+    if (hub_->told(caused)) return finish();
+    for (const EventHub::Caused::Relied& one : caused.doubted) told_early_.insert(one.client);
+    expire_by(hub_->call_when_told(
+        caused, [this, finish] { world_.after(1ms, finish); }, world_.now()));
+}
+
 /// Called before it happens. Its node was given up, perhaps, and then it comes back.
 void SimMaster::segment_removed(const MasterState& state, SegmentNumber segment) {
     hub_->segment_removed(state, segment);
@@ -224,7 +246,8 @@ void SimMaster::check_recovered(const std::function<bool(const SegmentId&)>& sur
     rebuilding_ = false;
     for (const Expected& one : expected_)
         if (!holds(one.key, one.generation) && !dropped_.contains(one.generation) && !dropped_.contains(one.successor) &&
-            survived(one.segment) && std::all_of(one.successors_segments.begin(), one.successors_segments.end(), survived))
+            !lost_on_disks_.contains(one.generation) && !lost_on_disks_.contains(one.successor) && survived(one.segment) &&
+            std::all_of(one.successors_segments.begin(), one.successors_segments.end(), survived))
             world_.violated(format_text("{} of generation {} did not come back with its node", one.key, one.generation));
     expected_.clear();
     std::erase_if(acknowledged_, [&](const auto& entry) { return !holds(entry.first, entry.second); });
@@ -236,7 +259,8 @@ void SimMaster::after_step(size_t before) {
     bool excused = rebuilding_;
     for (size_t i = before; i < log_.size(); ++i) check_change(log_[i]);
     for (size_t i = before; i < log_.size(); ++i)
-        excused |= std::holds_alternative<ObjectsRemoved>(log_[i]) || std::holds_alternative<SegmentRemoved>(log_[i]);
+        excused |= std::holds_alternative<ObjectsRemoved>(log_[i]) || std::holds_alternative<SegmentRemoved>(log_[i]) ||
+                   std::holds_alternative<DiskReplicasGone>(log_[i]);
     std::erase_if(acknowledged_, [&](const auto& entry) {
         if (holds(entry.first, entry.second)) return false;
         if (!excused) world_.violated(format_text("{} of generation {} vanished", entry.first, entry.second));
@@ -255,6 +279,7 @@ void SimMaster::check_change(const Change& change) {
     }
     if (const auto* opened = std::get_if<SegmentOpened>(&change)) check_returned(opened->segment);
     if (const auto* left = std::get_if<TombstoneLeft>(&change)) removed(left->key);
+    if (const auto* released = std::get_if<MemoryReleased>(&change)) check_released(*released);
     const auto* adopted = std::get_if<ValueAdopted>(&change);
     if (adopted == nullptr) return;
     if (was_removed(adopted->key, adopted->generation))
@@ -266,12 +291,26 @@ void SimMaster::check_change(const Change& change) {
     expect_no_more([&](const Expected& one) { return one.key == adopted->key && one.generation < adopted->generation; });
 }
 
+/// Memory is given up only for what is on a disk.
+void SimMaster::check_released(const MemoryReleased& released) {
+    for (const ObjectId id : released.objects) {
+        if (!state_->objects().exists(id)) continue;
+        const Object& object = state_->objects()[id];
+        for (size_t i = 0; i < object.replicas.size(); ++i) {
+            const Segment& segment = state_->segments()[object.replicas[i].segment];
+            if (segment.is_disk() && !disk_has(segment.spec.id, object.generation) && !lost_on_disks_.contains(object.generation))
+                world_.violated(format_text("generation {} left memory and is not on its disk", object.generation));
+        }
+    }
+}
+
 /// A node that was given up is back: so is what it held, unless it went otherwise.
 void SimMaster::check_returned(SegmentNumber segment) {
     if (!state_->segments().exists(segment)) return;
     const SegmentId id = state_->segments()[segment].spec.id;
     for (const Expected& one : away_)
-        if (one.segment == id && !holds(one.key, one.generation) && !dropped_.contains(one.generation))
+        if (one.segment == id && !holds(one.key, one.generation) && !dropped_.contains(one.generation) &&
+            !lost_on_disks_.contains(one.generation))
             world_.violated(format_text("{} of generation {} did not come back with its node", one.key, one.generation));
     std::erase_if(away_, [&](const Expected& one) { return one.segment == id; });
 }
@@ -283,6 +322,8 @@ void SimMaster::check_placement(const WriteStarted& write) {
         return segments.exists(number) && (segments[number].stream_down || segments[number].suspect_until > world_.now());
     };
     for (size_t i = 0; i < write.replicas.size(); ++i) {
+        if (segments.exists(write.replicas[i].segment) && segments.is_disk(write.replicas[i].segment))
+            world_.violated(format_text("generation {} was put on a disk", write.generation));
         if (!suspect(write.replicas[i].segment)) continue;
         const auto view = segments.view().segments;
         const bool room = std::any_of(view.begin(), view.end(), [&](const SegmentView& one) {
@@ -309,6 +350,11 @@ void SimMaster::note_change(const Change& change) const {
     if (const auto* one = std::get_if<SegmentRemoved>(&change)) world_.note("master: removes segment {}", one->segment);
     if (const auto* one = std::get_if<ObjectsRemoved>(&change)) world_.note("master: removes {} objects", one->objects.size());
     if (const auto* one = std::get_if<TombstoneLeft>(&change)) world_.note("master: leaves a tombstone of {}", one->key);
+    if (const auto* one = std::get_if<MemoryReleased>(&change)) world_.note("master: {} values leave memory", one->objects.size());
+    if (const auto* one = std::get_if<DiskReplicasGone>(&change))
+        world_.note("master: {} values are gone from disk {}", one->objects.size(), one->segment);
+    if (const auto* one = std::get_if<TierCopyStarted>(&change))
+        world_.note("master: orders object {} from {} to {}", one->object, one->source, one->target.segment);
     if (std::holds_alternative<TombstoneOfAll>(change)) world_.note("master: leaves a tombstone of all");
     if (const auto* one = std::get_if<WriterQuiet>(&change)) world_.note("master: {} is quiet", one->client.low);
     if (const auto* one = std::get_if<ClientGone>(&change)) world_.note("master: client {} ended", one->client.low);

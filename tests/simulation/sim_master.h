@@ -13,6 +13,7 @@
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/master/ops/task_ops.h"
+#include "store/master/ops/tier_ops.h"
 #include "store/service/copy_end.h"
 #include "store/service/event_hub.h"
 #include "tests/simulation/sim_event_stream.h"
@@ -113,6 +114,9 @@ public:
     }
 
     void end_copy(const TaskEnd& end);
+    void end_copies(const ClientId& client, const std::vector<CopyEnd>& ends, uint64_t window_bytes);
+    /// A disk does not hold this value any more, by its node's own decision or with all that was on it.
+    void lost_on_disk(uint64_t generation) { lost_on_disks_.insert(generation); }
 
     /// Some client is too slow for it: its event stream ends.
     void cut_off_somebody();
@@ -167,6 +171,8 @@ public:
     uint64_t steps = 0;
     /// Runs once, when some node does not take what it is told of a value that replaces another one.
     std::function<void()> when_held_back;
+    /// Whether the disk that is this segment holds that value; true where nobody knows.
+    std::function<bool(const SegmentId& disk, uint64_t generation)> disk_has;
     bool writer_limited = false;  // whoever starts a write now says that there are segments it cannot reach
 
 private:
@@ -230,6 +236,7 @@ private:
     void check_change(const Change& change);
     void check_placement(const WriteStarted& write);
     void check_returned(SegmentNumber segment);
+    void check_released(const MemoryReleased& released);
     void tick() {
         world_.after(100ms, [this] {
             if (endpoint.up) {
@@ -256,6 +263,7 @@ private:
     std::vector<Expected> expected_;                // then
     std::vector<Expected> away_;                    // the last replica went with its node; if that comes back in this life, so does it
     std::set<uint64_t> doubtful_;
+    std::set<uint64_t> lost_on_disks_;
     std::set<ClientId> missed_words_;
     std::map<uint64_t, std::string> written_;  // by generation: of which key
     std::set<ClientId> told_early_;            // of replicas whose copy had not ended, at some time in this life

@@ -3,8 +3,9 @@
 
 namespace mooncake::store::simulation {
 
-SimNode::SimNode(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t size)
-    : world_(world), master_(master), nodes_(nodes), number_(number), size_(size) {
+SimNode::SimNode(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t size,
+                 uint64_t disk_size)
+    : world_(world), master_(master), nodes_(nodes), number_(number), size_(size), disk_size_(disk_size) {
     start();
     beat();
 }
@@ -16,6 +17,11 @@ void SimNode::start() {
              .name = format_text("node{}:1", number_),
              .base = number_ << 32,
              .size = size_};
+    disk_spec_ = {.id = {4, number_ * 1'000'000 + disks_}, .name = spec_.name, .size = disk_size_, .kind = SegmentKind::kDisk};
+    disk_plans_.clear();
+    disk_told_.clear();
+    gone_.clear();
+    disk_streaming_ = telling_ = false;
     memory_.assign(size_ / kUnit, 0);
     catalogue_ = std::make_unique<Catalogue>();
     catalogue_->add_segment(spec_);
@@ -31,7 +37,7 @@ void SimNode::crash() {
     world_.note("{} crashes", spec_.name);
     endpoint.up = false;
     ++endpoint.life;
-    spec_.id = {};  // nobody finds the dead one
+    spec_.id = disk_spec_.id = {};  // nobody finds the dead one
     if (stream_) stream_->close();
     stream_.reset();
     world_.after(world_.between(100ms, 6000ms), [this] { start(); });
@@ -39,8 +45,11 @@ void SimNode::crash() {
 
 bool SimNode::mounted() const {
     if (!endpoint.up || view_ != master_.view()) return false;
-    const SegmentNumber number = master_.state().segments().find(spec_.id);
-    return number != 0 && !master_.state().segments()[number].reporting;
+    const auto open = [&](const SegmentId& segment) {
+        const SegmentNumber number = master_.state().segments().find(segment);
+        return number != 0 && !master_.state().segments()[number].reporting;
+    };
+    return open(spec_.id) && (!has_disk() || open(disk_spec_.id));
 }
 
 // ---- liveness
@@ -73,6 +82,7 @@ void SimNode::heartbeat_answered(const HeartbeatReply& reply, uint64_t view) {
         if (world_.now() - mounting_ > World::kLatest) unmount();  // both go over one connection: it does not overtake the mount
     } else if (stream_) {
         if (last_update_ != 0) acknowledge(last_update_);
+        tell_gone();
     } else {
         catalogue_->stream_ended(/*orderly=*/false);  // it lives, so it went on without telling us
         follow();
@@ -121,6 +131,7 @@ void SimNode::introduce(const std::shared_ptr<Report>& report) {
                 const auto update = decode_event_update(body);
                 MC_CHECK(update);
                 catalogue_->apply(*update, world_.now());
+                hear_of_disk(*update);
                 whole_view_ = report->view;
                 whole_update_ = update->sequence;
             }
@@ -145,6 +156,7 @@ void SimNode::begin_report(const std::shared_ptr<Report>& report) {
         report->parts.push_back(std::move(part));
         return true;
     });
+    add_disk_parts(*report, entries_max);
     world_.note("{} reports {} objects in {} parts, {}exact", spec_.name, catalogue_->objects(), report->parts.size(),
                 report->parts[0].exact ? "" : "not ");
     // The new master may plan and drop from the last part on, before a stream of it has said so.
@@ -159,7 +171,7 @@ void SimNode::send_part(const std::shared_ptr<Report>& report) {
         return;
     }
     const size_t next = report->next;
-    world_.send(endpoint, master_.endpoint, [this, report, next, id = id_, spec = spec_] {
+    world_.send(endpoint, master_.endpoint, [this, report, next, id = id_, spec = report->parts[next].disk ? disk_spec_ : spec_] {
         if (report->view != master_.view()) return;
         const bool ok = master_.run_membership([&](Transaction& t) { return remount_with(t, id, spec, report->parts[next]); });
         world_.send(master_.endpoint, endpoint, [this, ok, report, next] {
@@ -176,7 +188,7 @@ void SimNode::send_part(const std::shared_ptr<Report>& report) {
 }
 
 bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec& spec, const Part& part) {
-    if (!ever_known_) {
+    if (!ever_known_ && !part.disk) {
         remount(t, {.client = id, .segments = {}}, world_.now());
         return mount_segment(t, {.client = id, .segment = spec}, world_.now()) == StoreCode::kOk;
     }
@@ -186,7 +198,7 @@ bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec
         objects.back().tenant = object.tenant;
         objects.back().key = object.key;
         objects.back().group = object.group;
-        if (!part.exact) master_.doubt(object.held.generation);
+        if (!part.exact && !part.disk) master_.doubt(object.held.generation);
     }
     const HeldSegment held{.segment = spec,
                            .objects = objects,
@@ -227,6 +239,7 @@ void SimNode::follow() {
                                          self->begun = true;
                                          heard_ = world_.now();
                                          catalogue_->apply(update, world_.now());
+                                         hear_of_disk(update);
                                          self->whole |= update.complete;
                                          if (self->whole) {
                                              whole_view_ = self->view;
@@ -275,6 +288,7 @@ void SimNode::stop_works() {
 void SimNode::take_order(const CopyOrder& order) {
     if (view_ != master_.view() || works_.contains(order.task)) return;            // of a lost master; told once more
     if (world_.now() - answered_ >= master_.state().options().client_ttl) return;  // of one that has given us up meanwhile
+    if (is_tier_task(order.task)) return take_tier_order(order);
     auto work = std::make_shared<Work>();
     work->order = order;
     for (const ReplicaLocation& target : order.targets) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,14 @@ class SimNode {
 public:
     static constexpr uint64_t kUnit = 64;
 
-    /// `nodes`: all of them, for copies.
-    SimNode(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t size);
+    /// `nodes`: all of them, for copies. `disk_size`: 0: none.
+    SimNode(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t size,
+            uint64_t disk_size);
 
-    /// The process dies with its memory, and comes back empty as another.
+    /// The process dies with its memory, and comes back empty as another; its disk has what it had.
     void crash();
+    /// All that is on its disk is lost, while the process is down.
+    void lose_disk();
     /// Unmounts its memory and mounts it again under another id, as nothing.
     void renew_segment();
 
@@ -42,10 +46,16 @@ public:
     /// The current master knows all that it holds.
     bool mounted() const;
     /// Values it would report if its master were lost now.
-    size_t catalogued() const { return catalogue_->objects(); }
+    size_t catalogued() const { return catalogue_->objects() + disk_.size(); }
+    const SegmentSpec& disk_spec() const { return disk_spec_; }
+    bool has_disk() const { return disk_size_ != 0; }
+    bool on_disk(uint64_t generation) const { return disk_.contains(generation); }
+    /// Some values go from its disk.
+    void evict_from_disk();
 
     Endpoint endpoint;
     uint64_t copies = 0;  // carried out
+    uint64_t offloads = 0, promotions = 0, gone = 0;
 
 private:
     /// A HeldSegment with texts of its own.
@@ -58,6 +68,12 @@ private:
         std::vector<HeldWrite> writes;
         std::vector<HeldQuarantine> quarantined;
         bool exact = false, more = false;
+        bool disk = false;
+    };
+    /// A value on the disk.
+    struct Record {
+        std::string tenant, key, group;
+        uint64_t length = 0, checksum = 0;
     };
     static constexpr Duration kStreamSilence = 1s;  // no event that is on its way takes longer
     struct Report {
@@ -104,15 +120,32 @@ private:
     void stop_works();
     void unmount();
     void mount();
+    // sim_tiers.cpp
+    void add_disk_parts(Report& report, size_t entries_max);
+    void hear_of_disk(const EventUpdate& update);
+    void take_tier_order(const CopyOrder& order);
+    void offload(const std::shared_ptr<Work>& work);
+    void promote(const std::shared_ptr<Work>& work, SimNode& to);
+    void end_tier_work(const std::shared_ptr<Work>& work, StoreCode code);
+    void remove_from_disk(uint64_t generation);
+    void tell_gone();
 
     World& world_;
     SimMaster& master_;
     std::vector<std::unique_ptr<SimNode>>& nodes_;
-    const uint64_t number_, size_;
+    const uint64_t number_, size_, disk_size_;
     ClientId id_;
     SegmentSpec spec_;
     std::vector<uint64_t> memory_;  // the generation last written, per 64 bytes
     std::unique_ptr<Catalogue> catalogue_;
+    SegmentSpec disk_spec_;
+    uint64_t disks_ = 0;               // that it has lost
+    std::map<uint64_t, Record> disk_;  // by generation; outlives the process
+    std::map<uint64_t, Record> disk_plans_;
+    std::set<uint64_t> disk_told_;  // while the stream is not complete
+    bool disk_streaming_ = false;
+    std::map<uint64_t, Record> gone_;  // that the master has not been told of
+    bool telling_ = false;
     uint64_t view_ = 0;                           // the master that knows what we hold; 0: none
     uint64_t last_update_ = 0;                    // heard of the event stream
     uint64_t whole_update_ = 0, whole_view_ = 0;  // the last one before which none was missed, and whose it was

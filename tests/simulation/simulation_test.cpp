@@ -23,8 +23,17 @@ public:
         world_.loud = loud;
         world_.loss = world_.chance(0.3) ? 0.10 : 0.01;
         const uint64_t node_count = 1 + world_.random.below(5), client_count = 1 + world_.random.below(6);
-        for (uint64_t i = 1; i <= node_count; ++i) nodes_.push_back(std::make_unique<SimNode>(world_, master_, nodes_, i, kSegmentBytes));
+        for (uint64_t i = 1; i <= node_count; ++i) {
+            const uint64_t disk = master_.state().options().offloads() && world_.chance(0.8) ? kSegmentBytes * (1 + world_.random.below(6))
+                                                                                             : 0;
+            nodes_.push_back(std::make_unique<SimNode>(world_, master_, nodes_, i, kSegmentBytes, disk));
+        }
         for (uint64_t i = 1; i <= client_count; ++i) clients_.push_back(std::make_unique<SimClient>(world_, master_, nodes_, i, keys_));
+        master_.disk_has = [this](const SegmentId& disk, uint64_t generation) {
+            for (const auto& node : nodes_)
+                if (node->disk_spec().id == disk) return node->on_disk(generation);
+            return true;  // its process is down
+        };
         fault_gap_ = world_.between(500ms, 8s);
         faults();
     }
@@ -44,6 +53,12 @@ public:
         for (const auto& node : nodes_) total += node->copies;
         return total;
     }
+    uint64_t of_nodes(uint64_t SimNode::*what) const {
+        uint64_t total = 0;
+        for (const auto& node : nodes_) total += (*node).*what;
+        return total;
+    }
+    uint64_t released() const { return master_.state().tiers().totals.released; }
     uint64_t steps() const { return master_.steps; }
     uint64_t bytes_lost() const { return world_.bytes_lost; }
 
@@ -57,6 +72,14 @@ private:
         options.put_release_timeout = 20s;
         options.silent_writer_quarantine = 4s;
         options.pending_task_timeout = options.processing_task_timeout = 8s;
+        if (world.chance(0.5)) {
+            options.offload_on_evict = world.chance(0.4);
+            options.offload = !options.offload_on_evict || world.chance(0.5);
+            options.offload_force_evict = world.chance(0.2);
+            options.offload_queue_max = world.chance(0.3) ? 3 : 1000;
+            options.promote = world.chance(0.6);
+            options.promotion_threshold = 1 + static_cast<uint32_t>(world.random.below(2));
+        }
         return options;
     }
     uint64_t sum(uint64_t SimClient::*what) const {
@@ -71,7 +94,7 @@ private:
             faults();
             SimNode& node = *nodes_[world_.random.below(nodes_.size())];
             SimClient& client = *clients_[world_.random.below(clients_.size())];
-            switch (world_.random.below(12)) {
+            switch (world_.random.below(14)) {
                 case 0:
                     if (client.endpoint.up) client.crash();
                     break;
@@ -102,6 +125,12 @@ private:
                     node.endpoint.cut_until = world_.now() + world_.between(100ms, 8s);
                     master_.lose_stream_of(node.id());
                     break;
+                case 12: node.evict_from_disk(); break;
+                case 13:
+                    if (!node.endpoint.up) break;
+                    node.crash();
+                    node.lose_disk();
+                    break;
                 default: master_.cut_off_somebody(); break;
             }
         });
@@ -128,7 +157,7 @@ private:
                 if (!node->mounted()) return watch_rebuilding();
             master_.check_recovered([this](const SegmentId& segment) {
                 for (const auto& node : nodes_)
-                    if (node->spec().id == segment) return true;
+                    if (node->spec().id == segment || node->disk_spec().id == segment) return true;
                 return false;
             });
         });
@@ -151,18 +180,29 @@ private:
         if (master_.state().tasks().processing().size() + master_.state().tasks().pending().size() != 0)
             world_.violated("a task never ended");
         const MasterState& state = master_.state();
+        if (!state.tiers().copies.empty()) world_.violated("an order between tiers never ended");
         if (state.write_count() != 0) world_.violated("a write never ended");
         if (state.quarantine().size() != 0) world_.violated("a range quarantined for ever");
-        if (state.segments().size() != nodes_.size()) world_.violated("a node did not find back");
+        size_t segments = nodes_.size();
+        for (const auto& node : nodes_) segments += node->has_disk() ? 1 : 0;
+        if (state.segments().size() != segments) world_.violated("a node did not find back");
         size_t replicas = 0, catalogued = 0;
         for (ObjectId id = 1; id < state.objects().limit(); ++id) replicas += state.objects()[id].replicas.size();
         for (const auto& node : nodes_) catalogued += node->catalogued();
         if (replicas != catalogued) world_.violated(format_text("the nodes know of {} values, the master of {}", catalogued, replicas));
         const PutItem item{.key = "last", .length = kSegmentBytes};
-        const PutStartReply reply = master_.run([&](Transaction& t) {
-            return put_start(t, {.client = {9, 9}, .tenant = master_.tenant(), .config = {}, .items = {&item, 1}}, world_.now());
-        });
-        if (reply.items[0].code != StoreCode::kOk) world_.violated("a put of a whole segment is refused although everything may go");
+        StoreCode code = StoreCode::kNoAvailableHandle;
+        for (int i = 0; i < (state.offloads() ? 100 : 1) && code != StoreCode::kOk && world_.violation.empty(); ++i) {  // disks catch up
+            if (i > 0) world_.run_until(world_.now() + 500ms);
+            code = master_
+                       .run([&](Transaction& t) {
+                           return put_start(t, {.client = {9, 9}, .tenant = master_.tenant(), .config = {}, .items = {&item, 1}},
+                                            world_.now());
+                       })
+                       .items[0]
+                       .code;
+        }
+        if (code != StoreCode::kOk) world_.violated("a put of a whole segment is refused although everything may go");
     }
 
     World world_;
@@ -187,6 +227,7 @@ std::vector<uint64_t> seeds() {
 
 TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
     uint64_t puts = 0, gets = 0, refused = 0, late = 0, missed = 0, copies = 0, steps = 0, lost = 0;
+    uint64_t offloads = 0, promotions = 0, gone = 0, released = 0;
     for (const uint64_t seed : seeds()) {
         Simulation simulation(seed, seeds().size() == 1);
         simulation.run();
@@ -199,7 +240,12 @@ TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
         copies += simulation.copies();
         steps += simulation.steps();
         lost += simulation.bytes_lost();
+        offloads += simulation.of_nodes(&SimNode::offloads);
+        promotions += simulation.of_nodes(&SimNode::promotions);
+        gone += simulation.of_nodes(&SimNode::gone);
+        released += simulation.released();
     }
+    std::printf("%lu offloads, %lu values left memory, %lu promotions, %lu went from disks\n", offloads, released, promotions, gone);
     std::printf(
         "%lu puts, %lu gets, %lu copies, %lu refused for space, %lu reads outlived their lease, %lu met bytes of a lost event, %lu steps, "
         "%lu bytes lost with a killed master\n",
@@ -209,6 +255,10 @@ TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
         EXPECT_GT(gets, 50u * seeds().size());
         EXPECT_GT(copies, seeds().size());
         EXPECT_GT(lost, 0u) << "no kill cost anything";
+        EXPECT_GT(offloads, seeds().size());
+        EXPECT_GT(released, seeds().size() / 2);
+        EXPECT_GT(promotions, 0u);
+        EXPECT_GT(gone, 0u);
     }
 }
 

@@ -13,14 +13,37 @@ namespace {
 constexpr ObjectId kObjectsPerPart = 1024;  // well below a millisecond
 constexpr size_t kLinesBytes = 64 * 1024;   // keys may be long
 
-std::vector<PlaceView> places_of(const MasterState& state, const Object& object) {
-    std::vector<PlaceView> places;
+void add_places(const MasterState& state, const Object& object, ObjectView& view) {
     for (size_t i = 0; i < object.replicas.size(); ++i) {
-        const SegmentSpec& spec = state.segments()[object.replicas[i].segment].spec;
-        places.push_back(
-            {.length = object.length, .address = spec.base + object.replicas[i].offset, .protocol = spec.protocol, .endpoint = spec.name});
+        const Segment& segment = state.segments()[object.replicas[i].segment];
+        const SegmentSpec& spec = segment.spec;
+        if (segment.is_disk()) view.on_disks.push_back({.length = object.length, .protocol = spec.protocol, .endpoint = spec.service});
+        else
+            view.places.push_back({.length = object.length,
+                                   .address = spec.base + object.replicas[i].offset,
+                                   .protocol = spec.protocol,
+                                   .endpoint = spec.name});
     }
-    return places;
+}
+
+void add_tiers(const MasterState& state, PoolView& view) {
+    const TierTable& tiers = state.tiers();
+    view.disk_capacity_bytes = state.segments().disk_capacity();
+    view.disk_used_bytes = state.segments().disk_used_bytes();
+    view.disks = state.segments().disks();
+    view.values_on_disk = tiers.on_disk_values;
+    view.values_in_memory = state.values() - tiers.disk_only_values;
+    view.tiers = tiers.totals;
+    for (const auto& [client, node] : tiers.nodes) {
+        view.offloads_waiting += node.offloads.size();
+        view.promotions_waiting += node.promotions.size();
+        view.tier_bytes_under_way += node.under_way;
+    }
+    const auto under_way = [](const TierTotals::Copies& copies) {
+        return copies.started - copies.ended - copies.failed - copies.cancelled - copies.expired;
+    };
+    view.offloads_under_way = under_way(tiers.totals.offloads);
+    view.promotions_under_way = under_way(tiers.totals.promotions);
 }
 
 /// 0: all tenants. Fails if there is no such tenant.
@@ -47,6 +70,7 @@ PoolView view_pool(const LockedMaster& master) {
                       .totals = state.totals()};
         for (ClientNumber number = 1; number < state.clients().limit(); ++number)
             if (state.clients().alive(number)) ++view.clients;
+        add_tiers(state, view);
         return view;
     });
 }
@@ -79,7 +103,8 @@ std::vector<ClientView> view_clients(const LockedMaster& master) {
             row.id = client.id;
             row.segments = client.segments.size();
             row.expires_in = std::max(client.expires - now, Duration::zero());
-            for (const SegmentNumber segment : client.segments) row.lent_bytes += state.segments()[segment].spec.size;
+            for (const SegmentNumber segment : client.segments)
+                if (!state.segments().is_disk(segment)) row.lent_bytes += state.segments()[segment].spec.size;
         }
         return rows;
     });
@@ -99,10 +124,10 @@ std::vector<TenantView> view_tenants(const LockedMaster& master) {
 ObjectView lease_object(LockedMaster& master, std::string_view tenant, std::string_view key) {
     return master.run([&](Transaction& transaction, Time now) {
         const GetReply reply = get_replicas(transaction, {.tenant = tenant, .keys = {&key, 1}}, now);
-        ObjectView view{.code = reply.items[0].code, .places = {}};
+        ObjectView view{.code = reply.items[0].code, .places = {}, .on_disks = {}};
         if (view.code != StoreCode::kOk) return view;
         const MasterState& state = transaction.state();
-        view.places = places_of(state, state.objects()[state.objects().find(state.tenant(tenant), key)]);
+        add_places(state, state.objects()[state.objects().find(state.tenant(tenant), key)], view);
         return view;
     });
 }
@@ -116,7 +141,7 @@ std::vector<ObjectView> view_objects(const LockedMaster& master, std::string_vie
                 const ObjectId id = number == 0 || keys[i].empty() ? 0 : state.objects().find(number, keys[i]);
                 if (id == 0) views[i].code = too_long(keys[i]) ? StoreCode::kInvalidParams : StoreCode::kObjectNotFound;
                 else if (!state.readable(state.objects()[id])) views[i].code = StoreCode::kReplicaIsNotReady;
-                else views[i].places = places_of(state, state.objects()[id]);
+                else add_places(state, state.objects()[id], views[i]);
             }
             return true;
         });

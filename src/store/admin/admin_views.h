@@ -20,6 +20,11 @@ namespace mooncake::store {
 struct PoolView {
     uint64_t capacity_bytes = 0, used_bytes = 0;  // used: with what is in quarantine
     uint64_t quarantined_bytes = 0;
+    uint64_t disk_capacity_bytes = 0, disk_used_bytes = 0;  // the others are of memory
+    size_t disks = 0, values_on_disk = 0, values_in_memory = 0;
+    size_t offloads_waiting = 0, offloads_under_way = 0, promotions_waiting = 0, promotions_under_way = 0;
+    uint64_t tier_bytes_under_way = 0;
+    TierTotals tiers;
     size_t keys = 0, values = 0, writes = 0, clients = 0, segments = 0;  // keys: with those being written
     uint64_t soft_pinned = 0;                                            // keys
     StateTotals totals;
@@ -58,6 +63,7 @@ struct PlaceView {
 struct ObjectView {
     StoreCode code = StoreCode::kOk;
     std::vector<PlaceView> places;
+    std::vector<PlaceView> on_disks;  // where their nodes answer for them
 };
 /// Grants a lease, as a client's read does.
 ObjectView lease_object(LockedMaster& master, std::string_view tenant, std::string_view key);

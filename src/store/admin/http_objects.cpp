@@ -14,6 +14,14 @@ std::string_view tenant_of(const net::HttpServerRequest& request) {
     return tenant == nullptr ? TenantTable::kDefaultName : std::string_view(*tenant);
 }
 
+Json disks_json(const ObjectView& object) {
+    if (object.on_disks.empty()) return {};
+    Json places = Json::array();
+    for (const PlaceView& place : object.on_disks)
+        places.push_back({{"object_size", place.length}, {"transport_endpoint", place.endpoint}});
+    return places;
+}
+
 Json places_json(const ObjectView& object) {
     Json places = Json::array();
     for (const PlaceView& place : object.places) {
@@ -31,7 +39,8 @@ net::HttpResponse AdminService::query_key(const Request& request) {
     const std::string* key = request.parameter("key");
     if (key == nullptr || key->empty()) return error_answer(StoreCode::kInvalidParams, "the parameter 'key' is missing");
     const ObjectView object = lease_object(master_, tenant_of(request), *key);
-    metrics_.get_replicas({.items = {{.code = object.code, .length = object.places.empty() ? 0 : object.places.front().length}}});
+    metrics_.get_replicas({.items = {{.code = object.code, .length = object.places.empty() ? 0 : object.places.front().length}}},
+                          /*on_disk=*/object.places.empty() && !object.on_disks.empty() ? 1 : 0);
     if (object.code == StoreCode::kOk) return json_answer({{"success", true}, {"data", places_json(object)}});
     Response answer = error_answer(object.code);
     answer.status = 404;  // whatever the reason, there is nothing to be read
@@ -55,7 +64,7 @@ net::HttpResponse AdminService::batch_query_keys(const Request& request) const {
                          {"error", ok ? Json() : Json(store_code_name(objects[i].code))},
                          {"values", ok ? places_json(objects[i]) : Json()},
                          {"disk_values", nullptr},
-                         {"local_disk_values", nullptr},
+                         {"local_disk_values", ok ? disks_json(objects[i]) : Json()},
                          {"nof_values", nullptr}};
     }
     return json_answer({{"success", true}, {"data", std::move(data)}});

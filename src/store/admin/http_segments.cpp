@@ -21,11 +21,14 @@ struct Named {
 Named find_named(const LockedMaster& master, std::string_view name) {
     Named named{.segments = view_segments(master, name)};
     for (const SegmentDetail& segment : named.segments) {
+        if (segment.spec.kind == SegmentKind::kDisk) continue;  // a node's memory and its disk have one name
         named.used_bytes += segment.used_bytes;
         named.capacity_bytes += segment.capacity_bytes;
     }
     return named;
 }
+
+std::string_view kind_name(const SegmentDetail& segment) { return segment.spec.kind == SegmentKind::kDisk ? "disk" : "memory"; }
 
 net::HttpResponse missing_name() { return error_answer(StoreCode::kInvalidParams, "the parameter 'segment' is missing"); }
 
@@ -58,6 +61,7 @@ net::HttpResponse AdminService::segments_detail(const Request&) const {
                         {"size_human", human_bytes(segment.spec.size)},
                         {"te_endpoint", segment.spec.endpoint},
                         {"protocol", segment.spec.protocol},
+                        {"kind", kind_name(segment)},
                         {"status", segment_status_name(segment.status)},
                         {"allocator_used_bytes", segment.used_bytes},
                         {"allocator_capacity_bytes", segment.capacity_bytes},
@@ -88,6 +92,7 @@ net::HttpResponse AdminService::overview(const Request&) const {
     Json segments = Json::array(), clients = Json::array();
     for (const SegmentDetail& segment : view_segments(master_)) {
         segments.push_back({{"name", segment.spec.name},
+                            {"kind", kind_name(segment)},
                             {"protocol", segment.spec.protocol},
                             {"status", segment.suspect ? "UNREACHABLE" : segment_status_name(segment.status)},
                             {"used_bytes", segment.used_bytes},
@@ -106,6 +111,9 @@ net::HttpResponse AdminService::overview(const Request&) const {
                         {"capacity_bytes", pool.capacity_bytes},
                         {"used_bytes", pool.used_bytes},
                         {"resting_bytes", pool.quarantined_bytes},
+                        {"disk_capacity_bytes", pool.disk_capacity_bytes},
+                        {"disk_used_bytes", pool.disk_used_bytes},
+                        {"values_on_disk", pool.values_on_disk},
                         {"keys", pool.keys},
                         {"writes_in_progress", pool.writes},
                         {"lookup_keys", lookups.keys},

@@ -27,15 +27,15 @@ void add_pool(Snapshot& snapshot, const PoolView& pool) {
     snapshot.gauge("master_allocated_bytes", "memory of the pool in use", pool.used_bytes);
     snapshot.gauge("master_total_capacity_bytes", "memory of the pool", pool.capacity_bytes);
     snapshot.gauge("master_resting_bytes", "memory that may be used again when leases on it are over", pool.quarantined_bytes);
-    snapshot.gauge("master_allocated_file_size_bytes", "values on disk", 0);
-    snapshot.gauge("master_total_file_capacity_bytes", "disk of the pool", 0);
+    snapshot.gauge("master_allocated_file_size_bytes", "values on disk", pool.disk_used_bytes);
+    snapshot.gauge("master_total_file_capacity_bytes", "disk of the pool", pool.disk_capacity_bytes);
     snapshot.gauge("master_key_count", "keys, with those being written", pool.keys);
     snapshot.gauge("master_writes_in_progress", "values between put_start and put_end", pool.writes);
     snapshot.gauge("master_active_clients", "clients that live", pool.clients);
-    snapshot.gauge("mem_cache_nums_", "values in memory", pool.values);
-    snapshot.gauge("file_cache_nums_", "values on disk", 0);
-    snapshot.counter("file_cache_hit_nums_", "keys whose place on disk was given out", 0);
-    snapshot.counter("file_cache_hit_bytes_total", "their bytes", 0);
+    snapshot.gauge("mem_cache_nums_", "values in memory", pool.values_in_memory);
+    snapshot.gauge("file_cache_nums_", "values on disk", pool.values_on_disk);
+    snapshot.counter("file_cache_hit_nums_", "keys that lie on disk alone and whose place was given out", pool.tiers.reads);
+    snapshot.counter("file_cache_hit_bytes_total", "their bytes", pool.tiers.read_bytes);
     snapshot.counter("master_put_start_discard_cnt", "writes taken from their writer", pool.totals.discarded_writes);
     snapshot.counter("master_put_start_release_cnt", "writes given up after the release time", pool.totals.expired_writes);
     snapshot.gauge("master_put_start_discarded_staging_size", "memory that waits for the end of leases and lost writers",
@@ -45,6 +45,37 @@ void add_pool(Snapshot& snapshot, const PoolView& pool) {
         snapshot.counter(format_text("master_evicted_key_count{}", suffix), "keys evicted", pool.totals.evicted_objects);
         snapshot.counter(format_text("master_evicted_size_bytes{}", suffix), "bytes evicted", pool.totals.evicted_bytes);
     }
+}
+
+void add_tiers(Snapshot& snapshot, const PoolView& pool) {
+    const TierTotals& totals = pool.tiers;
+    snapshot.gauge("master_offload_queue_length", "values that wait for a disk", pool.offloads_waiting);
+    snapshot.gauge("master_offload_in_flight", "values that are being written to disks", pool.offloads_under_way);
+    snapshot.gauge("master_tier_bytes_in_flight", "bytes under way between memory and disks", pool.tier_bytes_under_way);
+    snapshot.counter("master_offload_queued_total", "values that were to be written to disks", totals.offloads.queued);
+    snapshot.counter("master_offload_completed_total", "of these, written", totals.offloads.ended);
+    snapshot.counter("master_offload_completed_bytes_total", "their bytes", totals.offloads.ended_bytes);
+    snapshot.counter("master_offload_failed_total", "refused by the disk", totals.offloads.failed);
+    snapshot.counter("master_offload_cancelled_total", "removed, replaced or lost meanwhile", totals.offloads.cancelled);
+    snapshot.counter("master_offload_expired_total", "not carried out in time", totals.offloads.expired);
+    snapshot.counter("master_offload_rejected_cap_total", "did not fit into the queue, and were found again later",
+                     totals.offloads.no_room);
+    snapshot.counter("master_offload_released_total", "values that left memory, being on a disk", totals.released);
+    snapshot.counter("master_offload_released_bytes_total", "their bytes of memory", totals.released_bytes);
+    snapshot.counter("master_disk_replicas_gone_total", "values that nodes gave up on their disks", totals.gone);
+    snapshot.gauge("master_promotion_queue_length", "values that wait to come back to memory", pool.promotions_waiting);
+    snapshot.gauge("master_promotion_in_flight", "values on their way back to memory", pool.promotions_under_way);
+    const std::pair<const char*, uint64_t> promotions[] = {{"admitted", totals.promotions.queued},
+                                                           {"completed", totals.promotions.ended},
+                                                           {"completed_bytes", totals.promotions.ended_bytes},
+                                                           {"failed", totals.promotions.failed},
+                                                           {"cancelled", totals.promotions.cancelled},
+                                                           {"expired", totals.promotions.expired},
+                                                           {"rejected_cap", totals.promotions.no_room},
+                                                           {"rejected_frequency", totals.too_seldom},
+                                                           {"rejected_watermark", totals.too_full}};
+    for (const auto& [name, value] : promotions)
+        snapshot.counter(format_text("master_promotion_{}_total", name), "values that were read from a disk", value);
 }
 
 void add_copies(Snapshot& snapshot, const StateTotals& totals) {
@@ -63,30 +94,18 @@ void add_copies(Snapshot& snapshot, const StateTotals& totals) {
 
 /// Of things that this master does not have: dashboards look for them all the same.
 void add_absent(Snapshot& snapshot) {
-    constexpr const char* kGauges[] = {"master_nof_allocated_bytes", "master_total_nof_capacity_bytes", "master_promotion_in_flight"};
+    constexpr const char* kGauges[] = {"master_nof_allocated_bytes", "master_total_nof_capacity_bytes"};
     constexpr const char* kCounters[] = {"master_attempted_evictions_nof", "master_successful_evictions_nof",
                                          "master_evicted_key_count_nof", "master_evicted_size_bytes_nof"};
-    constexpr const char* kPromotions[] = {"admitted",
-                                           "completed",
-                                           "completed_bytes",
-                                           "failed",
-                                           "cancelled",
-                                           "expired",
-                                           "rejected_cap",
-                                           "rejected_frequency",
-                                           "rejected_watermark",
-                                           "candidate_recorded",
-                                           "candidate_admitted",
-                                           "candidate_admission_rejected",
-                                           "candidate_dropped_limit",
-                                           "candidate_expired_evaluated",
-                                           "candidate_expired_unevaluated"};
+    constexpr const char* kPromotions[] = {"candidate_recorded",      "candidate_admitted",          "candidate_admission_rejected",
+                                           "candidate_dropped_limit", "candidate_expired_evaluated", "candidate_expired_unevaluated"};
     constexpr const char* kStandby[] = {"oplog_last_sequence_id", "oplog_applied_sequence_id",   "oplog_standby_lag",
                                         "oplog_pending_entries",  "pending_mutation_queue_size", "standby_state"};
-    constexpr const char* kCalls[] = {"mount_nof_segment", "unmount_nof_segment", "remount_nof_segment", "evict_disk_replica"};
+    constexpr const char* kCalls[] = {"mount_nof_segment", "unmount_nof_segment", "remount_nof_segment"};
     for (const char* name : kGauges) snapshot.gauge(name, "there is no such storage", 0);
     for (const char* name : kCounters) snapshot.counter(name, "there is no such storage", 0);
-    for (const char* name : kPromotions) snapshot.counter(format_text("master_promotion_{}_total", name), "values are in memory only", 0);
+    for (const char* name : kPromotions)
+        snapshot.counter(format_text("master_promotion_{}_total", name), "there are no candidates apart from what is admitted", 0);
     for (const char* name : kStandby) snapshot.gauge(format_text("ha_{}", name), "there is no standby", 0);
     for (const char* name : kCalls) {
         snapshot.counter(format_text("master_{}_requests_total", name), "there is no such storage", 0);
@@ -99,6 +118,12 @@ void add_absent(Snapshot& snapshot) {
 void add_segments(Snapshot& snapshot, const LockedMaster& master) {
     std::map<std::string, std::pair<uint64_t, uint64_t>> by_name;  // used, capacity
     for (const SegmentDetail& segment : view_segments(master)) {
+        if (segment.spec.kind == SegmentKind::kDisk) {  // one per node and path
+            const metrics::Labels labels = {{"segment", segment.spec.name}, {"segment_id", segment.spec.id.to_string()}};
+            snapshot.gauge("disk_segment_allocated_bytes", "disk of the node in use", segment.used_bytes, labels);
+            snapshot.gauge("disk_segment_total_capacity_bytes", "disk of the node", segment.capacity_bytes, labels);
+            continue;
+        }
         auto& [used, capacity] = by_name[segment.spec.name];
         used += segment.used_bytes;
         capacity += segment.capacity_bytes;
@@ -145,6 +170,7 @@ std::string state_metrics(const LockedMaster& master) {
     const PoolView pool = view_pool(master);
     add_pool(snapshot, pool);
     add_copies(snapshot, pool.totals);
+    add_tiers(snapshot, pool);
     add_absent(snapshot);
     add_segments(snapshot, master);
     if (master.look([](const MasterState& state, Time) { return state.options().tenants; }))
@@ -156,10 +182,12 @@ std::string state_summary(const LockedMaster& master, const MasterMetrics& metri
     const PoolView pool = view_pool(master);
     const MasterMetrics::Lookups lookups = metrics.lookups();
     return format_text(
-        "memory {} of {} ({:.1f} %), {} keys, {} clients, {} segments | keys asked: put {}, get {}, exist {}, remove {} | found {:.1f} % "
+        "memory {} of {} ({:.1f} %){}, {} keys, {} clients, {} segments | keys asked: put {}, get {}, exist {}, remove {} | found {:.1f} % "
         "of {} | evicted {} keys, {} | refused for space {}\n",
-        human_bytes(pool.used_bytes), human_bytes(pool.capacity_bytes), 100 * ratio(pool.used_bytes, pool.capacity_bytes), pool.keys,
-        pool.clients, pool.segments, metrics.total(CountedCall::kPutStart), metrics.total(CountedCall::kGetReplicaList),
+        human_bytes(pool.used_bytes), human_bytes(pool.capacity_bytes), 100 * ratio(pool.used_bytes, pool.capacity_bytes),
+        pool.disks == 0 ? std::string()
+                        : format_text(", disk {} of {}", human_bytes(pool.disk_used_bytes), human_bytes(pool.disk_capacity_bytes)),
+        pool.keys, pool.clients, pool.segments, metrics.total(CountedCall::kPutStart), metrics.total(CountedCall::kGetReplicaList),
         metrics.total(CountedCall::kExistKey), metrics.total(CountedCall::kRemove), 100 * ratio(lookups.found, lookups.keys), lookups.keys,
         pool.totals.evicted_objects, human_bytes(pool.totals.evicted_bytes), metrics.refused_for_space());
 }

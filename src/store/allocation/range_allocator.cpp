@@ -5,11 +5,13 @@
 
 namespace mooncake::store {
 
-RangeAllocator::RangeAllocator(uint64_t capacity, uint64_t alignment)
-    : alignment_(alignment), alignment_shift_(static_cast<unsigned>(std::countr_zero(alignment))), capacity_(capacity & ~(alignment - 1)) {
+RangeAllocator::RangeAllocator(uint64_t capacity, uint64_t alignment, Places places)
+    : alignment_(alignment), alignment_shift_(static_cast<unsigned>(std::countr_zero(alignment))), capacity_(capacity & ~(alignment - 1)),
+      names_only_(places == Places::kNames) {
     MC_CHECK(std::has_single_bit(alignment) && capacity >> 62 == 0);
     static_assert(sizeof(Node) == 32 && kBins / 64 <= 64);
-    if (capacity_ == 0) return;
+    if (capacity_ == 0 || names_only_) return;
+    used_bytes_ = capacity_;
     first_ = last_ = add_block(0, capacity_, 0, 0);
     enter_free(first_);
 }
@@ -54,6 +56,7 @@ RangeAllocator::Block RangeAllocator::search_bin(size_t bin, uint64_t length, in
 std::optional<uint64_t> RangeAllocator::find(uint64_t length) const {
     if (length == 0 || length > capacity_) return std::nullopt;
     length = rounded(length);
+    if (names_only_) return next_name_;
     const uint64_t units = length >> alignment_shift_;
     const size_t near = bin_of(units), enough = bin_for(units);
     Block block = near == enough ? 0 : search_bin(near, length, kNearTries);
@@ -105,9 +108,22 @@ void RangeAllocator::index_by_address() const {
     for (Block block = first_; block != 0; block = blocks_[block].next, ++address_steps_) by_address_->insert(blocks_[block].offset, block);
 }
 
-bool RangeAllocator::can_take(uint64_t offset, uint64_t length) const { return free_block_around(offset, length) != 0; }
+bool RangeAllocator::can_take(uint64_t offset, uint64_t length) const {
+    if (names_only_) return length != 0 && length >> 62 == 0 && offset >> 62 == 0;
+    return free_block_around(offset, length) != 0;
+}
+
+RangeAllocator::Block RangeAllocator::take_name(uint64_t offset, uint64_t length, uint64_t owner) {
+    if (!can_take(offset, length)) return 0;
+    const Block block = add_block(offset, rounded(length), last_, 0);
+    set_owner(block, owner);
+    used_bytes_ += rounded(length);
+    next_name_ = std::max(next_name_, rounded(offset) + rounded(length));
+    return block;
+}
 
 RangeAllocator::Block RangeAllocator::take(uint64_t offset, uint64_t length, uint64_t owner) {
+    if (names_only_) return take_name(offset, length, owner);
     const Block block = free_block_around(offset, length);
     if (block == 0) return 0;
     length = rounded(length);
@@ -129,6 +145,11 @@ RangeAllocator::Block RangeAllocator::take(uint64_t offset, uint64_t length, uin
 
 uint64_t RangeAllocator::free(Block block) {
     MC_CHECK(block != 0 && !blocks_[block].free && blocks_[block].length != 0);
+    if (names_only_) {
+        used_bytes_ -= blocks_[block].length;
+        remove_block(block);
+        return free_bytes();
+    }
     if (const Block previous = blocks_[block].previous; previous != 0 && blocks_[previous].free) {
         leave_free(previous);
         const uint64_t offset = blocks_[block].offset;
@@ -188,7 +209,7 @@ void RangeAllocator::enter_free(Block block) {
     filled_[bin / 64] |= uint64_t{1} << (bin % 64);
     filled_words_ |= uint64_t{1} << (bin / 64);
     starts_.insert(hash_of(node.offset), block);
-    free_bytes_ += node.length;
+    used_bytes_ -= node.length;
     ++free_blocks_;
 }
 
@@ -204,11 +225,24 @@ void RangeAllocator::leave_free(Block block) {
     node.free = 0;
     node.bin_previous = node.bin_next = 0;
     starts_.erase(hash_of(node.offset), block);
-    free_bytes_ -= node.length;
+    used_bytes_ += node.length;
     --free_blocks_;
 }
 
+bool RangeAllocator::names_consistent() const {
+    uint64_t used = 0;
+    size_t blocks = 0;
+    for (Block block = first_, previous = 0; block != 0; previous = block, block = blocks_[block].next, ++blocks) {
+        const Node& node = blocks_[block];
+        if (node.free || node.length == 0 || node.previous != previous || node.offset >= next_name_) return false;
+        if (node.next == 0 && last_ != block) return false;
+        used += node.length;
+    }
+    return used == used_bytes_ && blocks == blocks_.size() && free_blocks_ == 0;
+}
+
 bool RangeAllocator::consistent() const {
+    if (names_only_) return names_consistent();
     uint64_t end = 0, free_sum = 0;
     size_t blocks = 0, frees = 0;
     bool previous_free = false;
@@ -230,7 +264,7 @@ bool RangeAllocator::consistent() const {
         for (Block block = bins_[bin]; block != 0; block = blocks_[block].bin_next, ++binned)
             if (!blocks_[block].free || bin_of(blocks_[block].length >> alignment_shift_) != bin) return false;
     }
-    return end == capacity_ && free_sum == free_bytes_ && frees == free_blocks_ && binned == frees && blocks == blocks_.size() &&
+    return end == capacity_ && free_sum == free_bytes() && frees == free_blocks_ && binned == frees && blocks == blocks_.size() &&
            starts_.size() == frees && (!by_address_ || by_address_->size() == blocks);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -25,15 +26,19 @@ namespace mooncake::store {
 /// Taking ranges that somebody else chose, in any order (a node reports what it holds), needs the block around an offset. Near the last one
 /// taken a few steps find it; the first search that is longer builds an index by address, which is kept up to date until it is dropped.
 ///
+/// With `Places::kNames` there is no memory behind it, just room that is counted: a disk that says by itself where things lie. Offsets are names then, `find` gives out each
+/// once, `take` accepts any (also beyond the capacity: who owns the disk knows better), and blocks are in the order in which they were taken.
+///
 /// Lengths are rounded up to the alignment; accounting is in rounded bytes and exact. Memory: 32 bytes per block, used or free, plus
 /// about 12 per free block and 20 KiB fixed; the index 16 more per block. Not thread-safe.
 class RangeAllocator {
 public:
     using Block = uint32_t;  // 0: none
+    enum class Places : uint8_t { kRanges, kNames };
     static constexpr uint64_t kDefaultAlignment = 64;
 
     /// `capacity` is rounded down to a multiple of `alignment`, a power of two.
-    explicit RangeAllocator(uint64_t capacity, uint64_t alignment = kDefaultAlignment);
+    explicit RangeAllocator(uint64_t capacity, uint64_t alignment = kDefaultAlignment, Places places = Places::kRanges);
 
     /// Where a range of this length would go; nothing if no free block is found for it, or for length 0.
     std::optional<uint64_t> find(uint64_t length) const;
@@ -69,8 +74,8 @@ public:
 
     uint64_t rounded(uint64_t length) const noexcept { return (length + alignment_ - 1) & ~(alignment_ - 1); }
     uint64_t capacity() const noexcept { return capacity_; }
-    uint64_t free_bytes() const noexcept { return free_bytes_; }
-    uint64_t used_bytes() const noexcept { return capacity_ - free_bytes_; }
+    uint64_t free_bytes() const noexcept { return capacity_ - std::min(capacity_, used_bytes_); }
+    uint64_t used_bytes() const noexcept { return used_bytes_; }
     size_t free_blocks() const noexcept { return free_blocks_; }
     size_t used_blocks() const noexcept { return blocks_.size() - free_blocks_; }
     size_t memory_bytes() const noexcept {
@@ -111,13 +116,17 @@ private:
     void index_by_address() const;
     Block add_block(uint64_t offset, uint64_t length, Block previous, Block next);
     void remove_block(Block block);
+    Block take_name(uint64_t offset, uint64_t length, uint64_t owner);
+    bool names_consistent() const;
     void enter_free(Block block);
     void leave_free(Block block);
 
     uint64_t alignment_;
     unsigned alignment_shift_;
     uint64_t capacity_;
-    uint64_t free_bytes_ = 0;
+    uint64_t used_bytes_ = 0;
+    bool names_only_;
+    uint64_t next_name_ = 0;  // above all that were ever taken; names only
     size_t free_blocks_ = 0;
     Block first_ = 0, last_ = 0;
     Block near_ = 0;  // where the last range was taken: searches by address begin there

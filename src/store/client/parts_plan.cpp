@@ -2,6 +2,7 @@
 #include "store/client/parts_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "store/protocol/stored_form.h"
 
@@ -10,6 +11,7 @@ namespace mooncake::store {
 void PartsPlan::begin(uint64_t value_length, bool verified) {
     value_length_ = value_length;
     verified_ = verified;
+    told_ = false;
     bytes_ = 0;
     blocks_.clear();
     chunks_.clear();
@@ -45,6 +47,12 @@ void PartsPlan::finish() {
             {.local = reinterpret_cast<std::byte*>(table_.data()), .remote = value_length_, .length = table_bytes(value_length_)});
     }
     for (const Block& block : blocks_) bytes_ += block.length;
+}
+
+void PartsPlan::expect(uint64_t chunk, uint64_t hash) {
+    if (chunk >= table_.size()) return;
+    if (!std::exchange(told_, true)) std::fill(table_.begin(), table_.end(), 0);
+    table_[chunk] = hash;
 }
 
 void PartsPlan::add_chunk(uint64_t number, std::byte* at, uint64_t from, uint64_t length, bool host) {

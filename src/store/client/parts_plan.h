@@ -35,12 +35,18 @@ public:
     /// [offset, offset + length) of the value goes to `to`. Host: the CPU may touch that.
     void add(std::byte* to, uint64_t offset, uint64_t length, bool host);
     void finish();
+    /// The table comes with the bytes.
+    void expect_table() noexcept { told_ = false; }
+    /// Or a node says what the chunks are that it gives: those it says nothing of are not right. Of one chunk the master knows the hash.
+    void expect(uint64_t chunk, uint64_t hash);
 
     /// `remote` is the offset in the stored form.
     std::span<const Block> blocks() const noexcept { return blocks_; }
     std::span<const Chunk> chunks() const noexcept { return chunks_; }
     /// Empty: the value has none, or nothing is verified.
     std::span<const uint64_t> table() const noexcept { return table_; }
+    /// The table is what a node said.
+    bool told() const noexcept { return told_; }
     /// To be made once the chunks are known to be right.
     std::span<const Copy> copies() const noexcept { return copies_; }
     uint64_t bytes() const noexcept { return bytes_; }
@@ -51,7 +57,7 @@ private:
     const std::byte* scratch_chunk(uint64_t number, uint64_t from, uint64_t length);
 
     uint64_t value_length_ = 0, bytes_ = 0;
-    bool verified_ = false;
+    bool verified_ = false, told_ = false;
     std::vector<Block> blocks_;
     std::vector<Chunk> chunks_;
     std::vector<Copy> copies_;

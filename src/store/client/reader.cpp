@@ -138,6 +138,7 @@ bool PartsFetch::can_be_filled(const PartToRead& part) {
 }
 
 void PartsFetch::add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) {
+    wanted_[item].plan.expect_table();
     for (const Block& block : wanted_[item].plan.blocks())
         blocks.push_back({.local = block.local, .remote = stored_at + block.remote, .length = block.length, .copier = block.copier});
 }
@@ -146,14 +147,20 @@ StoreCode PartsFetch::verify(size_t item) {
     const PartsPlan& plan = wanted_[item].plan;
     const std::span<const uint64_t> table = plan.table();
     const bool one = table.empty();
-    if (!one && hash_table(table) != place(item).checksum) return StoreCode::kChecksumMismatch;
+    if (!one && !plan.told() && hash_table(table) != place(item).checksum) return StoreCode::kChecksumMismatch;
     for (const PartsPlan::Chunk& chunk : plan.chunks()) {
         const uint64_t expected = one ? place(item).checksum : table[chunk.number];
         const auto hash = hash_of(chunk);
         if (!hash) return cannot_look(hash.error());
         if (*hash != expected) return StoreCode::kChecksumMismatch;
     }
-    for (const PartsPlan::Copy& copy : plan.copies())
+    return accept(item);
+}
+
+void PartsFetch::expect(size_t item, uint64_t chunk, uint64_t hash) { wanted_[item].plan.expect(chunk, hash); }
+
+StoreCode PartsFetch::accept(size_t item) {
+    for (const PartsPlan::Copy& copy : wanted_[item].plan.copies())
         if (auto copied = copy_any(*core().pool.engine, copy.to, copy.from, copy.length); !copied) return cannot_look(copied.error());
     return StoreCode::kOk;
 }

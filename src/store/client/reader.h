@@ -42,6 +42,8 @@ private:
     uint64_t bytes(size_t item) const override { return wanted_[item].plan.bytes(); }
     void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) override;
     StoreCode verify(size_t item) override;
+    void expect(size_t item, uint64_t chunk, uint64_t hash) override;
+    StoreCode accept(size_t item) override;
     Result<uint64_t> hash_of(const PartsPlan::Chunk& chunk);
 
     bool can_be_filled(const PartToRead& part);

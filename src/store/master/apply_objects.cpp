@@ -49,6 +49,7 @@ void MasterState::apply(const WriteCommitted& change) {
         observer_->range_filled(*this, write.replicas[i].segment, write.generation, change.checksum);
     const uint64_t rank = generations_.rank(write.generation);
     tombstones_.ended(rank, generations_.next_rank());
+    cancel_tier_copy(object, change.now);
     if (object.has_value()) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
         leave_tombstone(tombstone_hash(object), rank);
@@ -65,6 +66,8 @@ void MasterState::apply(const WriteCommitted& change) {
     object.generation = write.generation;
     object.checksum = change.checksum;
     object.moved_by = 0;
+    object.queued = false;
+    tiers_.put_bytes += write.length;
     forget_leases(object);
     object.data_type = write.data_type;
     object.hard_pin |= write.hard_pin;
@@ -75,6 +78,7 @@ void MasterState::apply(const WriteCommitted& change) {
     if (write.regroups) change_group(id, write.group);
     forget_write(change.write);
     update_order(id);
+    if (offloads() && !options_.offload_on_evict) queue_offload(id);
 }
 
 void MasterState::apply(const ReplacedTold& change) {
@@ -107,6 +111,7 @@ void MasterState::apply(const LeasesGranted& change) {
         Object& object = objects_[ids[i]];
         lease(object, change.until);
         lease_softly(object, change.soft_leased);
+        if (!object.in_memory) note_disk_read(ids[i]);
         const ObjectId unit_id = unit(ids[i]);
         if (objects_[unit_id].shelf != Shelf::kNone) tenants_[object.tenant].order.touch(unit_id);
     }
@@ -121,7 +126,7 @@ void MasterState::apply(const SoftLeasesGranted& change) {
 void MasterState::apply(const ObjectsRemoved& change) {
     if (change.cause == RemovalCause::kEvicted) {
         for (const ObjectId id : change.objects) {
-            const uint64_t bytes = rounded(objects_[id].length) * objects_[id].replicas.size();
+            const uint64_t bytes = rounded(objects_[id].length) * memory_replicas(objects_[id].replicas);
             totals_.evicted_bytes += bytes;
             tenants_[objects_[id].tenant].evicted_bytes += bytes;
         }
@@ -168,6 +173,7 @@ void MasterState::apply(const TombstoneOfMatching& change) {
 void MasterState::apply(const ReplicaRemoved& change) {
     Object& object = objects_[change.object];
     drop_replica(object, change.segment, change.now);
+    update_order(change.object);
     if (change.job) moved(change.job, object);
 }
 

@@ -114,7 +114,8 @@ void MasterState::apply(const SegmentMounted& change) {
     clients_[client].segments.push_back(number);
     segments_[number].stream_down = clients_[client].stream_down_since != Time::max();
     if (options_.silent_after != Duration::zero()) segments_[number].heard_until = change.now + options_.silent_after;
-    meet_departed(number, change.now);  // the view changes when it is opened
+    if (change.segment.kind == SegmentKind::kDisk) add_disk(number);
+    else meet_departed(number, change.now);  // the view changes when it is opened
     tenants_.share_out(segments_.capacity());
 }
 
@@ -236,11 +237,11 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
     const uint32_t number = owner_number(owner);
     if (owner_kind(owner) == OwnerKind::kObject) {
         Object& object = objects_[number];
-        refund(object.tenant, object.length, 1);
+        refund(object.tenant, object.length, segments_.is_disk(segment) ? 0 : 1);
         object.replicas.erase(object.replicas.find(segment));
         if (object.copy != 0 && copies_[object.copy].source == segment)
             cancel_copy(object.copy, StoreCode::kReplicaIsGone, "the source is gone", now + options_.put_release_timeout, now);
-        if (!object.replicas.empty()) return;
+        if (!object.replicas.empty()) return update_order(number);
         if (object.group != 0) broken.push_back(object.group);
         note_lost_value(object);
         drop_value(number, now);
@@ -256,15 +257,15 @@ void MasterState::forget_block(uint64_t owner, SegmentNumber segment, Time now, 
         clients_.drop_if_unused(writer);
     } else if (owner_kind(owner) == OwnerKind::kCopy) {
         Copy& copy = copies_[number];
-        refund(objects_[copy.object].tenant, objects_[copy.object].length, 1);
+        refund(objects_[copy.object].tenant, objects_[copy.object].length, segments_.is_disk(segment) ? 0 : 1);
         copy.targets.erase(copy.targets.find(segment));
         if (copy.targets.empty()) cancel_copy(number, StoreCode::kSegmentNotFound, "the target is gone", now, now);
     }
 }
 
 void MasterState::apply(const SegmentUnwanted& change) {
-    unwanted_.add(change.segment);
-    absent_.back(change.segment);
+    unwanted_.add(UnwantedSegments::of(change.segment, change.client));
+    if (!change.may_return) absent_.back(change.segment);
 }
 
 void MasterState::apply(const SegmentRemoved& change) {
@@ -274,7 +275,8 @@ void MasterState::apply(const SegmentRemoved& change) {
         else absent_.left(segment.spec.id, change.now);
     }
     const RangeAllocator& allocator = segments_[change.segment].allocator;
-    for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block))
+    const bool disk = segments_.is_disk(change.segment);  // which has no addresses
+    for (RangeAllocator::Block block = disk ? 0 : allocator.first(); block != 0; block = allocator.next(block))
         if (!allocator.is_free(block)) note_departed(change.segment, block, change.now);
     std::vector<GroupId> broken;
     for (RangeAllocator::Block block = allocator.first(); block != 0; block = allocator.next(block))
@@ -282,6 +284,7 @@ void MasterState::apply(const SegmentRemoved& change) {
     const ClientNumber client = segments_[change.segment].client;
     std::vector<SegmentNumber>& lent = clients_[client].segments;
     lent.erase(std::find(lent.rbegin(), lent.rend(), change.segment).base() - 1);
+    if (disk) remove_disk(change.segment, client);
     const bool writable = segments_[change.segment].view_position != UINT32_MAX;
     segments_.erase(change.segment);
     if (writable) segments_.rebuild_view(change.now);  // of very many that go together none is in it any more
@@ -331,6 +334,7 @@ void MasterState::apply(const ValueAdopted& change) {
     if (object.generation != change.generation) {
         if (object.has_value()) {  // an older one: newer things are told later, too
             if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
+            cancel_tier_copy(object, change.now);
             drop_ranges_of(object, change.now);
             object.replicas = {};
         } else {
@@ -340,6 +344,7 @@ void MasterState::apply(const ValueAdopted& change) {
         object.generation = change.generation;
         object.checksum = change.checksum;
         object.moved_by = 0;
+        object.queued = false;
         object.data_type = change.data_type;
         object.hard_pin = change.hard_pin;
         soft_pin(object, change.soft_pin_end);
@@ -351,9 +356,9 @@ void MasterState::apply(const ValueAdopted& change) {
         const bool by_itself = !absent_.contains(segments_[change.segment].spec.id);
         tellers_.reported(change.generation, id, clients_[segments_[change.segment].client].id, by_itself);
     }
-    lease(object, change.lease_end);
-    charge(tenant, change.length, 1);
+    charge(tenant, change.length, segments_.is_disk(change.segment) ? 0 : 1);
     update_order(id);
+    lease(object, change.lease_end);
 }
 
 void MasterState::apply(const GenerationSeen& change) { generations_.seen(change.generation); }

@@ -99,9 +99,11 @@ void MasterState::apply(const CopyEnded& change) {
     }
     const Copy copy = std::move(copies_[change.copy]);
     copies_.give_back(change.copy);
-    ++(copy.move ? totals_.moves : totals_.copies).ended;
     Object& object = objects_[copy.object];
-    note_tellers(copy.object);
+    if (!copy.of_tiers()) {
+        ++(copy.move ? totals_.moves : totals_.copies).ended;
+        note_tellers(copy.object);
+    }
     give_ranges(copy.targets, owner_word(OwnerKind::kObject, copy.object));
     for (size_t i = 0; i < copy.targets.size(); ++i) {
         object.replicas.add(copy.targets[i]);
@@ -110,6 +112,7 @@ void MasterState::apply(const CopyEnded& change) {
     object.copy = 0;
     if (copy.move) drop_replica(object, copy.source, change.now);
     update_order(copy.object);
+    if (copy.of_tiers()) return end_tier_copy(copy, object.length, StoreCode::kOk, change.now);
     const TaskNumber task = tasks_.find(copy.task);
     if (tasks_[task].job) moved(tasks_[task].job, object);
     finish_task(task, StoreCode::kOk, change.message, rounded(object.length), change.now);
@@ -135,22 +138,24 @@ void MasterState::cancel_copy(CopyId id, StoreCode code, std::string message, Ti
                               std::span<const SegmentNumber> in_doubt) {
     const Copy copy = std::move(copies_[id]);
     copies_.give_back(id);
-    ++(copy.move ? totals_.moves : totals_.copies).revoked;
+    if (!copy.of_tiers()) ++(copy.move ? totals_.moves : totals_.copies).revoked;
     Object& object = objects_[copy.object];
-    refund(object.tenant, object.length, copy.targets.size());
+    refund(object.tenant, object.length, memory_replicas(copy.targets));
     for (size_t i = 0; i < copy.targets.size(); ++i) {
         const Time until = contains(in_doubt, copy.targets[i].segment) ? now + options_.put_release_timeout : quarantine_until;
         drop_range(copy.targets[i], object.length, object.generation, until, now, {.writer = copy.client, .copy = copy.task.low});
     }
     object.copy = 0;
     if (object.has_value()) update_order(copy.object);
+    if (copy.of_tiers()) return end_tier_copy(copy, object.length, code, now);
     finish_task(tasks_.find(copy.task), code, std::move(message), 0, now);
 }
 
 void MasterState::drop_replica(Object& object, SegmentNumber segment, Time now) {
     const size_t position = object.replicas.find(segment);
     MC_CHECK(position < object.replicas.size() && object.replicas.size() > 1);
-    refund(object.tenant, object.length, 1);
+    if (object.copy != 0 && copies_[object.copy].source == segment) cancel_tier_copy(object, now);
+    refund(object.tenant, object.length, segments_.is_disk(segment) ? 0 : 1);
     drop_range(object.replicas[position], object.length, object.generation, object.lease_end, now);
     object.replicas.erase(position);
 }

@@ -108,9 +108,11 @@ struct SegmentRemoved {
     bool may_return = false;  // its node did not say that it takes it back
     Time now{};
 };
-/// Its node has unmounted it: it must not be mounted (again).
+/// Its node has unmounted it: it must not be mounted again by a message of that client's that comes late.
 struct SegmentUnwanted {
     SegmentId segment;
+    ClientId client;
+    bool may_return = false;  // with another life of its node: a disk
 };
 struct SegmentStatusSet {
     SegmentNumber segment = 0;
@@ -328,6 +330,51 @@ struct DrainFinished {
     Time now{};
 };
 
+// tiers -------------------------------------------------------------------------------------------------------------------
+
+/// Their values leave memory: they lie on disks as well.
+struct MemoryReleased {
+    std::vector<ObjectId> objects;
+    Time now{};
+};
+/// The entry was looked at ahead of its eviction: what of it is on no disk is queued.
+struct LookedAhead {
+    ObjectId object = 0;
+};
+/// What was set aside because no disk has it yet need not be any more.
+struct BroughtBack {
+    ObjectId object = 0;
+};
+/// The first that waits for being offloaded or promoted by that node does not any more.
+struct TierTaken {
+    ClientNumber client = 0;
+    bool promotion = false;
+};
+/// A copy between tiers of one node, which is ended by CopyEnded.
+struct TierCopyStarted {
+    TaskId task;
+    ObjectId object = 0;
+    SegmentNumber source = 0;
+    ReplicaLocation target;
+    Time now{};
+};
+/// The node wants that many bytes under way between its tiers.
+struct TierWindowSet {
+    ClientNumber client = 0;
+    uint64_t bytes = 0;
+};
+/// How fast values come is looked at now and then.
+struct TiersLooked {
+    Time now{};
+};
+/// These values are not on that disk any more: its node has decided so.
+struct DiskReplicasGone {
+    SegmentNumber segment = 0;
+    std::vector<ObjectId> objects;
+    std::vector<uint64_t> unknown;  // generations that we do not know, and may yet be told of by a report that is older than this
+    Time now{};
+};
+
 // time --------------------------------------------------------------------------------------------------------------------
 
 /// The coldest entry may not be evicted before.
@@ -347,6 +394,7 @@ using Change = std::variant<
     SegmentRemoved, SegmentUnwanted, SegmentStatusSet, SegmentSuspected, ValueAdopted, ReportsWithdrawn, GenerationSeen, EarlierLifeSeen,
     RangeReserved, WriteStarted, WriteCommitted, ReplacedTold, WriteDropped, WriterStopped, LeasesGranted, SoftLeasesGranted,
     ObjectsRemoved, TombstoneLeft, RemovalBegun, TombstoneOfAll, TombstoneOfMatching, ReplicaRemoved, QuotaSet, TaskCreated, TaskDelayed,
-    TaskFinished, CopyStarted, CopyEnded, CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, SetAside, ClockAdvanced>;
+    TaskFinished, CopyStarted, CopyEnded, CopierStopped, DrainStarted, DrainTried, DrainScanned, DrainFinished, MemoryReleased, LookedAhead,
+    BroughtBack, TierTaken, TierCopyStarted, TierWindowSet, TiersLooked, DiskReplicasGone, SetAside, ClockAdvanced>;
 
 }  // namespace mooncake::store

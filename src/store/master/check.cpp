@@ -58,19 +58,28 @@ private:
                          object.replicas[i].segment);
             }
             MC_AGREE(object.write == 0 || state_.write(object.write).object == id, "the write of object {} is another's", id);
-            charged_[object.tenant] += state_.rounded(object.length) * object.replicas.size();
+            const size_t in_memory = state_.memory_replicas(object.replicas);
+            charged_[object.tenant] += state_.rounded(object.length) * in_memory;
+            MC_AGREE(object.in_memory == (in_memory != 0) && object.on_disk == (in_memory != object.replicas.size()),
+                     "object {} lies elsewhere than it says", id);
+            on_disk_ += object.on_disk;
             ++objects_[object.tenant];
             values += object.has_value() ? 1 : 0;
             if (object.writer != 0) ++written_[object.writer];
-            const bool blocked = object.hard_pin || object.write != 0 || object.copy != 0 || !object.has_value();
+            const bool blocked = object.hard_pin || object.write != 0 || state_.has_task(object) || !object.has_value();
             MC_AGREE(object.blocked == blocked, "object {} is {}blocked by mistake", id, blocked ? "not " : "");
-            const bool evictable = object.group == 0 ? !blocked : state_.groups()[object.group].blocked == 0 && state_.unit(id) == id;
+            const Group* group = object.group == 0 ? nullptr : &state_.groups()[object.group];
+            const bool evictable = group == nullptr ? !blocked && object.in_memory
+                                                    : group->blocked == 0 && group->in_memory != 0 && state_.unit(id) == id;
+            MC_AGREE(!object.looked_at || object.shelf == Shelf::kOrder, "object {} was looked at by mistake", id);
+            if (object.looked_at) seen_[object.tenant] += object.length;
             MC_AGREE(evictable == (object.shelf != Shelf::kNone), "object {} is on shelf {} by mistake", id,
                      static_cast<int>(object.shelf));
             if (evictable) ++ordered_[object.tenant];
         }
         MC_AGREE(seen == state_.objects().size(), "{} objects seen of {}", seen, state_.objects().size());
         MC_AGREE(values == state_.values(), "{} values seen of {}", values, state_.values());
+        MC_AGREE(on_disk_ == state_.tiers().on_disk_values, "{} values seen on disks of {}", on_disk_, state_.tiers().on_disk_values);
         return {};
     }
 
@@ -108,13 +117,45 @@ private:
             charged_[object.tenant] += state_.rounded(object.length) * copy.targets.size();
             ++copies_;
         }
+        MC_RETURN_IF_ERROR(check_tier_copies());
         for (ObjectId id = 1; id < state_.objects().limit(); ++id) copies_ -= state_.objects()[id].copy != 0;
         MC_AGREE(copies_ == 0, "an object is being copied without a task");
         return {};
     }
 
+    Result<> check_tier_copies() {
+        std::map<ClientNumber, uint64_t> under_way;
+        for (const auto& [task, id] : state_.tiers().copies) {
+            const Copy& copy = state_.copy(id);
+            MC_AGREE(copy.task.low == task && copy.of_tiers(), "copy {} has another number", id);
+            MC_AGREE(state_.objects().exists(copy.object) && state_.objects()[copy.object].copy == id, "copy {} has no object", id);
+            const Object& object = state_.objects()[copy.object];
+            MC_AGREE(object.replicas.find(copy.source) < object.replicas.size(), "copy {} has no source", id);
+            MC_AGREE(copy.targets.size() == 1, "copy {} has {} targets", id, copy.targets.size());
+            const SegmentNumber target = copy.targets[0].segment;
+            MC_RETURN_IF_ERROR(claim(copy.targets[0], object.length, OwnerKind::kCopy, id));
+            MC_AGREE(state_.segments().is_disk(copy.source) != state_.segments().is_disk(target) &&
+                         state_.segments()[copy.source].client == copy.client && state_.segments()[target].client == copy.client,
+                     "copy {} is not between the tiers of one node", id);
+            charged_[object.tenant] += state_.rounded(object.length) * state_.memory_replicas(copy.targets);
+            under_way[copy.client] += state_.rounded(object.length);
+            ++copies_;
+        }
+        for (const auto& [client, node] : state_.tiers().nodes) {
+            MC_AGREE(!state_.clients()[client].disks.empty(), "client {} has no disk", client);
+            MC_AGREE(node.under_way == under_way[client], "client {} has {} bytes under way, not {}", client, under_way[client],
+                     node.under_way);
+            for (const auto* queue : {&node.offloads, &node.promotions})
+                for (const TierNode::Entry& entry : *queue)
+                    if (state_.objects().exists(entry.object) && state_.objects()[entry.object].generation == entry.generation)
+                        MC_AGREE(state_.objects()[entry.object].queued, "object {} waits and does not know it", entry.object);
+        }
+        return {};
+    }
+
     Result<> check_quarantined(QuarantineId id, const Quarantine::Quarantined& quarantine, Time last) {
-        MC_AGREE(quarantine.until >= last && quarantine.bytes == state_.rounded(quarantine.length), "quarantine {} contradicts itself", id);
+        const uint64_t bytes = state_.segments().is_disk(quarantine.segment) ? 0 : state_.rounded(quarantine.length);
+        MC_AGREE(quarantine.until >= last && quarantine.bytes == bytes, "quarantine {} contradicts itself", id);
         const RangeAllocator& allocator = state_.segments()[quarantine.segment].allocator;
         MC_RETURN_IF_ERROR(claim({allocator.offset(quarantine.block), quarantine.segment, quarantine.block}, quarantine.length,
                                  OwnerKind::kQuarantined, id));
@@ -138,7 +179,7 @@ private:
     }
 
     Result<> check_segments() {
-        uint64_t capacity = 0, used = 0;
+        uint64_t capacity = 0, used = 0, disk_capacity = 0, disk_used = 0;
         for (const SegmentNumber number : state_.segments().numbers()) {
             const Segment& segment = state_.segments()[number];
             MC_AGREE(segment.allocator.consistent(), "the allocator of segment {} contradicts itself", number);
@@ -151,10 +192,12 @@ private:
                 const SegmentView& view = state_.segments().view().segments[segment.view_position];
                 MC_AGREE(view.segment == number && view.free == segment.allocator.free_bytes(), "segment {} is not seen as it is", number);
             }
-            capacity += segment.allocator.capacity();
-            used += segment.allocator.used_bytes();
+            MC_AGREE(!segment.is_disk() || segment.view_position == UINT32_MAX, "disk {} is among the memory", number);
+            (segment.is_disk() ? disk_capacity : capacity) += segment.allocator.capacity();
+            (segment.is_disk() ? disk_used : used) += segment.allocator.used_bytes();
         }
-        MC_AGREE(capacity == state_.segments().capacity() && used == state_.segments().used_bytes(),
+        MC_AGREE(capacity == state_.segments().capacity() && used == state_.segments().used_bytes() &&
+                     disk_capacity == state_.segments().disk_capacity() && disk_used == state_.segments().disk_used_bytes(),
                  "the totals of the segments are wrong");
         return {};
     }
@@ -165,7 +208,7 @@ private:
             const Group& group = state_.groups()[id];
             if (group.members.empty()) continue;
             ++seen;
-            uint32_t writing = 0, blocked = 0;
+            uint32_t writing = 0, blocked = 0, in_memory = 0, dirty = 0;
             uint64_t bytes = 0;
             Time leased{}, soft_leased{}, pinned{};
             for (size_t i = 0; i < group.members.size(); ++i) {
@@ -174,6 +217,8 @@ private:
                          id);
                 writing += !object.has_value();
                 blocked += object.blocked;
+                in_memory += object.in_memory;
+                dirty += object.in_memory && !object.on_disk;
                 bytes += object.has_value() ? state_.rounded(object.length) : 0;
                 leased = std::max(leased, object.lease_end);
                 soft_leased = std::max(soft_leased, object.soft_lease_end);
@@ -185,6 +230,7 @@ private:
             MC_AGREE(agrees(group.leased, leased) && agrees(group.soft_leased, soft_leased) && agrees(group.soft_pinned, pinned),
                      "group {} is held otherwise than its members", id);
             MC_AGREE(bytes == group.bytes, "group {} has {} bytes, not {}", id, group.bytes, bytes);
+            MC_AGREE(in_memory == group.in_memory && dirty == group.dirty, "group {} lies elsewhere than its members", id);
             MC_AGREE(writing == group.writing && blocked == group.blocked, "group {} counts its members wrong", id);
         }
         MC_AGREE(seen == state_.groups().size(), "{} groups seen of {}", seen, state_.groups().size());
@@ -200,6 +246,8 @@ private:
             MC_AGREE(tenant.objects == objects_[number], "tenant {} has another number of objects", tenant.name);
             MC_AGREE(tenant.order.size() == ordered_[number], "tenant {} has {} entries in its order, not {}", tenant.name,
                      tenant.order.size(), ordered_[number]);
+            MC_AGREE(tenant.order.policy().seen_bytes() == seen_[number], "tenant {} has looked at {} bytes, not {}", tenant.name,
+                     seen_[number], tenant.order.policy().seen_bytes());
         }
         return {};
     }
@@ -226,7 +274,8 @@ private:
     }
 
     const MasterState& state_;
-    size_t copies_ = 0;
+    size_t copies_ = 0, on_disk_ = 0;
+    std::map<TenantNumber, uint64_t> seen_;
     std::map<SegmentNumber, size_t> claimed_;
     std::map<SegmentNumber, uint64_t> in_quarantine_;
     std::map<TenantNumber, uint64_t> charged_;
@@ -285,6 +334,23 @@ void dump_tasks(const MasterState& state, std::string& to) {
                           static_cast<int>(drain.last_failure), drain.message);
 }
 
+void dump_tiers(const MasterState& state, std::string& to) {
+    const TierTable& tiers = state.tiers();
+    for (const auto& [task, id] : tiers.copies) {
+        to += format_text("tier copy {} object {} from {} at", task & ~kTierTaskBit, state.copy(id).object, state.copy(id).source);
+        dump_replicas(state.copy(id).targets, to);
+        to += '\n';
+    }
+    for (const auto& [client, node] : tiers.nodes) {
+        to += format_text("tier node {} under way {} of {} failures {} paused {} waiting", client, node.under_way, node.window,
+                          node.failures, ticks(node.paused_until));
+        for (const auto* queue : {&node.offloads, &node.promotions})
+            for (const TierNode::Entry& entry : *queue) to += format_text(" {}", entry.object);
+        to += '\n';
+    }
+    to += format_text("tiers next {} on disk {} reads {}\n", tiers.last_task, tiers.on_disk_values, tiers.totals.reads);
+}
+
 void dump_order(const MasterState& state, std::string& to) {
     for (TenantNumber number = 1; number < state.tenants().limit(); ++number) {
         if (!state.tenants().exists(number)) continue;
@@ -294,7 +360,7 @@ void dump_order(const MasterState& state, std::string& to) {
         const EvictionPolicy& policy = tenant.order.policy();
         for (size_t c = 0; c < EvictionPolicy::kClasses; ++c)
             for (ObjectId id = policy.coldest(c); id != 0; id = policy.next_coldest(id)) to += format_text(" {}", id);
-        for (const Shelf shelf : {Shelf::kSoftLeased, Shelf::kLeased, Shelf::kSoftPinned}) {
+        for (const Shelf shelf : {Shelf::kSoftLeased, Shelf::kLeased, Shelf::kSoftPinned, Shelf::kDirty}) {
             to += " |";
             for (ObjectId id = tenant.order.first_aside(shelf); id != 0; id = state.objects()[id].order.next) to += format_text(" {}", id);
         }
@@ -310,6 +376,7 @@ std::string dump_state(const MasterState& state) {
     std::string text;
     dump_objects(state, text);
     dump_tasks(state, text);
+    dump_tiers(state, text);
     dump_order(state, text);
     for (GroupId id = 1; id < state.groups().limit(); ++id) {
         if (state.groups()[id].members.empty()) continue;

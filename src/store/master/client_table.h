@@ -30,6 +30,7 @@ struct Client {
     uint32_t quarantined = 0;              // ranges in quarantine for fear of its late bytes
     IndexList writes;                      // that have not ended
     std::vector<SegmentNumber> segments;
+    std::vector<SegmentNumber> disks;       // of these
     std::vector<uint64_t> closed_requests;  // the latest revoked ones: a late start of them is refused
 
     bool closed(uint64_t request_id) const {

@@ -14,7 +14,7 @@
 namespace mooncake::store {
 
 /// The order in which entries (objects, or one object standing for its group) may be evicted: one order per class of lengths, so that who
-/// needs memory can look among those whose memory would do, and compare their ages. May use `Object::order`, `reused`, `size_class` and
+/// needs memory can look among those whose memory would do, and compare their ages. May use `Object::order`, `reused`, `size_class`, `looked_at` and
 /// `used_at` of those it holds, and must behave the same after the same calls. Not thread-safe.
 class EvictionPolicy {
 public:
@@ -36,6 +36,14 @@ public:
     /// How many bytes were put since it was put or used.
     virtual uint64_t age(ObjectId id) const = 0;
     virtual size_t size() const = 0;
+
+    // What is looked at ahead of its eviction, in about the order in which it would go.
+    /// The coldest that was not looked at since it was put or used; 0: none.
+    virtual ObjectId first_unseen() const = 0;
+    virtual void look_at(ObjectId id) = 0;  // the one that it said
+    /// Of those in the order that were looked at; of a group, that of the one that stands for it.
+    virtual uint64_t seen_bytes() const = 0;
+    virtual void resized(uint64_t from, uint64_t to) = 0;  // the length of one with `looked_at`
 };
 
 /// For IndexList: an object is on one shelf at most.
@@ -57,7 +65,7 @@ public:
     }
     void insert_coldest(ObjectId id) override {
         objects_[id].size_class = static_cast<uint8_t>(class_of(objects_[id].length));
-        list(id).push_front(id, links());
+        list(id).push_front(id, links());  // whoever meets it looks at it
     }
     void insert_used(ObjectId id) override {
         objects_[id].size_class = static_cast<uint8_t>(class_of(objects_[id].length));
@@ -67,8 +75,16 @@ public:
         remove(id);
         add(id, true);
     }
-    void remove(ObjectId id) override { list(id).erase(id, links()); }
+    void remove(ObjectId id) override { take_out(id); }
     void replace(ObjectId id, ObjectId by) override {
+        ObjectId& unseen = this->unseen(id);
+        if (unseen == id) unseen = by;
+        if (objects_[id].looked_at) {
+            seen_bytes_ -= objects_[id].length;
+            seen_bytes_ += objects_[by].length;
+        }
+        objects_[by].looked_at = objects_[id].looked_at;
+        objects_[id].looked_at = false;
         objects_[by].reused = objects_[id].reused;
         objects_[by].size_class = objects_[id].size_class;
         objects_[by].used_at = objects_[id].used_at;
@@ -89,10 +105,30 @@ public:
         return sum;
     }
 
+    ObjectId first_unseen() const override {
+        ObjectId coldest = 0;
+        const auto consider = [&](ObjectId id) {
+            if (id != 0 && (coldest == 0 || objects_[id].used_at < objects_[coldest].used_at)) coldest = id;
+        };
+        for (const Class& one : classes_) {
+            consider(one.once_unseen);
+            if (one.once_unseen == 0) consider(one.reused_unseen);
+        }
+        return coldest;
+    }
+    void look_at(ObjectId id) override {
+        unseen(id) = objects_[id].order.next;
+        objects_[id].looked_at = true;
+        seen_bytes_ += objects_[id].length;
+    }
+    uint64_t seen_bytes() const override { return seen_bytes_; }
+    void resized(uint64_t from, uint64_t to) override { seen_bytes_ = seen_bytes_ - from + to; }
+
 private:
     static constexpr size_t kShare = 4;  // one of so many entries is protected; more hurts where values are soon used again
     struct Class {
         IndexList once, reused;
+        ObjectId once_unseen = 0, reused_unseen = 0;  // the first of each that was not looked at; 0: all were
         size_t size() const { return once.size() + reused.size(); }
     };
     OrderLinks links() const { return {objects_}; }
@@ -100,23 +136,35 @@ private:
         Class& one = classes_[objects_[id].size_class];
         return objects_[id].reused ? one.reused : one.once;
     }
-    void add(ObjectId id, bool reused) {
+    ObjectId& unseen(ObjectId id) {
         Class& one = classes_[objects_[id].size_class];
+        return objects_[id].reused ? one.reused_unseen : one.once_unseen;
+    }
+    void take_out(ObjectId id) {
+        if (ObjectId& unseen = this->unseen(id); unseen == id) unseen = objects_[id].order.next;
+        if (objects_[id].looked_at) seen_bytes_ -= objects_[id].length;
+        objects_[id].looked_at = false;
+        list(id).erase(id, links());
+    }
+    void add_last(ObjectId id, bool reused) {
         objects_[id].reused = reused;
         objects_[id].used_at = put_bytes_;
-        (reused ? one.reused : one.once).push_back(id, links());
+        list(id).push_back(id, links());
+        if (ObjectId& unseen = this->unseen(id); unseen == 0) unseen = id;
+    }
+    void add(ObjectId id, bool reused) {
+        Class& one = classes_[objects_[id].size_class];
+        add_last(id, reused);
         while (one.reused.size() * kShare > one.size()) {
             const ObjectId cold = one.reused.first();
-            one.reused.erase(cold, links());
-            objects_[cold].reused = false;
-            objects_[cold].used_at = put_bytes_;
-            one.once.push_back(cold, links());
+            take_out(cold);
+            add_last(cold, false);
         }
     }
 
     ObjectTable& objects_;
     std::array<Class, kClasses> classes_;
-    uint64_t put_bytes_ = 0;
+    uint64_t put_bytes_ = 0, seen_bytes_ = 0;
 };
 
 /// One tenant's evictable entries: those in the policy's order, and those set aside because they may not go yet. Entries on a shelf are
@@ -150,6 +198,8 @@ public:
         objects_[by].shelf = Shelf::kOrder;
         objects_[id].shelf = Shelf::kNone;
     }
+    void look_at(ObjectId id) { policy_->look_at(id); }
+    void resized(uint64_t from, uint64_t to) { policy_->resized(from, to); }
     void set_aside(ObjectId id, Shelf shelf) {
         remove(id);
         list(shelf).push_back(id, links());
@@ -166,10 +216,12 @@ public:
 
     const EvictionPolicy& policy() const { return *policy_; }
     ObjectId first_aside(Shelf shelf) const { return list(shelf).first(); }
-    size_t size() const { return policy_->size() + soft_leased_.size() + leased_.size() + soft_pinned_.size(); }
+    size_t aside(Shelf shelf) const { return list(shelf).size(); }
+    size_t size() const { return policy_->size() + soft_leased_.size() + leased_.size() + soft_pinned_.size() + dirty_.size(); }
 
 private:
     const IndexList& list(Shelf shelf) const {
+        if (shelf == Shelf::kDirty) return dirty_;
         return shelf == Shelf::kSoftLeased ? soft_leased_ : shelf == Shelf::kLeased ? leased_ : soft_pinned_;
     }
     IndexList& list(Shelf shelf) { return const_cast<IndexList&>(std::as_const(*this).list(shelf)); }
@@ -177,7 +229,7 @@ private:
 
     ObjectTable& objects_;
     std::unique_ptr<EvictionPolicy> policy_;
-    IndexList soft_leased_, leased_, soft_pinned_;
+    IndexList soft_leased_, leased_, soft_pinned_, dirty_;
 };
 
 }  // namespace mooncake::store

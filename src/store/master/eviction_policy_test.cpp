@@ -83,5 +83,39 @@ TEST_F(Policy, KeepsPlaceAndAgeWhenAnotherMemberStandsForTheGroup) {
     EXPECT_EQ(policy_.size(), 1u);
 }
 
+TEST_F(Policy, LooksAheadAtEachEntryOnceColdestFirst) {
+    const ObjectId small = put(100), large = put(10'000), next = put(100);
+    EXPECT_EQ(policy_.first_unseen(), small);
+    policy_.look_at(small);
+    EXPECT_EQ(policy_.seen_bytes(), 100u);
+    EXPECT_EQ(policy_.first_unseen(), large);
+    policy_.look_at(large);
+    EXPECT_EQ(policy_.first_unseen(), next);
+    policy_.look_at(next);
+    EXPECT_EQ(policy_.first_unseen(), 0u);
+    const ObjectId last = put(100);
+    EXPECT_EQ(policy_.first_unseen(), last);
+    policy_.touch(small);
+    EXPECT_EQ(policy_.seen_bytes(), 10'100u) << "what was used is not cold any more";
+    policy_.remove(large);
+    EXPECT_EQ(policy_.seen_bytes(), 100u);
+    policy_.look_at(last);
+    EXPECT_EQ(policy_.first_unseen(), small) << "and is looked at again";
+    policy_.look_at(small);
+    EXPECT_EQ(policy_.first_unseen(), 0u);
+}
+
+TEST_F(Policy, TheOneThatIsLookedAtNextMayGo) {
+    const ObjectId first = put(100), second = put(100), third = put(100);
+    policy_.remove(first);
+    EXPECT_EQ(policy_.first_unseen(), second);
+    policy_.look_at(second);
+    policy_.replace(third, first);
+    EXPECT_EQ(policy_.first_unseen(), first) << "another stands for its group";
+    policy_.remove(second);
+    EXPECT_EQ(policy_.seen_bytes(), 0u);
+    EXPECT_EQ(policy_.first_unseen(), first);
+}
+
 }  // namespace
 }  // namespace mooncake::store

@@ -28,9 +28,10 @@ struct Group {
     std::string name;
     TenantNumber tenant = 0;
     std::vector<ObjectId> members;
-    uint32_t writing = 0;  // members that have no value yet
-    uint32_t blocked = 0;  // members with Object::blocked
-    uint64_t bytes = 0;    // of all values, rounded, each counted once
+    uint32_t writing = 0;               // members that have no value yet
+    uint32_t blocked = 0;               // members with Object::blocked
+    uint32_t in_memory = 0, dirty = 0;  // members with Object::in_memory; those of them that are on no disk
+    uint64_t bytes = 0;                 // of all values, rounded, each counted once
     GroupHold leased, soft_leased, soft_pinned;
 };
 

@@ -12,6 +12,7 @@
 #include "store/allocation/range_allocator.h"
 #include "store/protocol/ids.h"
 #include "store/protocol/objects.h"
+#include "store/protocol/tiers.h"
 
 namespace mooncake::store {
 
@@ -69,7 +70,7 @@ private:
 };
 
 /// Where an evictable entry stands: in the policy's order, or set aside until something is over.
-enum class Shelf : uint8_t { kNone, kOrder, kSoftLeased, kLeased, kSoftPinned };
+enum class Shelf : uint8_t { kNone, kOrder, kSoftLeased, kLeased, kSoftPinned, kDirty };
 
 /// What the master knows of one key. There are many: two cache lines, the first for finding and probing.
 struct alignas(64) Object {
@@ -83,7 +84,11 @@ struct alignas(64) Object {
     ClientNumber writer = 0;  // of the value
     Links order;              // on its shelf
     WriteId write = 0;        // the unfinished put or upsert
-    ObjectDataType data_type = ObjectDataType::kUnknown;
+    ObjectDataType data_type : 4 = ObjectDataType::kUnknown;
+    bool in_memory : 1 = false;  // its value lies in memory, as counted in its group
+    bool on_disk : 1 = false;    // and on a disk
+    bool queued : 1 = false;     // to be copied between the two
+    bool looked_at : 1 = false;  // for the eviction policy: see EvictionPolicy::first_unseen()
     Shelf shelf = Shelf::kNone;
     bool hard_pin : 1 = false;
     bool blocked : 1 = false;  // may not be evicted whatever the time: as counted in its group
@@ -105,6 +110,7 @@ struct alignas(64) Object {
     bool free_of_leases(Time now) const { return lease_end <= now && soft_lease_end <= now; }
 };
 static_assert(sizeof(Object) == 128);
+static_assert(static_cast<int>(ObjectDataType::kGeneral) < 16);
 
 /// A put or upsert between start and end. Its ranges belong to it, not to the object.
 struct Write {
@@ -125,13 +131,16 @@ struct Write {
     Links of_client;  // in the order of their age, too
 };
 
-/// A copy or move between its order and its end. Its target ranges belong to it, not to the object.
+/// A copy or move between its order and its end, or a copy between tiers. Its target ranges belong to it, not to the object.
 struct Copy {
+    bool of_tiers() const { return is_tier_task(task); }
+
     TaskId task;
     ObjectId object = 0;  // 0: this number is free
     SegmentNumber source = 0;
     ClientNumber client = 0;  // who carries it out: it owns the source
     bool move = false;
+    Time started{};  // of one between tiers
     ReplicaList targets;
 };
 

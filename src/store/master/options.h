@@ -44,10 +44,19 @@ struct MasterOptions {
     size_t pending_tasks_max = 10'000, processing_tasks_max = 10'000, finished_tasks_max = 10'000;
     Duration pending_task_timeout = 300s, processing_task_timeout = 300s;  // 0: none
     int drain_attempts = 3;                                                // per value, whatever made them fail
+    // tiers (docs/tiers.md)
+    bool offload = false;                 // values are copied to the disks of their nodes when they are put,
+    bool offload_on_evict = false;        // or, with this, before they would have to be evicted
+    bool offload_force_evict = false;     // what a disk has not got yet may be evicted for good
+    size_t offload_queue_max = 50'000;    // values that wait, per node
+    bool promote = false;                 // what is read from a disk comes back to memory
+    uint32_t promotion_threshold = 2;     // at this read
+    size_t promotion_queue_max = 50'000;  // per node
     // Must be above every generation given out by earlier masters of the same nodes: the wall clock in nanoseconds will do.
     uint64_t first_generation = 1;
     uint64_t hash_seed = 0;
 
+    bool offloads() const noexcept { return offload || offload_on_evict; }
     /// What a writer moves it gives up after 2 s and 100 ns per byte; some more, since clocks and threads run late.
     Duration release_margin(uint64_t bytes) const noexcept {
         return silent_writer_quarantine + 100ns * static_cast<int64_t>(std::min(bytes, uint64_t{1} << 40));

@@ -106,7 +106,15 @@ bool tell_orders(const MasterState& state, const ClientId& client, OrderCursor& 
         if (number == 0 || tasks[number].copy == 0 || tasks[number].client != client) continue;  // it has ended meanwhile
         bytes += wire_bytes(to.orders.emplace_back(order_of(state, tasks[number].copy)));
     }
-    return !cursor.left.empty();
+    // Those between tiers, in the order of their numbers.
+    const auto& copies = state.tiers().copies;
+    auto next = copies.upper_bound(cursor.last_tier_task);
+    for (; next != copies.end() && bytes < bytes_max; ++next) {
+        cursor.last_tier_task = next->first;
+        if (state.clients()[state.copy(next->second).client].id == client)
+            bytes += wire_bytes(to.orders.emplace_back(order_of(state, next->second)));
+    }
+    return !cursor.left.empty() || next != copies.end();
 }
 
 bool for_each_range(const MasterState& state, SegmentNumber segment, RangeCursor& cursor, size_t most,

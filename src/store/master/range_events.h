@@ -21,6 +21,7 @@ CopyOrder order_of(const MasterState& state, CopyId copy);
 struct OrderCursor {
     bool begun = false;
     std::deque<TaskId> left;
+    uint64_t last_tier_task = 0;
 };
 /// The orders that this client has been given and has not ended, for the start of its event stream: about so many bytes of them, from the cursor on. Returns
 /// false when there are no more.

@@ -22,6 +22,13 @@ std::span<const SegmentNumber> SegmentTable::find_name(std::string_view name) co
     return found->second;
 }
 
+std::vector<SegmentNumber> SegmentTable::find_memory(std::string_view name) const {
+    std::vector<SegmentNumber> found;
+    for (const SegmentNumber number : find_name(name))
+        if (!is_disk(number)) found.push_back(number);
+    return found;
+}
+
 SegmentNumber SegmentTable::insert(SegmentSpec spec, ClientNumber client, uint64_t alignment) {
     const auto number = static_cast<SegmentNumber>(segments_.size());
     numbers_.push_back(number);
@@ -32,14 +39,18 @@ SegmentNumber SegmentTable::insert(SegmentSpec spec, ClientNumber client, uint64
     same.push_back(number);
     segments_.push_back(std::make_unique<Segment>(std::move(spec), client, alignment));
     segments_[number]->name_number = name_number;
-    capacity_ += segments_[number]->allocator.capacity();
+    Totals& totals = totals_of(*segments_[number]);
+    totals.capacity += segments_[number]->allocator.capacity();
+    ++totals.segments;
     return number;
 }
 
 void SegmentTable::erase(SegmentNumber number) {
     const Segment& segment = *segments_[number];
-    capacity_ -= segment.allocator.capacity();
-    used_bytes_ -= segment.allocator.used_bytes();
+    Totals& totals = totals_of(segment);
+    totals.capacity -= segment.allocator.capacity();
+    totals.used -= segment.allocator.used_bytes();
+    --totals.segments;
     by_id_.erase(segment.spec.id);
     const auto name = by_name_.find(segment.spec.name);
     erase_number(name->second, number);
@@ -52,14 +63,14 @@ RangeAllocator::Block SegmentTable::take(SegmentNumber number, uint64_t offset, 
     Segment& segment = *segments_[number];
     const RangeAllocator::Block block = segment.allocator.take(offset, length, owner);
     if (block == 0) return 0;
-    used_bytes_ += segment.allocator.length(block);
+    totals_of(segment).used += segment.allocator.length(block);
     if (segment.view_position != UINT32_MAX) view_[segment.view_position].free = segment.allocator.free_bytes();
     return block;
 }
 
 void SegmentTable::free(SegmentNumber number, RangeAllocator::Block block) {
     Segment& segment = *segments_[number];
-    used_bytes_ -= segment.allocator.length(block);
+    totals_of(segment).used -= segment.allocator.length(block);
     segment.allocator.free(block);
     if (segment.view_position != UINT32_MAX) view_[segment.view_position].free = segment.allocator.free_bytes();
 }
@@ -119,9 +130,9 @@ void SegmentTable::rebuild_view(Time now) {
             segment.view_position = UINT32_MAX;
             if (segment.closed_until > now) next_opening_ = std::min(next_opening_, segment.closed_until);
             if (segment.suspect_until > now) next_opening_ = std::min(next_opening_, segment.suspect_until);
-            const bool writable = !segment.leaving && segment.status == SegmentStatus::kOk && !segment.reporting &&
-                                  segment.closed_until <= now && segment.allocator.capacity() != 0;
-            if (writable) open.emplace_back(host_of(name), number);
+            segment.writable = !segment.leaving && segment.status == SegmentStatus::kOk && !segment.reporting &&
+                               segment.closed_until <= now && segment.allocator.capacity() != 0;
+            if (segment.writable && !segment.is_disk()) open.emplace_back(host_of(name), number);
         }
     }
     std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

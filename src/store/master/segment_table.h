@@ -30,7 +30,10 @@ struct BusyMemory {
 
 struct Segment {
     Segment(SegmentSpec segment_spec, ClientNumber client_number, uint64_t alignment)
-        : spec(std::move(segment_spec)), client(client_number), allocator(spec.size, alignment) {}
+        : spec(std::move(segment_spec)), client(client_number),
+          allocator(spec.size, alignment, is_disk() ? RangeAllocator::Places::kNames : RangeAllocator::Places::kRanges) {}
+
+    bool is_disk() const noexcept { return spec.kind == SegmentKind::kDisk; }
 
     SegmentSpec spec;
     ClientNumber client;
@@ -46,6 +49,7 @@ struct Segment {
     Time heard_until = Time::max();  // its owner is silent from then on
     bool silent = false;             // when the view was made
     bool trusted = false;            // likewise
+    bool writable = false;           // likewise: it takes new values, for all that its owner and we have decided
     uint32_t name_number = 0;
     uint32_t view_position = UINT32_MAX;  // UINT32_MAX: not in the view
     uint64_t quarantined_bytes = 0;
@@ -54,7 +58,7 @@ struct Segment {
     RangeAllocator allocator;
 };
 
-/// The mounted segments by id, name and number, and the view of those that may be written to. Numbers are never used again: clients
+/// The mounted segments by id, name and number, and the view of the memory that may be written to: disks are in none, and have totals of their own. Numbers are never used again: clients
 /// remember them. All taking and freeing of ranges goes through it, so that its totals and the view stay exact. Not thread-safe.
 class SegmentTable {
 public:
@@ -64,6 +68,8 @@ public:
     }
     /// All segments of that name.
     std::span<const SegmentNumber> find_name(std::string_view name) const;
+    /// Those of them that are memory.
+    std::vector<SegmentNumber> find_memory(std::string_view name) const;
 
     SegmentNumber insert(SegmentSpec spec, ClientNumber client, uint64_t alignment);
     void erase(SegmentNumber number);
@@ -94,18 +100,29 @@ public:
     bool answers(SegmentNumber number, Time now) const { return !segments_[number]->reporting && is_well(number, now); }
     /// It answers, and what lies there stays: a replica there is reason enough to give up another one. In doubt it is not, even where
     /// placement would go on with a doubtful segment for want of a better one.
-    bool is_trusted(SegmentNumber number, Time now) const { return segments_[number]->view_position != UINT32_MAX && answers(number, now); }
+    bool is_trusted(SegmentNumber number, Time now) const { return segments_[number]->writable && answers(number, now); }
+    bool is_disk(SegmentNumber number) const { return segments_[number]->is_disk(); }
+    /// What lies there stays there, as far as anybody has decided; whether its node is well is another question.
+    bool stays(SegmentNumber number) const { return segments_[number]->status == SegmentStatus::kOk && !segments_[number]->leaving; }
 
     Segment& operator[](SegmentNumber number) { return *segments_[number]; }
     const Segment& operator[](SegmentNumber number) const { return *segments_[number]; }
     bool exists(SegmentNumber number) const { return number < segments_.size() && segments_[number] != nullptr; }
     /// Those that are mounted, oldest first.
     std::span<const SegmentNumber> numbers() const noexcept { return numbers_; }
-    uint64_t capacity() const noexcept { return capacity_; }
-    uint64_t used_bytes() const noexcept { return used_bytes_; }  // with what is in quarantine
+    uint64_t capacity() const noexcept { return memory_.capacity; }
+    uint64_t used_bytes() const noexcept { return memory_.used; }  // with what is in quarantine
+    uint64_t disk_capacity() const noexcept { return disk_.capacity; }
+    uint64_t disk_used_bytes() const noexcept { return disk_.used; }
+    size_t disks() const noexcept { return disk_.segments; }
     size_t size() const noexcept { return numbers_.size(); }
 
 private:
+    struct Totals {
+        uint64_t capacity = 0, used = 0;
+        size_t segments = 0;
+    };
+    Totals& totals_of(const Segment& segment) { return segment.is_disk() ? disk_ : memory_; }
     /// Who is silent is avoided; but if it is most of them, the fault is ours.
     void note_silence(std::span<const std::pair<std::string_view, SegmentNumber>> open, Time now);
 
@@ -117,7 +134,8 @@ private:
     std::vector<uint64_t> capacity_sums_;
     std::vector<std::string> hosts_;  // in the view, sorted: a host's number is its place
     Time next_opening_ = Time::max(), next_silence_ = Time::max();
-    uint64_t capacity_ = 0, used_bytes_ = 0, largest_writable_ = 0;
+    Totals memory_, disk_;
+    uint64_t largest_writable_ = 0;
     uint64_t openings_ = 0;
 };
 

@@ -76,6 +76,7 @@ void MasterState::give_ranges(const ReplicaList& replicas, uint64_t owner) {
 }
 
 void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now, Feared feared) {
+    if (segments_.is_disk(replica.segment)) until = now;  // its offset is a name that is not used again
     if (observer_ != nullptr) observer_->range_dropped(*this, replica.segment, generation, std::max(until - now, Duration::zero()), false);
     if (segments_[replica.segment].reporting) segments_[replica.segment].dropped.insert(generation);
     if (until <= now) segments_.free(replica.segment, replica.block);
@@ -92,6 +93,7 @@ void MasterState::drop_range(const Replica& replica, uint64_t length, uint64_t g
 }
 
 void MasterState::rest_range(const Replica& replica, uint64_t length, uint64_t generation, Time until, Time now) {
+    if (segments_.is_disk(replica.segment)) until = now;
     if (observer_ != nullptr) observer_->range_dropped(*this, replica.segment, generation, std::max(until - now, Duration::zero()), true);
     if (segments_[replica.segment].reporting) segments_[replica.segment].dropped.insert(generation);
     put_in_quarantine({.segment = replica.segment,
@@ -114,7 +116,7 @@ void MasterState::end_rest(QuarantineId id, Time now) {
 
 void MasterState::put_in_quarantine(Quarantine::Quarantined what) {
     Segment& segment = segments_[what.segment];
-    what.bytes = segment.allocator.length(what.block);
+    what.bytes = segment.is_disk() ? 0 : segment.allocator.length(what.block);  // of memory
     segment.quarantined_bytes += what.bytes;
     if (what.writer != 0) ++clients_[what.writer].quarantined;
     segment.allocator.set_owner(what.block, owner_word(OwnerKind::kQuarantined, quarantine_.add(what)));
@@ -131,8 +133,8 @@ void MasterState::end_quarantine(QuarantineId id) {
 
 /// Of its value. Readers keep the bytes until their leases are over, and so long they count as leased.
 void MasterState::drop_ranges_of(const Object& object, Time now, const ReplicaList* successor) {
-    refund(object.tenant, object.length, object.replicas.size());
-    soft_leased_.remove(object.soft_lease_end, rounded(object.length));
+    refund(object.tenant, object.length, memory_replicas(object.replicas));
+    if (object.in_memory) soft_leased_.remove(object.soft_lease_end, rounded(object.length));
     for (size_t i = 0; i < object.replicas.size(); ++i) {
         const Replica& replica = object.replicas[i];
         const bool rests = successor != nullptr && !same_node(*successor, replica.segment);  // a node hears of its own in order
@@ -149,14 +151,14 @@ bool MasterState::same_node(const ReplicaList& replicas, SegmentNumber segment) 
 
 void MasterState::lease(Object& object, Time until) {
     if (until <= object.lease_end) return;
-    leased_.move(object.lease_end, until, rounded(object.length));
+    if (object.in_memory) leased_.move(object.lease_end, until, rounded(object.length));
     object.lease_end = until;
     if (object.group != 0) groups_[object.group].leased.raise(until);
 }
 
 void MasterState::lease_softly(Object& object, Time until) {
     if (until <= object.soft_lease_end) return;
-    soft_leased_.move(object.soft_lease_end, until, rounded(object.length));
+    if (object.in_memory) soft_leased_.move(object.soft_lease_end, until, rounded(object.length));
     object.soft_lease_end = until;
     if (object.group != 0) groups_[object.group].soft_leased.raise(until);
 }
@@ -175,6 +177,7 @@ void MasterState::set_length(Object& object, uint64_t length) {
         bytes -= object.has_value() ? rounded(object.length) : 0;
         bytes += length == 0 ? 0 : rounded(length);
     }
+    if (object.looked_at) tenants_[object.tenant].order.resized(object.length, length);
     object.length = length;
 }
 
@@ -223,6 +226,8 @@ void MasterState::join_group(ObjectId id, std::string_view name) {
     groups_[group].members.push_back(id);
     groups_[group].writing += !object.has_value();
     groups_[group].blocked += object.blocked;
+    groups_[group].in_memory += object.in_memory;
+    groups_[group].dirty += object.in_memory && !object.on_disk;
 }
 
 void MasterState::leave_group(ObjectId id) {
@@ -232,6 +237,8 @@ void MasterState::leave_group(ObjectId id) {
     Group& group = groups_[group_id];
     group.writing -= !object.has_value();
     group.blocked -= object.blocked;
+    group.in_memory -= object.in_memory;
+    group.dirty -= object.in_memory && !object.on_disk;
     const ObjectId last = group.members.back();
     group.members[object.group_position] = last;
     objects_[last].group_position = object.group_position;
@@ -269,13 +276,18 @@ void MasterState::change_group(ObjectId id, std::string_view name) {
 
 void MasterState::update_order(ObjectId id) {
     Object& object = objects_[id];
-    const bool blocked = object.hard_pin || object.write != 0 || object.copy != 0 || !object.has_value();
+    const bool blocked = object.hard_pin || object.write != 0 || has_task(object) || !object.has_value();
     if (object.blocked != blocked) {
         object.blocked = blocked;
         if (object.group != 0) blocked ? ++groups_[object.group].blocked : --groups_[object.group].blocked;
     }
+    const size_t memory = memory_replicas(object.replicas);
+    if (const bool in_memory = memory != 0, on_disk = memory != object.replicas.size();
+        in_memory != object.in_memory || on_disk != object.on_disk)
+        set_tiers(object, in_memory, on_disk);
     const ObjectId unit_id = unit(id);
-    const bool evictable = object.group == 0 ? !blocked : groups_[object.group].blocked == 0;
+    const bool evictable = object.group == 0 ? !blocked && object.in_memory
+                                             : groups_[object.group].blocked == 0 && groups_[object.group].in_memory != 0;
     EvictionOrder& order = tenants_[object.tenant].order;
     const bool there = objects_[unit_id].shelf != Shelf::kNone;
     if (evictable && !there) order.insert(unit_id);
@@ -317,6 +329,8 @@ void MasterState::drop_value(ObjectId id, Time now) {
     --values_;
     drop_ranges_of(object, now);
     object.replicas = {};
+    set_tiers(object, false, false);
+    object.queued = false;
     set_length(object, 0);
     object.generation = object.checksum = 0;
     forget_leases(object);
@@ -369,6 +383,7 @@ void MasterState::drop_write(WriteId id, Time quarantine_until, Time now, std::s
 void MasterState::apply(const SetAside& change) {
     const Object& object = objects_[change.object];
     tenants_[object.tenant].order.set_aside(change.object, change.shelf);
+    if (change.shelf == Shelf::kDirty) return queue_offload_of(change.object);
     returns_.push({.at = change.until, .object = change.object, .generation = object.generation});
 }
 

@@ -26,6 +26,7 @@
 #include "store/master/task_table.h"
 #include "store/master/tellers.h"
 #include "store/master/tenant_table.h"
+#include "store/master/tier_table.h"
 #include "store/master/tombstones.h"
 #include "store/master/unwanted_segments.h"
 #include "store/protocol/stored_form.h"
@@ -104,6 +105,14 @@ public:
     void apply(const DrainTried& change);
     void apply(const DrainScanned& change);
     void apply(const DrainFinished& change);
+    void apply(const MemoryReleased& change);
+    void apply(const LookedAhead& change);
+    void apply(const BroughtBack& change);
+    void apply(const TierTaken& change);
+    void apply(const TierCopyStarted& change);
+    void apply(const TierWindowSet& change);
+    void apply(const TiersLooked& change);
+    void apply(const DiskReplicasGone& change);
     void apply(const SetAside& change);
     void apply(const ClockAdvanced& change);
 
@@ -122,10 +131,35 @@ public:
     const Copy& copy(CopyId id) const { return copies_[id]; }
     const TaskTable& tasks() const noexcept { return tasks_; }
     const std::deque<Drain>& drains() const noexcept { return drains_; }
+    const TierTable& tiers() const noexcept { return tiers_; }
     TaskId next_task() const { return {options_.first_generation, last_task_ + 1}; }
     JobId next_job() const { return {options_.first_generation, last_job_ + 1}; }
     /// A drain that runs has moved it or one of its group, or has yet to: to evict it would undo what the drain is for.
     bool kept_by_drain(ObjectId unit) const;
+    // tiers
+    TaskId next_tier_task() const { return {options_.first_generation, kTierTaskBit | (tiers_.last_task + 1)}; }
+    /// The copy between tiers of that id that is under way; 0: none.
+    CopyId find_tier_copy(const TaskId& task) const;
+    /// Somebody asked for a copy or move of it that is under way. What is copied between tiers may be removed, replaced and evicted all the same.
+    bool has_task(const Object& object) const { return object.copy != 0 && !copies_[object.copy].of_tiers(); }
+    /// How many of them lie in memory.
+    size_t memory_replicas(const ReplicaList& replicas) const {
+        return segments_.disks() == 0 ? replicas.size() : count_in_memory(replicas);
+    }
+    /// Whether values are copied to disks: it is asked for, and there are some.
+    bool offloads() const noexcept { return segments_.disks() != 0 && options_.offloads(); }
+    /// Whether what of the unit lies in memory lies on disks as well: it can leave memory without being lost.
+    bool is_clean(ObjectId unit) const;
+    /// Whether it is to wait for a disk before it is evicted.
+    bool waits_for_disk(ObjectId unit) const;
+    /// A disk of that client's that a value of that length can go to, for all that was decided; 0: none. Whether it works is another question.
+    SegmentNumber disk_for(ClientNumber client, uint64_t length) const;
+    /// Values that are offloaded ahead of need, and others that are as cold: bytes.
+    uint64_t cold_bytes() const;
+    /// Whether a value may be brought back to memory.
+    bool may_promote() const;
+    /// When disks will have taken in that much more of what waits for them, from now; Duration::max(): nothing waits.
+    Duration disk_wait(uint64_t bytes) const;
     size_t write_count() const noexcept { return writes_.size(); }
     WriteId oldest_write() const noexcept { return writes_by_age_.first(); }
     const StateTotals& totals() const noexcept { return totals_; }
@@ -218,6 +252,18 @@ private:
                      std::span<const SegmentNumber> in_doubt = {});
     /// Not the last one.
     void drop_replica(Object& object, SegmentNumber segment, Time now);
+    size_t count_in_memory(const ReplicaList& replicas) const;
+    /// An object's value lies elsewhere now.
+    void set_tiers(Object& object, bool in_memory, bool on_disk);
+    bool disk_awaits(const Object& object) const;
+    void queue_offload(ObjectId id);
+    void queue_offload_of(ObjectId unit);
+    void note_disk_read(ObjectId id);
+    /// Of a copy between tiers that is of no use any more, if there is one.
+    void cancel_tier_copy(Object& object, Time now);
+    void end_tier_copy(const Copy& copy, uint64_t length, StoreCode code, Time now);
+    void add_disk(SegmentNumber segment);
+    void remove_disk(SegmentNumber segment, ClientNumber client);
     Drain& drain_of(const JobId& id);
     DrainTries& count_try(Drain& drain, uint64_t generation, StoreCode code);
     /// The drain has nothing to do with this value any more.
@@ -261,6 +307,7 @@ private:
     Slab<Write, 128> writes_;
     Slab<Copy, 64> copies_;
     TaskTable tasks_;
+    TierTable tiers_;
     std::deque<Drain> drains_;
     std::array<uint32_t, 256> running_drains_{};  // by mark
     uint64_t last_task_ = 0, last_job_ = 0;

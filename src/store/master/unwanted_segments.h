@@ -10,10 +10,16 @@
 namespace mooncake::store {
 
 /// Segments that their nodes have unmounted, the latest kKept. A mount that was sent before its unmount, or twice, may arrive after it;
-/// nobody would ever unmount what it brings. Ids are never used again. Not thread-safe.
+/// nobody would ever unmount what it brings. Ids are never used again by the same client; a disk keeps its id from one life of its node to the next. Not
+/// thread-safe.
 class UnwantedSegments {
 public:
     static constexpr size_t kKept = 4096;
+
+    /// What a segment of that client's is known by here.
+    static SegmentId of(const SegmentId& segment, const ClientId& client) {
+        return {segment.high ^ client.high * 0x9e3779b97f4a7c15, segment.low ^ client.low * 0xff51afd7ed558ccd};
+    }
 
     void add(const SegmentId& segment) {
         if (!known_.insert(segment).second) return;

@@ -33,6 +33,7 @@ bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& repli
     Target& target = target_for(epoch, replica.segment);
     if (!target.to.segment) return false;
     const SegmentSpec& spec = target.to.segment->spec;
+    if (spec.kind != SegmentKind::kMemory) return false;  // a disk has no addresses
     const uint64_t at = replica.offset + offset;
     if (at > spec.size || length > spec.size - at) return false;
     const uint64_t base = target.to.own ? reinterpret_cast<uint64_t>(target.to.own->base) : spec.base;

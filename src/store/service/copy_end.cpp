@@ -14,4 +14,17 @@ void tell_of_copies(EventHub& hub, const MasterState& state, const TaskEnd& end,
     }
 }
 
+void tell_of_copies(EventHub& hub, const MasterState& state, const CopiesEnd& ends, EventHub::Caused& caused) {
+    SegmentNumber last = 0;
+    for (const CopyEnd& end : ends.items) {
+        const CopyId id = end.code == StoreCode::kOk ? state.find_tier_copy(end.task) : 0;
+        if (id == 0 || state.clients()[state.copy(id).client].id != ends.client) continue;
+        const Copy& copy = state.copy(id);
+        const Object& object = state.objects()[copy.object];
+        last = copy.targets[0].segment;
+        hub.range_filled(state, last, object.generation, object.checksum);
+    }
+    if (last != 0) hub.doubt(state, last, caused);  // all are the node's own
+}
+
 }  // namespace mooncake::store

@@ -54,6 +54,7 @@ private:
     void attach_objects(rpc::Server& server);
     void attach_segments(rpc::Server& server);
     void attach_tasks(rpc::Server& server);
+    void attach_tiers(rpc::Server& server);
 
     // master_calls_objects.cpp
     void exist(const ReceivedKeys& received, Answer answer);
@@ -81,6 +82,10 @@ private:
     void query_task(const TaskId& task, Answer answer);
     void end_task(const TaskEnd& end, Answer answer);
     void finish_task(const TaskEnd& end, Answer answer);
+    // master_calls_tiers.cpp
+    void end_copies(const ReceivedCopiesEnd& received, Answer answer);
+    void finish_copies(const ClientId& client, std::span<const CopyEnd> ends, uint64_t window_bytes, Answer answer);
+    void replicas_gone(const ReceivedReplicasGone& received, Answer answer);
     /// Whose connection ended is dead as soon as its successor asks.
     void note_lost(Transaction& transaction, Time now) const;
     /// Ends in parts whoever has to go before this client can come back, or mount this.

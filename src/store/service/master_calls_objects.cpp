@@ -102,18 +102,24 @@ void MasterCalls::exist(const ReceivedKeys& received, Answer answer) {
 
 void MasterCalls::get_replicas(const ReceivedKeys& received, Answer answer) {
     GetReply reply;
+    uint64_t on_disk = 0, on_disk_bytes = 0;
     const Incarnation process = answer->peer().incarnation;
     in_parts(parts_.master, received.request.keys, [&](std::span<const std::string_view> keys) {
         KeysRequest request = received.request;
         request.keys = keys;
         append(reply, run([&](Transaction& transaction, Time now) {
                    parts_.hub.asked(transaction.state(), process, now);
-                   return store::get_replicas(transaction, request, now);
+                   const TierTotals& tiers = transaction.state().tiers().totals;
+                   const uint64_t reads = tiers.reads, bytes = tiers.read_bytes;
+                   GetReply part = store::get_replicas(transaction, request, now);
+                   on_disk += tiers.reads - reads;
+                   on_disk_bytes += tiers.read_bytes - bytes;
+                   return part;
                }));
     });
     reply.epoch = epoch_;
     answer->reply(encode_get_reply(reply));
-    parts_.metrics.get_replicas(reply);
+    parts_.metrics.get_replicas(reply, on_disk, on_disk_bytes);
 }
 
 template <typename Item>

@@ -45,6 +45,7 @@ void MasterCalls::attach(rpc::Server& server) {
     attach_objects(server);
     attach_segments(server);
     attach_tasks(server);
+    attach_tiers(server);
 }
 
 void MasterCalls::attach_segments(rpc::Server& server) {

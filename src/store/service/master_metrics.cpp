@@ -33,6 +33,7 @@ constexpr CallNames names_of(CountedCall call) {
         case CountedCall::kCreateMoveTask: return {"create_move_task", ""};
         case CountedCall::kQueryTask: return {"query_task", ""};
         case CountedCall::kUpdateTask: return {"update_task", ""};
+        case CountedCall::kEvictDiskReplica: return {"evict_disk_replica", ""};
     }
     return {};
 }
@@ -124,7 +125,7 @@ void MasterMetrics::put_start(const PutStartRequest& request, const PutStartRepl
     items(CountedCall::kPutStart, reply.items.size(), failed);
 }
 
-void MasterMetrics::get_replicas(const GetReply& reply) {
+void MasterMetrics::get_replicas(const GetReply& reply, uint64_t on_disk, uint64_t on_disk_bytes) {
     size_t found = 0;
     uint64_t bytes = 0;
     for (const GetItem& item : reply.items) {
@@ -135,8 +136,8 @@ void MasterMetrics::get_replicas(const GetReply& reply) {
     gets_.add(reply.items.size());
     if (found != 0) {
         gets_found_.add(found);
-        hits_.add(found);
-        hit_bytes_.add(bytes);
+        hits_.add(found - std::min<uint64_t>(found, on_disk));
+        hit_bytes_.add(bytes - std::min(bytes, on_disk_bytes));
     }
     items(CountedCall::kGetReplicaList, reply.items.size(), reply.items.size() - found);
 }

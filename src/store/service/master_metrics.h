@@ -33,6 +33,7 @@ enum class CountedCall : uint8_t {
     kCreateMoveTask,
     kQueryTask,
     kUpdateTask,
+    kEvictDiskReplica,
 };
 
 /// What the master has been asked and how it went, counted by its servers after each call; the state itself is looked at when somebody reads
@@ -46,7 +47,8 @@ public:
     void put_start(const PutStartRequest& request, const PutStartReply& reply);
     void put_end(const CodesReply& reply) { codes(CountedCall::kPutEnd, reply); }
     void put_revoke(const CodesReply& reply) { codes(CountedCall::kPutRevoke, reply); }
-    void get_replicas(const GetReply& reply);
+    /// `on_disk`: so many of those found lie on disks alone.
+    void get_replicas(const GetReply& reply, uint64_t on_disk = 0, uint64_t on_disk_bytes = 0);
     void exist(const ExistReply& reply);
     void remove(const CodesReply& reply) { codes(CountedCall::kRemove, reply); }
     void replica_clear(const CodesReply& reply) { codes(CountedCall::kReplicaClear, reply); }
@@ -78,7 +80,7 @@ private:
         metrics::Counter* batch_items = nullptr;
         metrics::Counter* batch_failed_items = nullptr;
     };
-    static constexpr size_t kCalls = static_cast<size_t>(CountedCall::kUpdateTask) + 1;
+    static constexpr size_t kCalls = static_cast<size_t>(CountedCall::kEvictDiskReplica) + 1;
 
     void items(CountedCall call, size_t count, size_t failed);
     void codes(CountedCall call, const CodesReply& reply);

@@ -203,7 +203,7 @@ TEST_F(MasterServerTest, TasksAreTakenAndAskedFor) {
 }
 
 TEST_F(MasterServerTest, NonsenseIsRefusedByEveryMethod) {
-    for (auto method = static_cast<uint16_t>(rpc::Method::kStoreExist); method <= static_cast<uint16_t>(rpc::Method::kStoreEndTask);
+    for (auto method = static_cast<uint16_t>(rpc::Method::kStoreExist); method <= static_cast<uint16_t>(rpc::Method::kStoreReplicasGone);
          ++method) {
         if (method == static_cast<uint16_t>(rpc::Method::kStoreSegments)) continue;  // has no request
         for (const size_t size : {0, 3, 100}) {

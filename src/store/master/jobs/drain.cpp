@@ -69,7 +69,7 @@ private:
             ++scanned_.hopeless;
         } else if (object.copy != 0 || object.write != 0 || (tries.not_before > now_ && !chance)) {
             ++scanned_.waiting;
-        } else if (held_elsewhere(object)) {
+        } else if (held_elsewhere(object, segment)) {
             transaction_.apply(ReplicaRemoved{.object = id, .segment = segment, .job = job_, .now = now_});
         } else {
             move(id, segment, /*before_its_turn=*/given_up || tries.not_before > now_);
@@ -79,10 +79,14 @@ private:
         const auto found = drain().tries.find(generation);
         return found == drain().tries.end() ? DrainTries{} : found->second;
     }
-    /// What is drained is not trusted itself: nothing new goes there.
-    bool held_elsewhere(const Object& object) const {
-        for (size_t i = 0; i < object.replicas.size(); ++i)
-            if (state().segments().is_trusted(object.replicas[i].segment, now_)) return true;
+    /// What is drained is not trusted itself: nothing new goes there. A disk of the same node goes, perhaps, when the drain is over.
+    bool held_elsewhere(const Object& object, SegmentNumber drained) const {
+        const SegmentTable& segments = state().segments();
+        for (size_t i = 0; i < object.replicas.size(); ++i) {
+            const SegmentNumber other = object.replicas[i].segment;
+            const bool own_disk = segments.is_disk(other) && segments[other].client == segments[drained].client;
+            if (!own_disk && segments.is_trusted(other, now_)) return true;
+        }
         return false;
     }
     bool may_begin() const { return state().tasks().processing().size() < state().options().processing_tasks_max; }
@@ -136,11 +140,25 @@ private:
                 transaction_.apply(
                     SegmentStatusSet{.segment = segment, .status = succeeded ? SegmentStatus::kDrained : SegmentStatus::kOk, .now = now_});
         std::string message = lost.empty() ? std::string() : format_text("segment lost: {}", lost);
+        if (const size_t left_on_disks = values_on_disks(); left_on_disks != 0)
+            message += format_text("{}{} values are on the disks of these nodes and stay there", message.empty() ? "" : "; ",
+                                   left_on_disks);
         if (!empty)
             message += format_text("{}{} values could not be moved: {}", message.empty() ? "" : "; ", left,
                                    store_code_name(drain().last_failure));
         transaction_.apply(DrainFinished{
             .job = job_, .status = succeeded ? DrainStatus::kSucceeded : DrainStatus::kFailed, .message = std::move(message), .now = now_});
+    }
+    /// Of the nodes whose memory is drained: a drain is of memory.
+    size_t values_on_disks() const {
+        size_t values = 0;
+        ClientNumber last = 0;
+        for (const SegmentNumber segment : drain().segments) {
+            if (!exists(segment) || state().segments()[segment].client == last) continue;
+            last = state().segments()[segment].client;
+            for (const SegmentNumber disk : state().clients()[last].disks) values += allocator(disk).used_blocks();
+        }
+        return values;
     }
     /// The names of segments that went before they were empty, with all that was left in them.
     std::string lost_segments() const {

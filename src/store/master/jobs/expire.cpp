@@ -69,6 +69,8 @@ std::span<const Job> all_jobs() noexcept {
         {"dispatch_tasks", [](Transaction& transaction, Time now, EvictionRun&) { dispatch_tasks(transaction, now); }, /*grows=*/true},
         {"run_drains", [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= run_drains(transaction, now); },
          /*grows=*/true},
+        {"run_tiers", [](Transaction& transaction, Time now, EvictionRun& result) { result.more |= run_tiers(transaction, now); },
+         /*grows=*/true},
         {"evict_to_watermark",
          [](Transaction& transaction, Time now, EvictionRun& result) {
              const bool more = result.more;

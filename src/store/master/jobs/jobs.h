@@ -32,6 +32,9 @@ size_t dispatch_tasks(Transaction& transaction, Time now);
 /// Goes on with all drains. Bounded per run: returns whether to call it again soon.
 bool run_drains(Transaction& transaction, Time now);
 
+/// Queues what is to be offloaded soon, and orders what waits for disks. Bounded per run: returns whether to call it again soon.
+bool run_tiers(Transaction& transaction, Time now);
+
 /// All of them, in a good order; each may run without the others.
 struct Job {
     const char* name;

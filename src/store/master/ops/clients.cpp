@@ -15,7 +15,8 @@ size_t leave(Transaction& transaction, ClientNumber number, ClientEnd how, Time 
     while (!client.segments.empty() && work < most) {
         const SegmentNumber segment = client.segments.back();
         work += 1 + state.segments()[segment].allocator.used_blocks();
-        transaction.apply(SegmentRemoved{.segment = segment, .may_return = began != ClientEnd::kGoodbye, .now = now});
+        const bool may_return = began != ClientEnd::kGoodbye || state.segments().is_disk(segment);  // with the next life of its node
+        transaction.apply(SegmentRemoved{.segment = segment, .may_return = may_return, .now = now});
     }
     if (!client.segments.empty()) return work;
     work += client.writes.size() + client.quarantined;

@@ -17,7 +17,9 @@ public:
     StoreCode run(CopyStarted& change) {
         change.source = source();
         if (change.source == 0) return StoreCode::kReplicaNotFound;
-        for (size_t i = 0; i < object().replicas.size(); ++i) names_in_use_.push_back(segments()[object().replicas[i].segment].name_number);
+        for (size_t i = 0; i < object().replicas.size(); ++i)
+            if (const SegmentNumber segment = object().replicas[i].segment; !segments().is_disk(segment))
+                names_in_use_.push_back(segments()[segment].name_number);
         const std::vector<SegmentNumber> chosen = wish_.destination.empty() ? anywhere() : listed();
         if (chosen.empty()) return why_none();
         if (over_quota(chosen.size())) return StoreCode::kTenantQuotaExceeded;
@@ -35,15 +37,19 @@ private:
     SegmentNumber source() const {
         const ReplicaList& replicas = object().replicas;
         if (wish_.source != 0) return replicas.find(wish_.source) < replicas.size() ? wish_.source : 0;
-        for (size_t i = 0; i < replicas.size(); ++i)
+        SegmentNumber any = 0;  // from memory to memory alone
+        for (size_t i = 0; i < replicas.size(); ++i) {
+            if (segments().is_disk(replicas[i].segment)) continue;
             if (segments().answers(replicas[i].segment, now_)) return replicas[i].segment;
-        return replicas.empty() ? 0 : replicas[0].segment;
+            if (any == 0) any = replicas[i].segment;
+        }
+        return any;
     }
     bool name_in_use(SegmentNumber segment) const {
         return std::find(names_in_use_.begin(), names_in_use_.end(), segments()[segment].name_number) != names_in_use_.end();
     }
     bool fits(SegmentNumber segment) {
-        if (!segments().is_trusted(segment, now_)) return false;
+        if (segments().is_disk(segment) || !segments().is_trusted(segment, now_)) return false;
         if (segments()[segment].allocator.find(bytes())) return true;
         return evictor_.make_room_on(segment, object().length, Sacrifice::kSoftPinned);
     }

@@ -34,7 +34,7 @@ DrainReply create_drain(Transaction& transaction, const DrainRequest& request, T
     if (request.segments.empty() || request.concurrency == 0) return {.code = StoreCode::kInvalidParams};
     DrainStarted change{.job = state.next_job(), .names = request.segments, .concurrency = request.concurrency, .now = now};
     for (const std::string& name : request.segments) {
-        const std::span<const SegmentNumber> numbers = segments.find_name(name);
+        const std::vector<SegmentNumber> numbers = segments.find_memory(name);
         if (numbers.empty()) return {.code = StoreCode::kSegmentNotFound};
         change.segments.insert(change.segments.end(), numbers.begin(), numbers.end());
         change.segment_names.insert(change.segment_names.end(), numbers.size(), name);
@@ -42,7 +42,7 @@ DrainReply create_drain(Transaction& transaction, const DrainRequest& request, T
     for (const SegmentNumber number : change.segments)
         if (segments[number].status != SegmentStatus::kOk) return {.code = StoreCode::kUnavailableInCurrentStatus};
     for (const std::string& name : request.targets) {
-        const std::span<const SegmentNumber> numbers = segments.find_name(name);
+        const std::vector<SegmentNumber> numbers = segments.find_memory(name);
         const bool drained = std::find(request.segments.begin(), request.segments.end(), name) != request.segments.end();
         if (numbers.empty()) return {.code = StoreCode::kSegmentNotFound};
         if (drained) return {.code = StoreCode::kInvalidParams};

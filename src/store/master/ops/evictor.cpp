@@ -19,14 +19,20 @@ void Evictor::prefetch_coldest(const EvictionPolicy& policy, size_t size_class, 
     state().objects().prefetch_erase(std::span(coldest).first(found));
 }
 
+bool Evictor::set_aside(ObjectId unit, const Hold& held) {
+    int& left = held.shelf == Shelf::kDirty ? dirty_left_ : set_aside_left_;
+    if (left-- <= 0) return false;
+    transaction_.apply(SetAside{.object = unit, .shelf = held.shelf, .until = held.until});
+    return true;
+}
+
 ObjectId Evictor::next_plain(TenantNumber tenant, size_t size_class) {
     for (;;) {
         const ObjectId unit = state().tenants()[tenant].order.policy().coldest(size_class);
         if (unit == 0) return 0;
         const Hold held = holes_.hold(unit);
         if (held.shelf == Shelf::kNone) return unit;
-        if (set_aside_left_-- <= 0) return 0;
-        transaction_.apply(SetAside{.object = unit, .shelf = held.shelf, .until = held.until});
+        if (!set_aside(unit, held)) return 0;
     }
 }
 
@@ -46,8 +52,7 @@ ObjectId Evictor::next_aside(TenantNumber tenant, Shelf shelf) {
         if (unit == 0) return 0;
         const Hold held = holes_.hold(unit);
         if (held.shelf == Shelf::kNone || held.shelf == shelf) return unit;
-        if (set_aside_left_-- <= 0) return 0;
-        transaction_.apply(SetAside{.object = unit, .shelf = held.shelf, .until = held.until});
+        if (!set_aside(unit, held)) return 0;
     }
 }
 
@@ -81,8 +86,10 @@ ObjectId Evictor::next(TenantNumber tenant, Sacrifice most) {
 uint64_t Evictor::evict(ObjectId unit) {
     const std::span<const ObjectId> members = state().members(unit);
     uint64_t bytes = 0;
-    for (const ObjectId id : members) bytes += state().rounded(state().objects()[id].length) * state().objects()[id].replicas.size();
-    transaction_.apply(ObjectsRemoved{.objects = {members.begin(), members.end()}, .cause = RemovalCause::kEvicted, .now = now_});
+    for (const ObjectId id : members)
+        bytes += state().rounded(state().objects()[id].length) * state().memory_replicas(state().objects()[id].replicas);
+    if (state().is_clean(unit)) transaction_.apply(MemoryReleased{.objects = {members.begin(), members.end()}, .now = now_});
+    else transaction_.apply(ObjectsRemoved{.objects = {members.begin(), members.end()}, .cause = RemovalCause::kEvicted, .now = now_});
     return bytes;
 }
 
@@ -194,7 +201,8 @@ void Evictor::condemn_leased(uint64_t length) {
     while (state().quarantine().bytes() < state().rounded(length)) {
         const ObjectId unit = pick(0, [this](TenantNumber one) {
             const ObjectId first = state().tenants()[one].order.first_aside(Shelf::kLeased);
-            return first != 0 && protect_ != 0 && first == state().unit(protect_) ? 0 : first;
+            if (first == 0 || (protect_ != 0 && first == state().unit(protect_))) return ObjectId{0};
+            return state().waits_for_disk(first) ? 0 : first;
         });
         if (unit == 0) return;
         evict(unit);

@@ -11,11 +11,12 @@
 
 namespace mooncake::store {
 
-/// Finds and evicts the coldest entries, for one operation or one run of a job. Costs what it evicts, plus one step for each lease or soft lease
+/// Finds and evicts the coldest entries, for one operation or one run of a job. What lies on a disk as well just leaves memory; what is to be offloaded first is set aside
+/// for that, kDirtyMax at most per item. Costs what it evicts, plus one step for each lease or soft lease
 /// met on the way, at most kSetAsideMax of these per item. Borrows the transaction.
 class Evictor {
 public:
-    static constexpr int kSetAsideMax = 4096;
+    static constexpr int kSetAsideMax = 4096, kDirtyMax = 64;
 
     /// `protect`: never this object, nor its group. `for_drain`: makes room without what a drain keeps.
     Evictor(Transaction& transaction, Time now, ObjectId protect = 0, bool for_drain = false)
@@ -42,6 +43,7 @@ public:
     void restart(ObjectId protect) {
         protect_ = protect;
         set_aside_left_ = kSetAsideMax;
+        dirty_left_ = kDirtyMax;
         made_.clear();
         holes_.restart(protect);
     }
@@ -64,6 +66,8 @@ private:
     size_t together(uint64_t length) const;
     void prefetch_coldest(const EvictionPolicy& policy, size_t size_class, size_t count) const;
     ObjectId next_aside(TenantNumber tenant, Shelf shelf);
+    /// False: that was enough for this item.
+    bool set_aside(ObjectId unit, const Hold& held);
     template <typename Pick>
     auto pick(TenantNumber tenant, Pick&& one) -> decltype(one(tenant));
     /// The ordinary case: the coldest value of this tenant that is long enough is nearly as cold as any.
@@ -82,7 +86,7 @@ private:
     const Time now_;
     const bool for_drain_;
     ObjectId protect_;
-    int set_aside_left_ = kSetAsideMax;
+    int set_aside_left_ = kSetAsideMax, dirty_left_ = kDirtyMax;
     size_t expected_ = 1;
     HoleFinder holes_;
     std::vector<ReplicaLocation> made_;  // where room was made for this item

@@ -6,17 +6,27 @@ namespace mooncake::store {
 
 namespace {
 
-/// Replicas on segments that answer come first; those the caller cannot reach are left out.
-void list_replicas(const MasterState& state, const ReplicaList& replicas, std::span<const uint32_t> unreachable, Time now,
+/// Memory comes before disks, and what answers before what does not; a disk that does not is named only where there is nothing else. Those the caller cannot
+/// reach are left out.
+void list_replicas(const MasterState& state, const Object& object, std::span<const uint32_t> unreachable, Time now,
                    std::vector<ReplicaLocation>& to) {
+    const ReplicaList& replicas = object.replicas;
     if (replicas.size() == 1) {  // it is reachable, or nobody would ask for the list
         to.push_back({replicas[0].segment, replicas[0].offset});
         return;
     }
-    for (const bool answering : {true, false})
-        for (size_t i = 0; i < replicas.size(); ++i)
-            if (state.segments().answers(replicas[i].segment, now) == answering && !contains(unreachable, replicas[i].segment))
-                to.push_back({replicas[i].segment, replicas[i].offset});
+    const size_t before = to.size();
+    for (const bool disk : {false, true}) {
+        if (disk && !object.on_disk) return;
+        for (const bool answering : {true, false})
+            for (size_t i = 0; i < replicas.size(); ++i) {
+                const SegmentNumber segment = replicas[i].segment;
+                if (object.on_disk && state.segments().is_disk(segment) != disk) continue;
+                if (disk && !answering && to.size() != before) continue;
+                if (state.segments().answers(segment, now) == answering && !contains(unreachable, segment))
+                    to.push_back({segment, replicas[i].offset});
+            }
+    }
 }
 
 }  // namespace
@@ -52,7 +62,7 @@ GetReply get_replicas(Transaction& transaction, const KeysRequest& request, Time
         item.generation = object.generation;
         item.data_type = object.data_type;
         item.first_replica = static_cast<uint32_t>(reply.replicas.size());
-        list_replicas(state, object.replicas, request.unreachable, now, reply.replicas);
+        list_replicas(state, object, request.unreachable, now, reply.replicas);
         item.replica_count = static_cast<uint32_t>(reply.replicas.size()) - item.first_replica;
         granted.objects.push_back(found[i]);
     }

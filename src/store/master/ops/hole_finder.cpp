@@ -8,6 +8,7 @@ namespace mooncake::store {
 Hold hold_of(const MasterState& state, ObjectId unit, Time now) {
     const Time leased = state.lease_end(unit, now), soft_leased = state.soft_lease_end(unit, now), pinned = state.soft_pin_end(unit, now);
     if (leased > now) return {Shelf::kLeased, leased};
+    if (state.offloads() && state.waits_for_disk(unit)) return {Shelf::kDirty, Time::max()};
     if (pinned > now && !state.options().evict_soft_pinned) return {Shelf::kSoftPinned, pinned};
     if (soft_leased > now) return {Shelf::kSoftLeased, soft_leased};
     if (pinned > now) return {Shelf::kSoftPinned, pinned};
@@ -34,7 +35,7 @@ bool HoleFinder::may_go(ObjectId unit, Sacrifice most) {
     if (held.shelf == Shelf::kNone) return true;
     if (held.shelf == Shelf::kSoftPinned && most >= Sacrifice::kSoftPinned && state_.options().evict_soft_pinned) return true;
     if (held.shelf == Shelf::kSoftLeased && most >= Sacrifice::kSoftLeased) return true;
-    if (held.until > now_) obstacle_end_ = std::min(obstacle_end_, held.until);
+    if (held.until > now_ && held.shelf != Shelf::kDirty) obstacle_end_ = std::min(obstacle_end_, held.until);
     return false;
 }
 

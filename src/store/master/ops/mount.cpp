@@ -10,13 +10,16 @@ StoreCode check_mount(const MasterState& state, ClientNumber client, const Segme
     const bool sensible = spec.id && !spec.name.empty() && spec.size >= state.options().alignment && spec.size >> 56 == 0 &&
                           spec.base + spec.size >= spec.base;
     if (!sensible) return StoreCode::kInvalidParams;
-    if (state.unwanted().contains(spec.id)) return StoreCode::kSegmentNotFound;
+    if (state.unwanted().contains(UnwantedSegments::of(spec.id, state.clients()[client].id))) return StoreCode::kSegmentNotFound;
     if (const SegmentNumber known = state.segments().find(spec.id); known != 0) {
         const Segment& segment = state.segments()[known];
-        mounted = segment.client == client && segment.spec.base == spec.base && segment.spec.size == spec.size;
+        const bool same = segment.spec.base == spec.base && segment.spec.size == spec.size && segment.spec.kind == spec.kind;
+        mounted = segment.client == client && same;
         return mounted ? StoreCode::kOk : StoreCode::kSegmentAlreadyExists;
     }
+    if (spec.kind == SegmentKind::kDisk) return StoreCode::kOk;  // it has no addresses
     for (const SegmentNumber number : state.clients()[client].segments) {
+        if (state.segments().is_disk(number)) continue;
         const SegmentSpec& other = state.segments()[number].spec;
         if (spec.base < other.base + other.size && other.base < spec.base + spec.size) return StoreCode::kSegmentAlreadyExists;
     }
@@ -33,6 +36,13 @@ bool name_taken(const MasterState& state, ClientNumber client, std::string_view 
         const Duration silent_after = state.options().silent_after;
         return owner.stream_down_since == Time::max() && (silent_after == Duration::zero() ? owner.expires > now : silence < silent_after);
     });
+}
+
+void replace_owner_of_disk(Transaction& transaction, ClientNumber client, const SegmentSpec& spec, Time now) {
+    const MasterState& state = transaction.state();
+    const SegmentNumber known = spec.kind == SegmentKind::kDisk && spec.id ? state.segments().find(spec.id) : 0;
+    if (known == 0 || state.segments()[known].client == client || state.segments()[known].spec.name != spec.name) return;
+    if (!name_taken(state, client, spec.name, now)) end_client(transaction, state.segments()[known].client, ClientEnd::kReplaced, now);
 }
 
 void replace_namesakes(Transaction& transaction, ClientNumber client, std::string_view name, Time now) {
@@ -65,6 +75,7 @@ StoreCode mount_segment(Transaction& transaction, const MountRequest& request, T
     const MasterState& state = transaction.state();
     const ClientNumber client = state.clients().find(request.client);
     if (!state.clients().alive(client) || !state.clients()[client].attached) return StoreCode::kClientNotFound;
+    replace_owner_of_disk(transaction, client, request.segment, now);
     bool mounted = false;
     const StoreCode code = check_mount(state, client, request.segment, mounted);
     if (code != StoreCode::kOk) return code;
@@ -83,9 +94,12 @@ StoreCode mount_segment(Transaction& transaction, const MountRequest& request, T
 }
 
 void give_up_segment(Transaction& transaction, SegmentNumber number, Time now) {
-    const SegmentId id = transaction.state().segments()[number].spec.id;
-    transaction.apply(SegmentRemoved{.segment = number, .now = now});
-    transaction.apply(SegmentUnwanted{.segment = id});
+    const MasterState& state = transaction.state();
+    const SegmentId id = state.segments()[number].spec.id;
+    const ClientId client = state.clients()[state.segments()[number].client].id;
+    const bool disk = state.segments().is_disk(number);  // it is what it is, whoever mounts it next
+    transaction.apply(SegmentRemoved{.segment = number, .may_return = disk, .now = now});
+    transaction.apply(SegmentUnwanted{.segment = id, .client = client, .may_return = disk});
 }
 
 StoreCode unmount_segment(Transaction& transaction, const UnmountRequest& request, Time now) {
@@ -93,7 +107,8 @@ StoreCode unmount_segment(Transaction& transaction, const UnmountRequest& reques
     const SegmentNumber number = state.segments().find(request.segment);
     if (number == 0) {
         // Over two connections it may have overtaken its mount.
-        if (!state.unwanted().contains(request.segment)) transaction.apply(SegmentUnwanted{.segment = request.segment});
+        if (!state.unwanted().contains(UnwantedSegments::of(request.segment, request.client)))
+            transaction.apply(SegmentUnwanted{.segment = request.segment, .client = request.client});
         return StoreCode::kSegmentNotFound;
     }
     if (state.clients()[state.segments()[number].client].id != request.client) return StoreCode::kIllegalClient;

@@ -107,6 +107,7 @@ Duration Placer::retry_after(uint64_t length) {
     if (!largest_possible_) {  // the same for all of a batch that are refused
         largest_possible_ = 0;
         for (const SegmentNumber number : segments.numbers()) {
+            if (segments.is_disk(number)) continue;
             reporting_ |= segments[number].reporting;
             if (segments[number].status == SegmentStatus::kOk)
                 largest_possible_ = std::max(*largest_possible_, segments[number].allocator.capacity());
@@ -116,6 +117,8 @@ Duration Placer::retry_after(uint64_t length) {
     if (reporting_) return 100ms;
     const Time at = std::min(
         {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_opening(), evictor_.obstacle_end()});
+    if (const Duration disk = state().offloads() ? state().disk_wait(state().rounded(length)) : Duration::max(); disk != Duration::max())
+        return std::min<Duration>(disk, at == Time::max() ? disk : std::max<Duration>(at - now_, 1ms));
     // What a value has that was replaced comes back as soon as that was told.
     if (at == Time::max()) return state().quarantine().any_replaced() ? 5ms : Duration::zero();
     return std::max<Duration>(at - now_, 1ms);

@@ -169,7 +169,7 @@ private:
     StoreCode make_way(ObjectId id, const PutItem& item) {
         const Object& object = state().objects()[id];
         if (!upsert_ && object.has_value() && readable(id)) return StoreCode::kObjectAlreadyExists;
-        if (object.copy != 0) return upsert_ ? StoreCode::kObjectHasReplicationTask : StoreCode::kReplicaIsNotReady;
+        if (state().has_task(object)) return upsert_ ? StoreCode::kObjectHasReplicationTask : StoreCode::kReplicaIsNotReady;
         const bool same_group = item.group == (object.group == 0 ? std::string_view() : state().groups()[object.group].name);
         if (upsert_ && !item.group.empty() && !same_group) return StoreCode::kInvalidParams;
         if (object.write != 0) {

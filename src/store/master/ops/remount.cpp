@@ -24,17 +24,10 @@ public:
     Adoption(Transaction& transaction, const HeldSegment& held, SegmentNumber segment, Time now, bool distrusted,
              const MatchedKeys& matched)
         : transaction_(transaction), held_(held), segment_(segment), now_(now), distrusted_(distrusted), matched_(matched),
-          was_known_(transaction.state().absent().contains(held.segment.id)) {}
+          disk_(transaction.state().segments().is_disk(segment)), was_known_(transaction.state().absent().contains(held.segment.id)) {}
 
     void run(RemountReply::Segment& result) {
-        for (const HeldQuarantine& quarantine : held_.quarantined)
-            if (quarantine.left > Duration::zero() && in_bounds(quarantine.offset, quarantine.length) && !stopped(quarantine.writer))
-                busy(quarantine.offset, quarantine.length,
-                     std::min(quarantine.left, quarantine.writer ? writer_quarantine() : state().options().put_release_timeout),
-                     quarantine.writer);
-        for (const HeldWrite& write : held_.writes)
-            if (in_bounds(write.offset, write.length) && stopped(write.writer) && readers_left() != Duration::zero())
-                busy(write.offset, write.length, readers_left());
+        if (!disk_) note_busy();
         for (const Entry& entry : select(result)) {
             if (entry.write != nullptr) {
                 if (can_take(entry)) reserve(*entry.write);
@@ -45,7 +38,8 @@ public:
             if (object.generation >= state().next_generation()) transaction_.apply(GenerationSeen{.generation = object.generation});
             if (verdict == Verdict::kAdopt) adopt(object);
             // Readers sent there by an earlier master may still be on their way.
-            if (verdict == Verdict::kStale || verdict == Verdict::kRefuse) busy(object.offset, object.length, state().options().lease_ttl);
+            if (!disk_ && (verdict == Verdict::kStale || verdict == Verdict::kRefuse))
+                busy(object.offset, object.length, state().options().lease_ttl);
             const bool adopted = verdict == Verdict::kAdopt || verdict == Verdict::kKnown;
             ++(adopted ? result.adopted : verdict == Verdict::kStale ? result.stale : result.refused);
         }
@@ -56,7 +50,19 @@ private:
     const RangeAllocator& allocator() const { return state().segments()[segment_].allocator; }
     bool can_take(const Entry& entry) const { return allocator().can_take(entry.offset, entry.end - entry.offset); }
 
+    void note_busy() {
+        for (const HeldQuarantine& quarantine : held_.quarantined)
+            if (quarantine.left > Duration::zero() && in_bounds(quarantine.offset, quarantine.length) && !stopped(quarantine.writer))
+                busy(quarantine.offset, quarantine.length,
+                     std::min(quarantine.left, quarantine.writer ? writer_quarantine() : state().options().put_release_timeout),
+                     quarantine.writer);
+        for (const HeldWrite& write : held_.writes)
+            if (in_bounds(write.offset, write.length) && stopped(write.writer) && readers_left() != Duration::zero())
+                busy(write.offset, write.length, readers_left());
+    }
+
     bool in_bounds(uint64_t offset, uint64_t length) const {
+        if (disk_) return length != 0 && length >> 56 == 0 && offset >> 56 == 0;
         const uint64_t capacity = allocator().capacity();
         return length != 0 && length <= capacity && state().rounded(length) <= capacity && offset % state().options().alignment == 0 &&
                offset <= capacity - state().rounded(length);
@@ -64,10 +70,11 @@ private:
 
     /// The entries that do not overlap, in address order. Writes win, since bytes may land there; of the objects, those that end first:
     /// that keeps as many as possible, and an entry that claims half the segment loses against what really lies in it.
+    /// Of a disk all: there nothing overlaps, and what has not come to its end is nothing.
     std::vector<Entry> select(RemountReply::Segment& result) const {
         std::vector<Entry> writes, objects, kept;
         for (const HeldWrite& write : held_.writes)
-            if (in_bounds(write.offset, write.length) && !stopped(write.writer))
+            if (!disk_ && in_bounds(write.offset, write.length) && !stopped(write.writer))
                 writes.push_back({write.offset, write.offset + state().rounded(write.length), nullptr, &write});
         for (const HeldObject& object : held_.objects) {
             const bool sensible = is_key(object.key) && object.group.size() <= kGroupBytesMax && object.tenant.size() <= kNameBytesMax &&
@@ -75,6 +82,7 @@ private:
             if (sensible) objects.push_back({object.offset, object.offset + state().rounded(object.length), &object, nullptr});
             else ++result.refused;
         }
+        if (disk_) return objects;
         const auto by_end = [](const Entry& a, const Entry& b) { return a.end != b.end ? a.end < b.end : a.offset > b.offset; };
         std::sort(writes.begin(), writes.end(), by_end);
         std::sort(objects.begin(), objects.end(), by_end);
@@ -128,11 +136,11 @@ private:
         if (id == 0) return free ? Verdict::kAdopt : Verdict::kRefuse;
         const Object& object = state().objects()[id];
         if (object.has_value() && state().generations().newer(object.generation, held.generation)) return Verdict::kStale;
-        if (object.generation != held.generation) return free && object.copy == 0 ? Verdict::kAdopt : Verdict::kRefuse;
+        if (object.generation != held.generation) return free && !state().has_task(object) ? Verdict::kAdopt : Verdict::kRefuse;
         if (object.length != held.length || object.checksum != held.checksum) return Verdict::kRefuse;
         const size_t here = object.replicas.find(segment_);
         if (here == object.replicas.size()) return free ? Verdict::kAdopt : Verdict::kRefuse;
-        return object.replicas[here].offset == held.offset ? Verdict::kKnown : Verdict::kRefuse;  // the same part once more
+        return disk_ || object.replicas[here].offset == held.offset ? Verdict::kKnown : Verdict::kRefuse;  // the same part once more
     }
 
     void adopt(const HeldObject& held) {
@@ -181,6 +189,7 @@ private:
     const Time now_;
     const bool distrusted_;
     const MatchedKeys& matched_;
+    const bool disk_;
     const bool was_known_;  // by this life, which watched all writes since
 };
 
@@ -209,6 +218,7 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
     if (state.clients()[client].quarantined != 0) transaction.apply(WriterQuiet{.client = request.client, .now = now});
     for (size_t i = 0; i < request.segments.size(); ++i) {
         const HeldSegment& held = request.segments[i];
+        replace_owner_of_disk(transaction, client, held.segment, now);
         bool mounted = false;
         reply.segments[i].code = check_mount(state, client, held.segment, mounted);
         if (reply.segments[i].code != StoreCode::kOk) continue;
@@ -228,7 +238,8 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
         // Not told to the end: leases of the master's earlier life may run on anything in it, and writers that have no master may go
         // on for so long.
         const Duration doubt = std::max(state.options().lease_ttl, state.options().client_ttl);
-        const Time closed_until = (held.exact && !distrusted) || !adopting ? Time{} : now + doubt;
+        const bool disk = held.segment.kind == SegmentKind::kDisk;  // where no place is used twice
+        const Time closed_until = disk || (held.exact && !distrusted) || !adopting ? Time{} : now + doubt;
         transaction.apply(SegmentOpened{.segment = number, .closed_until = closed_until, .now = now});
     }
     return reply;

@@ -29,7 +29,7 @@ StoreCode check_removable(Transaction& transaction, ObjectId id, bool force, Tim
         if (!had_value) return StoreCode::kObjectNotFound;
     }
     const Object& object = state.objects()[id];
-    if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
+    if (state.has_task(object)) return StoreCode::kObjectHasReplicationTask;
     if (!force && held(state, id, now)) return StoreCode::kObjectHasLease;
     return StoreCode::kOk;
 }
@@ -68,7 +68,7 @@ CodesReply replica_clear(Transaction& transaction, const ReplicaClearRequest& re
         const Object& object = state.objects()[id];
         if (!object.has_value() || object.write != 0) return StoreCode::kReplicaIsNotReady;
         if (client == 0 || object.writer != client) return StoreCode::kIllegalClient;
-        if (object.copy != 0) return StoreCode::kObjectHasReplicationTask;
+        if (state.has_task(object)) return StoreCode::kObjectHasReplicationTask;
         if (held(state, id, now)) return StoreCode::kObjectHasLease;
         std::vector<SegmentNumber> cleared;
         for (size_t i = 0; i < object.replicas.size(); ++i) {

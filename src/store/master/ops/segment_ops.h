@@ -45,6 +45,8 @@ void give_up_segment(Transaction& transaction, SegmentNumber segment, Time now);
 /// Whether somebody else lends memory under this name who is alive: was heard lately, and its event stream has not broken. To replace it would make
 /// the two end each other for ever.
 bool name_taken(const MasterState& state, ClientNumber client, std::string_view name, Time now);
+/// A disk keeps its id: ends the earlier life of the node that mounts it, unless that one is alive.
+void replace_owner_of_disk(Transaction& transaction, ClientNumber client, const SegmentSpec& spec, Time now);
 /// Ends other lives of the client that mounts under this name.
 void replace_namesakes(Transaction& transaction, ClientNumber client, std::string_view name, Time now);
 

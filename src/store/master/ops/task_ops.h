@@ -23,6 +23,9 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
 /// The client has carried out an order, or given it up and stopped: kOk (also when repeated), kTaskNotFound, kIllegalClient.
 StoreCode end_task(Transaction& transaction, const TaskEnd& end, Time now);
 
+/// Whether ranges are in quarantine since this copy was taken from this client; its task may have been forgotten meanwhile.
+bool feared(const MasterState& state, const ClientId& client, const TaskId& task);
+
 struct TaskView {
     TaskInfo info;
     Time created{}, updated{};

@@ -7,11 +7,11 @@ namespace mooncake::store {
 
 namespace {
 
-/// The segments of these names; empty where one of them is unknown.
+/// The memory of these names; empty where one of them is unknown.
 std::vector<SegmentNumber> find_segments(const SegmentTable& segments, const std::vector<std::string>& names) {
     std::vector<SegmentNumber> found;
     for (const std::string& name : names) {
-        const std::span<const SegmentNumber> numbers = segments.find_name(name);
+        const std::vector<SegmentNumber> numbers = segments.find_memory(name);
         if (numbers.empty()) return {};
         found.insert(found.end(), numbers.begin(), numbers.end());
     }
@@ -26,15 +26,14 @@ bool worth_its_source(const MasterState& state, const Copy& copy, Time now) {
     return false;
 }
 
-/// Whether ranges are in quarantine since this copy was taken from this client; its task may have been forgotten meanwhile.
-bool feared(const MasterState& state, const TaskEnd& end) {
-    const ClientNumber copier = state.clients().find(end.client);
-    if (copier == 0 || end.task.high != state.options().first_generation) return false;
-    const std::vector<QuarantineId> quarantined = state.quarantine().find_copy(end.task.low);
+}  // namespace
+
+bool feared(const MasterState& state, const ClientId& client, const TaskId& task) {
+    const ClientNumber copier = state.clients().find(client);
+    if (copier == 0 || task.high != state.options().first_generation) return false;
+    const std::vector<QuarantineId> quarantined = state.quarantine().find_copy(task.low);
     return std::any_of(quarantined.begin(), quarantined.end(), [&](QuarantineId id) { return state.quarantine()[id].writer == copier; });
 }
-
-}  // namespace
 
 TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time now) {
     const MasterState& state = transaction.state();
@@ -48,7 +47,7 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
                        .key = std::string(request.key),
                        .destination = find_segments(segments, request.targets),
                        .now = now};
-    const std::span<const SegmentNumber> sources = segments.find_name(request.source);
+    const std::vector<SegmentNumber> sources = segments.find_memory(request.source);
     const bool same = move && request.source == request.targets[0];
     if (change.destination.empty() || same || (move && sources.empty())) return refuse(StoreCode::kInvalidParams);
     const TenantNumber tenant = state.tenant(request.tenant);
@@ -63,7 +62,7 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
         change.source = *source;
     }
     const bool everywhere = std::all_of(request.targets.begin(), request.targets.end(), [&](const std::string& name) {
-        const std::span<const SegmentNumber> numbers = segments.find_name(name);
+        const std::vector<SegmentNumber> numbers = segments.find_memory(name);
         return std::any_of(numbers.begin(), numbers.end(), holds);
     });
     if (everywhere && move) return refuse(StoreCode::kReplicaAlreadyExists);
@@ -76,7 +75,8 @@ TaskReply create_task(Transaction& transaction, const TaskRequest& request, Time
 
 StoreCode end_task(Transaction& transaction, const TaskEnd& end, Time now) {
     const MasterState& state = transaction.state();
-    if (feared(state, end)) transaction.apply(CopierStopped{.task = end.task, .client = end.client, .now = now, .in_doubt = end.in_doubt});
+    if (feared(state, end.client, end.task))
+        transaction.apply(CopierStopped{.task = end.task, .client = end.client, .now = now, .in_doubt = end.in_doubt});
     const TaskNumber number = state.tasks().find(end.task);
     if (number == 0) return StoreCode::kTaskNotFound;
     const Task& task = state.tasks()[number];

@@ -9,6 +9,8 @@
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/removal.h"
 #include "store/master/ops/segment_ops.h"
+#include "store/master/ops/tier_ops.h"
+#include "store/service/copy_end.h"
 #include "store/service/remounting.h"
 
 namespace mooncake::store::testing {
@@ -102,7 +104,14 @@ auto LocalMaster::run_in(Life& life, Operation&& operation) {
         caused.add(before, life.hub.position());
         return result;
     });
-    if (caused.nothing()) return reply;
+    wait_told(life, caused);
+    return reply;
+}
+
+void LocalMaster::wait_told(const EventHub::Caused& caused) { wait_told(*life(), caused); }
+
+void LocalMaster::wait_told(Life& life, const EventHub::Caused& caused) {
+    if (caused.nothing()) return;
     const auto leave = std::make_shared<Leave>();
     Time next = life.hub.answer_when_told(caused, std::make_unique<Answer>(leave), {}, Clock::now());
     leave->mutex.lock();
@@ -114,7 +123,6 @@ auto LocalMaster::run_in(Life& life, Operation&& operation) {
         leave->mutex.lock();
     }
     leave->mutex.unlock();
-    return reply;
 }
 
 template <typename Operation>
@@ -256,8 +264,26 @@ public:
             return StoreCode::kOk;
         });
     }
-    Result<CodesReply> end_copies(const CopiesEnd&, Deadline) override { return fail(Code::kNotSupported, "no tiers here"); }
-    Result<StoreCode> replicas_gone(const ReplicasGone&, Deadline) override { return fail(Code::kNotSupported, "no tiers here"); }
+    Result<CodesReply> end_copies(const CopiesEnd& ends, Deadline deadline) override {
+        EventHub::Caused caused;
+        if (const auto told = owner_.run("end_copies", deadline, stopped_,
+                                         [&](Transaction& t, Time, uint64_t) {
+                                             tell_of_copies(owner_.life()->hub, t.state(), ends, caused);
+                                             return true;
+                                         });
+            !told)
+            return Unexpected(told.error());
+        owner_.wait_told(caused);
+        return owner_.run("finish_copies", deadline, stopped_, [&](Transaction& t, Time now, uint64_t) {
+            CodesReply reply = store::end_copies(t, ends, now);
+            order_tier_copies(t, t.state().clients().find(ends.client), now, SIZE_MAX);
+            return reply;
+        });
+    }
+    Result<StoreCode> replicas_gone(const ReplicasGone& gone, Deadline deadline) override {
+        return owner_.run("replicas_gone", deadline, stopped_,
+                          [&](Transaction& t, Time now, uint64_t) { return store::replicas_gone(t, gone, now); });
+    }
 
     uint64_t follow(const ClientId& client, EventStream stream) override { return owner_.follow(client, std::move(stream)); }
     void unfollow(uint64_t stream) override { owner_.unfollow(stream); }

@@ -82,6 +82,9 @@ private:
     /// Runs an operation and returns once the event streams have told what it caused.
     template <typename Operation>
     static auto run_in(Life& life, Operation&& operation);
+    /// Returns when the followers have heard of that.
+    static void wait_told(Life& life, const EventHub::Caused& caused);
+    void wait_told(const EventHub::Caused& caused);
     Result<> arrive(const char* name, Deadline deadline, const std::atomic<bool>& stopped, bool& lose_answer);
     std::shared_ptr<Life> life() const;
     uint64_t follow(const ClientId& client, MasterApi::EventStream stream);
