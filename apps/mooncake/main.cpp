@@ -13,6 +13,7 @@ using namespace mooncake;
 
 constexpr const char* kUsage =
     "mooncake COMMAND [flags]; mooncake COMMAND --help explains the flags\n\n"
+    "  proxy     serve the OpenAI API in front of prefill and decode instances\n"
     "  simulate  replay a trace of requests on virtual time and say what the scheduler makes of it\n";
 
 int complain(const std::string& text) {
@@ -21,6 +22,7 @@ int complain(const std::string& text) {
 }
 
 Result<int> run(const std::string& command, std::span<const std::string> arguments) {
+    if (command == "proxy") return run_proxy(arguments);
     if (command == "simulate") return run_simulate(arguments);
     if (command == "--version" || command == "-version") return std::printf("mooncake %s\n", std::string(version()).c_str()) < 0 ? 1 : 0;
     if (command == "--help" || command == "-help" || command == "help") return std::fputs(kUsage, stdout) < 0 ? 1 : 0;

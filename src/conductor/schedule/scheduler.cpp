@@ -36,6 +36,7 @@ std::variant<Placement, Rejection> Scheduler::submit(Request request, Time now) 
 
 std::variant<Placement, Rejection> Scheduler::place_again(RequestId id, const Avoid& avoid, Time now) {
     Job& job = jobs_.at(id);
+    abandon_trials(job.placement);  // of those that nobody blames; who failed has been told
     unbind(job, now);
     auto placed = place(job, avoid, now);
     if (std::holds_alternative<Rejection>(placed)) {
@@ -295,12 +296,15 @@ void Scheduler::finished(RequestId id, Time now) { end(id, now); }
 void Scheduler::cancel(RequestId id, Time now) {
     const auto found = jobs_.find(id);
     if (found == jobs_.end()) return;
-    const Placement& placement = found->second.placement;
+    abandon_trials(found->second.placement);
+    end(id, now);
+}
+
+void Scheduler::abandon_trials(const Placement& placement) {
     at(placement.prefill).breaker.abandoned();
     if (placement.decode != kNoInstance) at(placement.decode).breaker.abandoned();
     const auto pair = pairs_.find({placement.prefill, placement.decode});
     if (pair != pairs_.end()) pair->second.abandoned();
-    end(id, now);
 }
 
 void Scheduler::end(RequestId id, Time now) {

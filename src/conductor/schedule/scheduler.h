@@ -125,6 +125,7 @@ private:
     void leave_prefill(const Job& job, Time now);
     bool may_start(const Instance& instance, Time now) const noexcept;
     double expected_output(const Request& request) const noexcept;
+    void abandon_trials(const Placement& placement);
     void end(RequestId id, Time now);
     void free_if_gone(InstanceId id);
 

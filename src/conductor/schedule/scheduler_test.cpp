@@ -268,6 +268,18 @@ TEST_F(SchedulerTest, PassesOverPairsThatFailed) {
     EXPECT_EQ(scheduler_->pair_state(p0, d0, kStart), BreakerState::kClosed);
 }
 
+TEST_F(SchedulerTest, TriesAnInstanceAgainWhenTheRequestOfItsTrialWentElsewhere) {
+    create();
+    const InstanceId p0 = add("p0", Role::kPrefill), d0 = add("d0", Role::kDecode);
+    for (int i = 0; i < 3; ++i) scheduler_->instance_failed(d0, kStart);
+    EXPECT_TRUE(refused(prompt(1, 1), kStart + 1s));
+    place(prompt(1, 1), kStart + 6s);
+    EXPECT_TRUE(refused(prompt(1, 1), kStart + 6s)) << "one trial at a time";
+    scheduler_->instance_failed(p0, kStart + 6s);
+    EXPECT_TRUE(std::holds_alternative<Rejection>(scheduler_->place_again(2, {.prefill = {p0}}, kStart + 6s)));
+    EXPECT_FALSE(refused(prompt(1, 1), kStart + 6s)) << "nothing became known of d0";
+}
+
 TEST_F(SchedulerTest, LetsOneInstanceDoBothOnlyWhereThereIsNobodyElse) {
     create();
     const InstanceId both = add("b0", Role::kBoth);
