@@ -50,7 +50,8 @@ def test_an_interrupt_while_the_demonstration_starts_leaves_no_pool_behind(tmp_p
     pool, pid = tmp_path / "pool", tmp_path / "pool.pid"
     pool.write_text(POOL_THAT_IS_NEVER_READY)
     pool.chmod(0o755)
-    process = subprocess.Popen([sys.executable, "-c", DEMONSTRATION_OF, str(pool)], start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-c", DEMONSTRATION_OF, str(pool)], start_new_session=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # tests in the background have it ignored
     while not pid.exists():
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)  # as the terminal does
