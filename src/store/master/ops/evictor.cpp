@@ -109,7 +109,17 @@ std::optional<SegmentNumber> Evictor::make_room(uint64_t length, const RoomWante
             return cold == 0 && searches-- > 0 ? evict_hole(one, length, wanted, level) : cold;
         });
     }
+    if (segment == 0) set_dirty_aside();
     return segment == 0 ? std::nullopt : std::optional(segment);
+}
+
+void Evictor::set_dirty_aside() {
+    for (const ObjectId unit : holes_.take_dirty()) {
+        if (!state().objects().exists(unit)) continue;
+        const Shelf shelf = state().objects()[unit].shelf;
+        if (shelf == Shelf::kNone || shelf == Shelf::kDirty || !state().waits_for_disk(unit)) continue;
+        if (!set_aside(unit, {Shelf::kDirty, Time::max()})) return;
+    }
 }
 
 SegmentNumber Evictor::evict_one(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most) {

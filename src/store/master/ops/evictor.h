@@ -68,6 +68,8 @@ private:
     ObjectId next_aside(TenantNumber tenant, Shelf shelf);
     /// False: that was enough for this item.
     bool set_aside(ObjectId unit, const Hold& held);
+    /// What stood in the way of a hole is offloaded next, wherever it is in the order: else a long value might never find room.
+    void set_dirty_aside();
     template <typename Pick>
     auto pick(TenantNumber tenant, Pick&& one) -> decltype(one(tenant));
     /// The ordinary case: the coldest value of this tenant that is long enough is nearly as cold as any.

@@ -35,7 +35,11 @@ bool HoleFinder::may_go(ObjectId unit, Sacrifice most) {
     if (held.shelf == Shelf::kNone) return true;
     if (held.shelf == Shelf::kSoftPinned && most >= Sacrifice::kSoftPinned && state_.options().evict_soft_pinned) return true;
     if (held.shelf == Shelf::kSoftLeased && most >= Sacrifice::kSoftLeased) return true;
-    if (held.until > now_ && held.shelf != Shelf::kDirty) obstacle_end_ = std::min(obstacle_end_, held.until);
+    if (held.shelf == Shelf::kDirty) {
+        if (state_.objects()[unit].shelf != Shelf::kDirty && dirty_.size() < kDirtyMax) dirty_.push_back(unit);
+    } else if (held.until > now_) {
+        obstacle_end_ = std::min(obstacle_end_, held.until);
+    }
     return false;
 }
 

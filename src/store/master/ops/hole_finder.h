@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "store/master/state.h"
@@ -46,6 +47,7 @@ public:
     void restart(ObjectId protect) {
         protect_ = protect;
         obstacle_end_ = Time::max();
+        dirty_.clear();
     }
 
     Hold hold(ObjectId unit) const;
@@ -53,8 +55,11 @@ public:
     Hole find(TenantNumber tenant, uint64_t length, const RoomWanted& wanted, Sacrifice most);
     /// When the first of the leases that stood in the way is over; Time::max(): none did.
     Time obstacle_end() const noexcept { return obstacle_end_; }
+    /// Some of those that stood in the way because no disk has them yet.
+    std::vector<ObjectId> take_dirty() { return std::exchange(dirty_, {}); }
 
 private:
+    static constexpr size_t kDirtyMax = 64;
     static constexpr uint64_t kBlocksMin = 8, kBlocksMax = 1 << 20;  // looked at in one kind of place
     static constexpr int kStartsMax = 512;                           // of a list
     static constexpr int kHolesMax = 4;                              // of a list
@@ -104,6 +109,7 @@ private:
     GroupId judged_ = 0;  // the last group that was asked for, which has many members
     bool judged_kept_ = false;
     Time obstacle_end_ = Time::max();
+    std::vector<ObjectId> dirty_;
     TenantNumber aged_ = 0;  // whose greatest_age_ it is, in this search
     uint64_t greatest_age_ = 0;
 };

@@ -171,6 +171,23 @@ TEST_F(Tiers, OnEvictTheColdestAreWrittenAheadOfNeed) {
     EXPECT_GT(offload_all(), 0u) << "and so on";
 }
 
+TEST_F(Tiers, ALongValueFindsRoomAmongManyThatNoDiskHasYet) {
+    options_.offload_on_evict = true;
+    add_node_with_disk(1);
+    fill(kKiB);
+    offload_all();
+    StoreCode code = StoreCode::kNoAvailableHandle;
+    for (int i = 0; i < 20 && code != StoreCode::kOk; ++i) {
+        const PutStartReply reply = start({{.key = "n", .length = kPool}});
+        code = reply.items[0].code;
+        EXPECT_TRUE(code == StoreCode::kOk || reply.retry_after > 0s) << i;
+        offload_all();
+    }
+    EXPECT_EQ(code, StoreCode::kOk) << "what stands in its way goes to the disk, also behind others that are there";
+    EXPECT_EQ(state().values(), 64u);
+    EXPECT_EQ(state().totals().evicted_objects, 0u) << "nothing was lost";
+}
+
 TEST_F(Tiers, WhatIsReadMeanwhileIsNotTheColdestAnyMore) {
     options_.offload_on_evict = true;
     add_node_with_disk(1);
