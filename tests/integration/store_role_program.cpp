@@ -3,7 +3,7 @@
 //     store_role master PORT CLIENT_TTL_MS LEASE_MS   prints "PORT EPOCH"
 //     store_role node MASTER SEGMENT_ID BYTES         prints "ready", and "lost" and "found EPOCH" as its master comes and goes
 //     store_role tiers PORT CLIENT_TTL_MS LEASE_MS MODE   the same with disks; MODE: letters of e (eager), v (before eviction), f (force), p (promotion)
-//     store_role client MASTER BYTES [PATH [NAME [DISK]]] lends memory for real, by TCP alone if PATH is tcp, and a directory; prints its name (host:port)
+//     store_role client MASTER BYTES [PATH [NAME [DISK [BYTES]]]] lends memory for real, by TCP alone if PATH is tcp, and a directory; prints its name (host:port)
 //     store_role writer MASTER KEY BYTES [tcp]        writes the first half of a value, prints "half"; when it is continued after a stop,
 //                                                     writes the rest and prints "ended CODE"
 #include <signal.h>
@@ -92,7 +92,7 @@ int be_client(char** arguments) {
     if (arguments[2] != nullptr && arguments[3] != nullptr) config.local_hostname = arguments[3];
     if (arguments[2] != nullptr && arguments[3] != nullptr && arguments[4] != nullptr) {
         config.disk.path = arguments[4];
-        config.disk.capacity_bytes = 1 << 30;
+        config.disk.capacity_bytes = arguments[5] != nullptr ? std::strtoull(arguments[5], nullptr, 10) : 1 << 30;
     }
     auto client = StoreClient::create(std::move(config));
     if (!client) return 1;

@@ -255,13 +255,16 @@ void TierOrders::finish(Offload& offload) {
         asked[i] = true;
         const Outgoing& value = offload.values[i];
         const Code result = offload.writes[n].result;
-        const StoreCode code = code_of(result);
+        StoreCode code = code_of(result);
+        // Who had dropped the value meanwhile may have used its memory for something else.
+        const bool dropped = code != StoreCode::kOk && !setup_.contents.find_planned(value.job.order.generation);
+        if (dropped) code = StoreCode::kObjectNotFound;
         const bool orphan = setup_.pool.fence.mark().turn != value.job.asked.turn;
         setup_.contents.ended_write(value.job.order.generation, code == StoreCode::kOk, value.plan, orphan);
         if (code == StoreCode::kOk) {
             setup_.metrics.offloaded.add();
             setup_.metrics.offloaded_bytes.add(value.value.size());
-        } else {
+        } else if (!dropped) {
             failed = failed || result == Code::kNoSpace || result == Code::kUnavailable || result == Code::kTimedOut;
             setup_.metrics.offload_failures.add();
             MC_LOG_WARNING_EVERY(10s, "the disk did not take the value of '{}': {}", value.plan.key, code_name(result));
