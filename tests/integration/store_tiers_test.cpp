@@ -226,5 +226,22 @@ TEST_F(StoreTiers, AFullFileSystemCostsCopiesAndNothingElse) {
     EXPECT_EQ(::umount2(folder_.path.c_str(), MNT_DETACH), 0);
 }
 
+TEST_F(StoreTiers, AReadOnlyDiskIsReadAndCostsNothingElse) {
+    if (::mount("none", folder_.path.c_str(), "tmpfs", 0, "size=100m") != 0) GTEST_SKIP() << "cannot mount: " << std::strerror(errno);
+    start("ef");
+    start_node(16 * kMiB, 64 * kMiB);
+    for (uint64_t i = 0; i < 20; ++i) ASSERT_EQ(put("k" + std::to_string(i), value_of(i)), StoreCode::kOk);
+    for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(eventually([&] { return on_disk("k" + std::to_string(i)); })) << i;
+    node_->kill();
+    ASSERT_EQ(::mount("none", folder_.path.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr), 0) << std::strerror(errno);
+    start_node(16 * kMiB, 64 * kMiB);
+    for (uint64_t i = 0; i < 20; ++i) EXPECT_TRUE(eventually([&] { return look("k" + std::to_string(i), i) == 1; })) << i;
+    for (uint64_t i = 20; i < 100; ++i)
+        ASSERT_TRUE(eventually([&] { return put("k" + std::to_string(i), value_of(i)) == StoreCode::kOk; })) << i;
+    EXPECT_EQ(look("k99", 99), 1);
+    node_.reset();
+    EXPECT_EQ(::umount2(folder_.path.c_str(), MNT_DETACH), 0);
+}
+
 }  // namespace
 }  // namespace mooncake::store

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "device/testing/fake_device.h"
 #include "store/client/pool_client.h"
 #include "store/node/testing/disk_node.h"
 
@@ -20,17 +21,17 @@ using tier_calls::make_bytes;
 
 /// A client of a process of its own, whose master knows the node's segments.
 struct Requester {
-    explicit Requester(DiskNode& node) : pool(setup()), client(pool, {.buffer_bytes = 1 << 20}) {
+    explicit Requester(DiskNode& node, Devices* memory = nullptr) : pool(setup(memory)), client(pool, {.buffer_bytes = 1 << 20}) {
         master->list = node.master->list;
         const auto joined = pool.join({&client}, nothing, {.heartbeat_interval = 20ms, .retry_interval = 5ms}, soon());
         EXPECT_TRUE(joined);
         EXPECT_EQ(client.start(), StoreCode::kOk);
     }
     ~Requester() { stop(); }
-    PoolAccess::Setup setup() {
+    PoolAccess::Setup setup(Devices* memory) {
         auto made = std::make_unique<TierMaster>();
         master = made.get();
-        return {.engine = make_engine(), .master = std::move(made), .name = "127.0.0.9:2"};
+        return {.engine = make_engine(memory), .master = std::move(made), .name = "127.0.0.9:2"};
     }
     void stop() {
         pool.begin_closing();
@@ -205,6 +206,42 @@ TEST_P(DiskReads, MemoryIsTriedFirstAndADiskWhereMemoryFails) {
 
 INSTANTIATE_TEST_SUITE_P(Readers, DiskReads, ::testing::Bool(),
                          [](const auto& one) { return one.param ? std::string("OwnProcess") : std::string("Elsewhere"); });
+
+/// Memory that no CPU may touch: the device traps every such touch.
+void read_into_a_device(bool own_process) {
+    using mooncake::testing::FakeDevice;
+    auto made = std::make_unique<FakeDevice>();
+    FakeDevice& device = *made;
+    std::vector<std::unique_ptr<Device>> all;
+    all.push_back(std::move(made));
+    Devices devices(std::move(all));
+    DiskNode node(std::make_shared<MemoryTier::Shelf>(), {}, own_process ? &devices : nullptr);
+    const std::unique_ptr<Requester> far = own_process ? nullptr : std::make_unique<Requester>(node, &devices);
+    const std::unique_ptr<PoolClient> own = own_process ? std::make_unique<PoolClient>(node.pool, ClientConfig{}) : nullptr;
+    PoolClient& client = own ? *own : far->client;
+    TierMaster& master = own ? *node.master : *far->master;
+    std::byte* const memory = device.allocate(4 << 20);
+    ASSERT_EQ(client.register_buffer(memory, 4 << 20), StoreCode::kOk);
+    const auto value = make_bytes(1, 1'000'000);
+    ASSERT_EQ(tier_calls::put(node.tier(), "k", 5, value), Code::kOk);
+    master.set_where("k", {.item = {.length = value.size(), .checksum = checksum_of(value), .generation = 5}, .replicas = {{2, 0}}});
+    const Piece pieces[] = {{memory, 400'000}, {memory + (2 << 20), 600'000}};
+    const ValueToRead one{.key = "k", .pieces = pieces};
+    ASSERT_EQ(client.read({&one, 1}).at(0), 1'000'000);
+    EXPECT_EQ(device.read(memory, 400'000), std::vector<std::byte>(value.begin(), value.begin() + 400'000));
+    EXPECT_EQ(device.read(memory + (2 << 20), 600'000), std::vector<std::byte>(value.begin() + 400'000, value.end()));
+    const PartToRead part{.key = "k", .offset = 70'001, .to = {memory, 300'000}};
+    ASSERT_EQ(client.read_parts({&part, 1}).at(0), 300'000);
+    EXPECT_EQ(device.read(memory, 300'000), std::vector<std::byte>(value.begin() + 70'001, value.begin() + 370'001));
+    EXPECT_EQ(client.unregister_buffer(memory), StoreCode::kOk);
+    if (!own) return;
+    node.pool.begin_closing();
+    own->close();
+    node.stop();
+}
+
+TEST(DiskToDevice, OfTheSameProcess) { read_into_a_device(true); }
+TEST(DiskToDevice, FromElsewhere) { read_into_a_device(false); }
 
 TEST(FarDisk, ValuesLongerThanTheStagingMemoryComeInParts) {
     DiskNode node(std::make_shared<MemoryTier::Shelf>(), [](DiskConfig& config) { config.staging_bytes = 1 << 20; });

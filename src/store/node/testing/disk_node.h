@@ -25,8 +25,11 @@ inline bool eventually(const std::function<bool()>& condition) {
     return true;
 }
 
-inline std::shared_ptr<Engine> make_engine() {
-    auto engine = Engine::create({.local_name = "127.0.0.1", .protocol = "tcp"});
+/// `memory`: the kinds of memory it knows; null: those of this process.
+inline std::shared_ptr<Engine> make_engine(Devices* memory = nullptr) {
+    EngineConfig config{.local_name = "127.0.0.1", .protocol = "tcp"};
+    if (memory != nullptr) config.memory = memory;
+    auto engine = Engine::create(std::move(config));
     EXPECT_TRUE(engine) << (engine ? "" : engine.error().to_string());
     return engine ? std::shared_ptr<Engine>(std::move(*engine)) : nullptr;
 }
@@ -42,8 +45,8 @@ struct DiskNode {
     static constexpr uint64_t kMiB = 1 << 20;
 
     explicit DiskNode(std::shared_ptr<MemoryTier::Shelf> on = std::make_shared<MemoryTier::Shelf>(),
-                      const std::function<void(DiskConfig&)>& change = {})
-        : shelf(std::move(on)), pool(setup()), node(pool, {.pages = {.early = false}}) {
+                      const std::function<void(DiskConfig&)>& change = {}, Devices* memory_kinds = nullptr)
+        : shelf(std::move(on)), pool(setup(memory_kinds)), node(pool, {.pages = {.early = false}}) {
         DiskConfig config;
         config.make_tier = [this](TierObserver& observer) { return std::make_unique<MemoryTier>(shelf, 64 * kMiB, &observer); };
         if (change) change(config);
@@ -58,8 +61,8 @@ struct DiskNode {
         master->list = {.segments = {{.number = 1, .segment = held->spec}, {.number = 2, .segment = node.disk()->spec()}}, .epoch = 100};
     }
     ~DiskNode() { stop(); }
-    PoolAccess::Setup setup() {
-        auto engine = make_engine();
+    PoolAccess::Setup setup(Devices* memory_kinds) {
+        auto engine = make_engine(memory_kinds);
         std::string name = engine->segment_name();
         auto made = std::make_unique<TierMaster>();
         master = made.get();
