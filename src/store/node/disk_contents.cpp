@@ -98,6 +98,11 @@ size_t DiskContents::planned() const {
     return planned_.size();
 }
 
+bool DiskContents::settled() const {
+    Lock lock(mutex_);
+    return following_ && !sweeping_;
+}
+
 // ---- what the master tells
 
 void DiskContents::apply(const EventView& update, Time now) {

@@ -63,6 +63,8 @@ public:
     /// Nothing is removed by itself any more. Idempotent.
     void stop();
     size_t planned() const;
+    /// Whether a stream is complete, and what it did not name was removed.
+    bool settled() const;
 
 private:
     struct Planned {

@@ -32,6 +32,8 @@ public:
     Holdings& holdings() noexcept { return *contents_; }
     StorageTier& tier() noexcept { return *tier_; }
     const StageService& service() const noexcept { return *service_; }
+    /// As DiskContents::settled().
+    bool settled() const { return contents_->settled(); }
     uint64_t found() const noexcept { return found_; }  // values, at the start
 
     void copy_ordered(const CopyOrder& order) { orders_->add(order); }

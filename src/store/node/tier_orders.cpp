@@ -248,14 +248,13 @@ void TierOrders::submit(std::vector<Outgoing> values) {
 }
 
 void TierOrders::finish(Offload& offload) {
-    std::vector<bool> asked(offload.values.size());
+    std::vector<StoreCode> codes(offload.values.size(), StoreCode::kObjectNotFound);  // dropped before the disk was given them
     bool failed = false;
     for (size_t n = 0; n < offload.writes.size(); ++n) {
-        const size_t i = offload.value_of[n];
-        asked[i] = true;
-        const Outgoing& value = offload.values[i];
+        const Outgoing& value = offload.values[offload.value_of[n]];
         const Code result = offload.writes[n].result;
-        StoreCode code = code_of(result);
+        StoreCode& code = codes[offload.value_of[n]];
+        code = code_of(result);
         // Who had dropped the value meanwhile may have used its memory for something else.
         const bool dropped = code != StoreCode::kOk && !setup_.contents.find_planned(value.job.order.generation);
         if (dropped) code = StoreCode::kObjectNotFound;
@@ -269,11 +268,9 @@ void TierOrders::finish(Offload& offload) {
             setup_.metrics.offload_failures.add();
             MC_LOG_WARNING_EVERY(10s, "the disk did not take the value of '{}': {}", value.plan.key, code_name(result));
         }
-        end(value.job, {.code = code});
     }
-    for (size_t i = 0; i < offload.values.size(); ++i)
-        if (!asked[i]) end(offload.values[i].job, {.code = StoreCode::kObjectNotFound});  // dropped meanwhile
-    adapt_window(offload, failed);
+    adapt_window(offload, failed);  // told with these ends
+    for (size_t i = 0; i < offload.values.size(); ++i) end(offload.values[i].job, {.code = codes[i], .in_doubt = {}});
 }
 
 void TierOrders::adapt_window(const Offload& offload, bool failed) {

@@ -55,6 +55,7 @@ struct DiskNode {
         EXPECT_EQ(disk.segments.size(), 1u);
         const auto joined = pool.join({&node}, node.holdings(), {.heartbeat_interval = 20ms, .retry_interval = 5ms}, soon());
         EXPECT_TRUE(joined) << joined.error().to_string();
+        EXPECT_TRUE(eventually([&] { return node.disk()->settled(); })) << "what tests put there is nobody's plan";
         const MountedSegments memory = node.mount_memory(16 * kMiB, "tcp", "");
         EXPECT_EQ(memory.code, StoreCode::kOk);
         held = pool.local.find(memory.segments.at(0));
