@@ -90,6 +90,7 @@ void SimMaster::end_copies(const ClientId& client, const std::vector<CopyEnd>& e
 /// Called before it happens. Its node was given up, perhaps, and then it comes back.
 void SimMaster::segment_removed(const MasterState& state, SegmentNumber segment) {
     hub_->segment_removed(state, segment);
+    if (&state != state_.get()) return;  // it happened before: the log is being replayed
     if (state.segments()[segment].reporting) return;  // it has yet to tell this life what it holds
     for (const auto& [key, generation] : acknowledged_) {
         const ObjectId id = find(key);
