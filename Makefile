@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 PIP := CC=$${CC:-cc} CXX=$${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PYTHON) -m pip
 PIP_BUILD := --quiet --no-build-isolation --no-deps --disable-pip-version-check --config-settings=cmake.define.MC_WERROR=ON
 
-.PHONY: help setup setup-lint build install run test bench bench-fabric bench-peers lint format wheel asan tsan fuzz clean
+.PHONY: help setup setup-lint build install run test bench bench-fabric bench-peers bench-versions lint format wheel asan tsan fuzz clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -49,6 +49,9 @@ bench-fabric: setup  ## measure the fabric against libfabric alone; arguments in
 
 bench-peers: install  ## measure against other software; arguments in ARGS="..."
 	@$(PYTHON) bench/peers.py $(ARGS)
+
+bench-versions: install  ## compare with another version of this package: ARGS="INTERPRETER", one that has it installed
+	@$(PYTHON) bench/versions.py $(ARGS)
 
 wheel: setup  ## dist/*.whl
 	@$(PIP) wheel $(PIP_BUILD) -w dist .

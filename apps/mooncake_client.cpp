@@ -14,6 +14,7 @@
 #include "base/thread_annotations.h"
 #include "base/version.h"
 #include "net/address.h"
+#include "store/process/offload_options.h"
 #include "store/process/store_client.h"
 
 namespace {
@@ -44,6 +45,9 @@ Result<StoreConfig> config_of(const ClientFlags& flags, const Environment& envir
     config.http_server = flags.enable_http_server;
     config.http_port = static_cast<uint16_t>(flags.http_port);
     config.options = load_store_options(environment);
+    if (flags.enable_offload) {
+        MC_ASSIGN_OR_RETURN(config.disk, load_disk_config(environment, flags.offload_path));
+    }
     if (!flags.bind_address.empty()) config.options.engine.bind_address = flags.bind_address;
     return config;
 }

@@ -26,9 +26,11 @@ QUIET = {"MC_LOG_LEVEL": "WARNING"}
 class Pool:
     """`with Pool(bytes) as pool: store = pool.client()`"""
 
-    def __init__(self, node_bytes: int, master_args: list[str] | None = None, protocol: str = "tcp", env: dict[str, str] | None = None) -> None:
+    def __init__(self, node_bytes: int, master_args: list[str] | None = None, protocol: str = "tcp", env: dict[str, str] | None = None,
+                 python: str = sys.executable) -> None:
         self._processes: list[subprocess.Popen[str]] = []
         self._env = {**QUIET, **os.environ, **(env or {})}
+        self._python = python
         self.address = ""
         try:
             self._start_master(master_args or [])
@@ -39,7 +41,7 @@ class Pool:
             raise
 
     def _start_master(self, arguments: list[str]) -> None:
-        command = [sys.executable, "-c", "from mooncake.cli import mooncake_master; mooncake_master()", "--port=0", "--metrics_port=0", *arguments]
+        command = [self._python, "-c", "from mooncake.cli import mooncake_master; mooncake_master()", "--port=0", "--metrics_port=0", *arguments]
         master = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env)
         self._processes.append(master)
         for line in master.stdout:
@@ -50,7 +52,7 @@ class Pool:
         raise RuntimeError(f"mooncake_master ended with {master.wait()}")
 
     def _start_node(self, size: int, protocol: str) -> None:
-        node = subprocess.Popen([sys.executable, "-c", NODE, self.address, str(size), protocol], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        node = subprocess.Popen([self._python, "-c", NODE, self.address, str(size), protocol], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                 env=self._env)
         self._processes.append(node)
         for line in node.stdout:

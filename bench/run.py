@@ -162,18 +162,48 @@ def store_rows() -> list[Row]:
     return rows
 
 
+class Initiators:
+    """Who is asked, by the pair or pool: started when first needed, with the package of one interpreter."""
+
+    def __init__(self, stack: ExitStack, pids: list[int], python: str = sys.executable):
+        self._stack = stack
+        self._pids = pids
+        self._python = python
+        self._initiators: dict[str, Child] = {}
+
+    def __getitem__(self, pair: str) -> Child:
+        if pair not in self._initiators:
+            self._initiators[pair] = self._of_pool(POOLS[pair]) if pair in POOLS else self._of_pair(*PAIRS[pair])
+        return self._initiators[pair]
+
+    def _of_pool(self, env: dict[str, str]) -> Child:
+        pool = self._stack.enter_context(Pool(POOL_BYTES, env=QUIET | env, python=self._python))
+        pool.wait_for_pages()  # memcpy has its own, too
+        client = self._stack.enter_context(Child("store_worker.py", pool.address, env=QUIET | env, python=self._python))
+        client.ask(do="verify")
+        self._pids += [*pool.pids, client.pid]
+        return client
+
+    def _of_pair(self, env: dict[str, str], flags: list[str]) -> Child:
+        target = self._stack.enter_context(Child("engine_worker.py", "target", str(BUFFER), *flags, env=QUIET | env, python=self._python))
+        initiator = self._stack.enter_context(Child("engine_worker.py", "initiator", str(BUFFER), target.hello["name"], str(target.hello["address"]),
+                                                    *flags, env=QUIET | env, python=self._python))
+        initiator.ask(do="verify")
+        self._pids += [target.pid, initiator.pid]
+        return initiator
+
+
 class Bench:
     def __init__(self, stack: ExitStack, seconds: float, patience: float):
         self._patience = patience
         self._limits = stack.enter_context(Limits())
-        self._stack = stack
         self._seconds = seconds
-        self._initiators: dict[str, Child] = {}
         self._pids = [self._limits.pid]
+        self._initiators = Initiators(stack, self._pids)
 
     def sample(self, row: Row) -> dict[str, float]:
         """Ours and the limit, one right after the other."""
-        child = self._initiator(row.pair)
+        child = self._initiators[row.pair]
         self._wait_for_quiet()
         with Noise(self._pids) as noise:
             ours, limit = self._once(row, child)
@@ -194,31 +224,12 @@ class Bench:
             name, size, count = row.limit
             limit = self._limits.measure(name, size, count, self._seconds)[limit_key]
         elif isinstance(row.limit, dict):
-            asked = self._initiator(row.limit_pair) if row.limit_pair else child
+            asked = self._initiators[row.limit_pair] if row.limit_pair else child
             limit = asked.ask(**row.limit, seconds=self._seconds)[limit_key]
         else:
             limit = row.limit
         ours = child.ask(**row.ask, seconds=self._seconds)[row.key]
         return ours, limit * row.limit_times
-
-    def _initiator(self, pair: str) -> Child:
-        if pair in POOLS and pair not in self._initiators:
-            pool = self._stack.enter_context(Pool(POOL_BYTES, env=QUIET | POOLS[pair]))
-            pool.wait_for_pages()  # memcpy has its own, too
-            client = self._stack.enter_context(Child("store_worker.py", pool.address, env=QUIET | POOLS[pair]))
-            client.ask(do="verify")
-            self._pids += [*pool.pids, client.pid]
-            self._initiators[pair] = client
-        if pair not in self._initiators:
-            env = QUIET | PAIRS[pair][0]
-            flags = PAIRS[pair][1]
-            target = self._stack.enter_context(Child("engine_worker.py", "target", str(BUFFER), *flags, env=env))
-            initiator = self._stack.enter_context(Child("engine_worker.py", "initiator", str(BUFFER), target.hello["name"],
-                                                        str(target.hello["address"]), *flags, env=env))
-            initiator.ask(do="verify")
-            self._pids += [target.pid, initiator.pid]
-            self._initiators[pair] = initiator
-        return self._initiators[pair]
 
 
 def measure(rows: list[Row], seconds: float, repeats: int, patience: float) -> None:
@@ -250,6 +261,10 @@ def print_table(rows: list[Row]) -> None:
     print("GB/s, or what the name says: keys/s, or microseconds for p50 and p99")
 
 
+def all_rows() -> list[Row]:
+    return tcp_rows() + same_host_rows() + other_rows() + store_rows()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short repeat")
@@ -261,7 +276,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail if a row misses its target")
     arguments = parser.parse_args()
     seconds, repeats = (0.15, 1) if arguments.quick else (arguments.seconds, arguments.repeats)
-    rows = [row for row in tcp_rows() + same_host_rows() + other_rows() + store_rows() if arguments.only in row.name]
+    rows = [row for row in all_rows() if arguments.only in row.name]
     measure(rows, seconds, repeats, arguments.patience)
     if arguments.json:
         print(json.dumps([asdict(row) | {"ok": row.ok} for row in rows], indent=1))

@@ -18,8 +18,12 @@ void add_client_flags(FlagSet& set, ClientFlags& f) {
     set.add({.name = "local_buffer_size", .target = &f.local_buffer_size, .help = "memory to stage values in"});
     set.add({.name = "threads", .target = set.spare(int64_t{1}), .help = "for --port", .built = false, .min = 1, .max = 1024});
     set.add({.name = "tenant_id", .target = &f.tenant_id, .help = "whose values it handles"});
-    set.add({.name = "enable_offload", .target = set.spare(false), .help = "keep values on SSDs as well", .built = false});
-    set.add({.name = "start_offload_rpc_server", .target = set.spare(true), .help = "serve values from there", .built = false});
+    set.add({.name = "enable_offload", .target = &f.enable_offload, .help = "keep values on an SSD as well"});
+    set.add({.name = "offload_path",
+             .target = &f.offload_path,
+             .help = "directory for that, absolute and existing; empty: MOONCAKE_OFFLOAD_FILE_STORAGE_PATH, or /data/file_storage"});
+    set.add(
+        {.name = "start_offload_rpc_server", .target = set.spare(true), .help = "accepted, means nothing: values there are always served"});
     set.add({.name = "enable_http_server", .target = &f.enable_http_server, .help = "serve /metrics, /metrics/summary and /health"});
     set.add({.name = "http_port", .target = &f.http_port, .help = "port for that", .min = 1, .max = 65535});
     set.add({.name = "use_mmap_arena_allocator", .target = set.spare(false), .help = "accepted, means nothing"});

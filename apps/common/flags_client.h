@@ -21,6 +21,8 @@ struct ClientFlags {
     std::string protocol = "tcp", device_names;
     std::string global_segment_size = "4 GB", local_buffer_size = "0";
     std::string tenant_id = "default";
+    bool enable_offload = false;
+    std::string offload_path;
     bool enable_http_server = false;
     int64_t http_port = 9300;
     LogFlags log;

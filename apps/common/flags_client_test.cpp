@@ -36,6 +36,7 @@ TEST(ClientFlags, HaveTheirDefaults) {
         {"threads", "1"},
         {"tenant_id", "default"},
         {"enable_offload", "false"},
+        {"offload_path", ""},
         {"start_offload_rpc_server", "true"},
         {"enable_http_server", "false"},
         {"http_port", "9300"},
@@ -60,8 +61,11 @@ TEST(ClientFlags, AreTakenInAllForms) {
 TEST(ClientFlags, SayWhatIsWrongOrNotBuilt) {
     EXPECT_THAT(parse({"--hots=a"}).error().message(), HasSubstr("did you mean --host?"));
     EXPECT_THAT(parse({"--http_port=0"}).error().message(), HasSubstr("http_port"));
-    EXPECT_THAT(parse({"--port=1", "--enable_offload"})->warnings,
-                ElementsAre(AllOf(HasSubstr("--port"), HasSubstr("--enable_offload"), HasSubstr("not built"))));
+    EXPECT_THAT(parse({"--port=1"})->warnings, ElementsAre(AllOf(HasSubstr("--port"), HasSubstr("not built"))));
+    EXPECT_THAT(parse({"--enable_offload", "--offload_path=/mnt/ssd", "--nostart_offload_rpc_server"})->warnings, IsEmpty());
+    EXPECT_TRUE(parse({"--enable_offload"})->enable_offload);
+    EXPECT_EQ(parse({"--offload_path", "/mnt/ssd"})->offload_path, "/mnt/ssd");
+    EXPECT_FALSE(parse({"--enable_offload=perhaps"}));
     EXPECT_THAT(client_help(), AllOf(HasSubstr("--global_segment_size"), HasSubstr("default: 4 GB")));
 }
 

@@ -25,6 +25,7 @@ _HEADER = struct.Struct("<4sBBBBQ")
 HEADER_BYTES = _HEADER.size
 _DTYPE = re.compile(rb"[a-z][a-z0-9_]*")
 _BYTEARRAY_MAX = 1 << 16
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux; Python knows the name since 3.13
 
 ANSWER_FRAME = _HEADER.pack(_MAGIC, ANSWER, 0, 0, 0, 0)
 
@@ -63,14 +64,15 @@ def _check_size(payload_bytes: int) -> None:
 
 
 def _memory(length: int) -> memoryview:
-    """Zeroed lazily where it is large: a header that promises much costs nothing until the bytes come."""
+    """Zeroed lazily where it is large: a header that promises much costs nothing until the bytes come, nor is it in the way of a fork()."""
     if length <= _BYTEARRAY_MAX:
         return memoryview(bytearray(length))
-    return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE))
 
 
 class FrameReader:
-    """Puts messages together from whatever pieces arrive: receive into space(), then tell advance() how much it was."""
+    """Puts messages together from whatever pieces arrive: receive into space(), then tell advance() how much it was. What it has of a message that
+    never becomes whole goes with it, at once: it does not refer to itself, as bound methods would."""
 
     def __init__(self) -> None:
         self._begin()
@@ -83,16 +85,16 @@ class FrameReader:
         """The message, if it is complete. FrameError if it cannot become one; OSError if there is no memory for it."""
         self._filled += count
         while self._filled == len(self._view):
-            message = self._stage()
+            message = self._stage(self)
             if message is not None:
                 self._begin()
                 return message
         return None
 
     def _begin(self) -> None:
-        self._expect(HEADER_BYTES, self._take_header)
+        self._expect(HEADER_BYTES, FrameReader._take_header)
 
-    def _expect(self, length: int, stage: Callable[[], Message | None]) -> None:
+    def _expect(self, length: int, stage: Callable[[FrameReader], Message | None]) -> None:
         self._view, self._filled, self._stage = _memory(length), 0, stage
 
     def _take_header(self) -> None:
@@ -104,12 +106,12 @@ class FrameReader:
         if kind == DATA:
             if dimensions or name_length or element_bytes:
                 raise FrameError("data with a shape")
-            self._expect(payload_bytes, self._take_payload)
+            self._expect(payload_bytes, FrameReader._take_payload)
             return
         if dimensions > DIMENSIONS_MAX or not 1 <= name_length <= DTYPE_CHARACTERS_MAX:
             raise FrameError("a tensor without a possible shape or type")
         self._dimensions = dimensions
-        self._expect(8 * dimensions + name_length, self._take_description)
+        self._expect(8 * dimensions + name_length, FrameReader._take_description)
 
     def _take_description(self) -> None:
         split = 8 * self._dimensions
@@ -118,7 +120,7 @@ class FrameReader:
         if not _DTYPE.fullmatch(name) or self._element_bytes == 0 or math.prod(shape) * self._element_bytes != self._payload_bytes:
             raise FrameError("a tensor whose shape, type and size do not agree")
         self._message.shape, self._message.dtype = shape, name.decode()
-        self._expect(self._payload_bytes, self._take_payload)
+        self._expect(self._payload_bytes, FrameReader._take_payload)
 
     def _take_payload(self) -> Message:
         self._message.memory = self._view

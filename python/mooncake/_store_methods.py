@@ -107,15 +107,19 @@ def _start(store: MooncakeDistributedStore, config: Mapping[str, Any]) -> int:
         return _refuse(f"local_buffer_size must be at most 1 TiB, not {buffer}")
     if not 0 <= http_port <= 65535:
         return _refuse(f"client_http_port is no port: {http_port}")
-    if with_disk:
-        _native()._log_warning("store: enable_ssd_offload is not built yet; values stay in memory")
+    path = config["ssd_offload_path"]
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        return _refuse(f"ssd_offload_path must be a text, not {type(path).__name__}")
+    path = os.fspath(path) if path else ""
+    if not isinstance(path, str) or "\0" in path:
+        return _refuse("ssd_offload_path must be a text without null bytes")
     engine = config["engine"]
     if hasattr(engine, "get_engine"):
         engine = engine.get_engine()
     return store._setup(
         str(config["local_hostname"]), str(config["metadata_server"]), segment, buffer, str(config["protocol"]).strip().lower(),
         _device_list(config["rdma_devices"]), str(config["master_server_addr"]), str(config["tenant_id"] or "default"), with_http, http_port,
-        engine)
+        with_disk, path, engine)
 
 
 def setup(
@@ -149,7 +153,8 @@ def setup(
     rdma_devices: comma-separated network devices to use; "" or "auto-discovery" for all.
     master_server_addr: host:port of the master.
     engine: what TransferEngine.get_engine() gives, to be shared; None: the store makes its own.
-    enable_ssd_offload, ssd_offload_path: accepted; not built yet.
+    enable_ssd_offload: keep values that memory has no room for in a directory on a local disk, too (the master must allow it: --enable_offload).
+    ssd_offload_path: that directory, absolute and existing; "": what MOONCAKE_OFFLOAD_FILE_STORAGE_PATH says.
     tenant_id: whose keys these are.
     enable_client_http_server, client_http_port: serve /health and /metrics.
     """

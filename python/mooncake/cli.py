@@ -19,6 +19,10 @@ def _become(name: str) -> NoReturn:
     os.execv(program(name), [name, *sys.argv[1:]])
 
 
+def mooncake() -> NoReturn:
+    _become("mooncake")
+
+
 def mooncake_master() -> NoReturn:
     _become("mooncake_master")
 

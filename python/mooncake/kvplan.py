@@ -147,7 +147,7 @@ def make_plan(
 
 
 class Step:
-    """What a submit() started: can be waited for by a thread or awaited by a task."""
+    """What a submit() started: can be waited for by threads and awaited by tasks. In a forked child it has failed."""
 
     def __init__(self, native: _Step, flow: Flow) -> None:
         self._native = native
@@ -226,6 +226,7 @@ class Flow:
     def submit(self, layer: str | None = None, *, after: Any = None) -> Step:
         """Starts one layer, or all that were not started. Returns at once.
 
+        Once anything with a peer has failed nothing more begins with it, and the steps that need it fail likewise.
         after: a CUDA stream or event that has to come so far first, as in TransferEngine.
         RuntimeError: no such layer, it was started before, or the flow was cancelled.
         """

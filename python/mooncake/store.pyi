@@ -346,7 +346,8 @@ class MooncakeDistributedStore:
         rdma_devices: comma-separated network devices to use; "" or "auto-discovery" for all.
         master_server_addr: host:port of the master.
         engine: what TransferEngine.get_engine() gives, to be shared; None: the store makes its own.
-        enable_ssd_offload, ssd_offload_path: accepted; not built yet.
+        enable_ssd_offload: keep values that memory has no room for in a directory on a local disk, too (the master must allow it: --enable_offload).
+        ssd_offload_path: that directory, absolute and existing; "": what MOONCAKE_OFFLOAD_FILE_STORAGE_PATH says.
         tenant_id: whose keys these are.
         enable_client_http_server, client_http_port: serve /health and /metrics.
         """

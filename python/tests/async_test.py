@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from helpers import run_python
 from mooncake.engine import PreparedTransfer, TransferOpcode
 
 READ, WRITE = TransferOpcode.Read, TransferOpcode.Write
@@ -240,3 +241,35 @@ def test_one_plan_in_eight_threads(pair):
     for thread in threads:
         thread.join()
     assert codes == [0] * 800
+
+
+POLLED_ON_ONE_PROCESSOR = r"""
+import ctypes, os
+from mooncake.engine import TransferEngine
+
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before there are other threads: they are all to be there
+
+
+def start():
+    engine, memory = TransferEngine(), bytearray(4096)
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0 and engine.register_memory(memory) == 0
+    return engine, memory, f"127.0.0.1:{engine.get_rpc_port()}", ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+ours, near, _, local = start()
+theirs, far, name, remote = start()
+assert ours.transfer_sync_write(name, local, remote, 64) == 0
+looks = 0
+for _ in range(300):
+    batch = ours.transfer_submit_write(name, local, remote, 64)
+    while (status := ours.transfer_check_status(batch)) == 0:
+        looks += 1
+    assert status == 1
+print(looks)
+"""
+
+
+def test_who_polls_lets_the_peer_have_the_processor():
+    """Or it would look some thousand times in vain, until its time is over, before a peer on its processor gets to answer."""
+    looks = int(run_python(POLLED_ON_ONE_PROCESSOR, env={"MC_TRANSPORTS": "tcp", "MC_LOG_LEVEL": "OFF"}).stdout)
+    assert looks < 300 * 200

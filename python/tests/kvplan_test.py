@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -129,6 +130,20 @@ def test_a_cancelled_task_leaves_nothing_moving(sides):
     asyncio.run(main())
 
 
+def test_a_step_may_be_awaited_by_several_tasks_and_threads(sides):
+    source, target = sides
+
+    async def main():
+        flow = kvplan.Flow(source.engines[0], make_plan(source, target, only_source=0), source=0)
+        step = flow.submit()
+        waiting = [asyncio.ensure_future(step._await()) for _ in range(3)]
+        moved = await asyncio.wait_for(asyncio.gather(*waiting, asyncio.to_thread(step.wait, PATIENCE_S)), PATIENCE_S)
+        assert set(moved) == {sum(peer.bytes for peer in flow.peers)}
+        assert await step == moved[0]
+
+    asyncio.run(main())
+
+
 def test_pieces_are_what_a_list_of_transfers_needs(sides):
     source, target = sides
     plan = make_plan(source, target)
@@ -227,6 +242,40 @@ def test_another_process_is_filled_and_a_killed_one_is_an_error(sides):
 
 def late_plan(source, target, tables):
     return kvplan.make_plan(source.ranks, target, tokens=TOKENS, source_blocks=[[table] for table in source.tables], target_blocks=tables, only_source=0)
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_steps():
+    """Its parent's threads, which end them, do not exist in it. The peer is stopped, so that the step is under way when the child is made."""
+    code = f"""
+import asyncio, json, os, signal, subprocess, sys
+sys.path.insert(0, {str(HERE)!r})
+import kvplan_test as t
+peer = subprocess.Popen([sys.executable, "-c", t.PEER.format(here={str(HERE)!r})], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+target = [t.kvplan.rank_from(json.loads(peer.stdout.readline()))]
+tables = [[table] for table in json.loads(peer.stdout.readline())]
+source = t.Side(tp=1, block_tokens=4)
+plan = t.kvplan.make_plan(source.ranks, target, tokens=t.TOKENS, source_blocks=[[table] for table in source.tables], target_blocks=tables)
+flow = t.kvplan.Flow(source.engines[0], plan, source=0)
+peer.send_signal(signal.SIGSTOP)
+step = flow.submit()
+child = os.fork()
+if child == 0:
+    async def wait():
+        return await step
+    for ask in (step.wait, lambda: asyncio.run(wait())):
+        try:
+            ask()
+            os._exit(1)
+        except RuntimeError:
+            pass
+    os._exit(0 if step.done() else 2)
+print(os.waitpid(child, 0)[1])
+peer.kill()
+flow.close()
+peer.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, "MC_TRANSPORTS": "tcp"})
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
 def test_flows_that_nobody_keeps_end_with_the_interpreter():

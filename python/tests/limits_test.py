@@ -93,6 +93,36 @@ if code != 0:
 print("lives")
 """
 
+BROKEN_WITHOUT_THREADS = """
+import ctypes
+from mooncake.engine import TransferEngine
+""" + THREADS + r"""
+LENGTH = 32 << 20
+
+
+def start():
+    engine, memory = TransferEngine(), bytearray(LENGTH)
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0 and engine.register_memory(memory) == 0
+    return engine, memory, f"127.0.0.1:{engine.get_rpc_port()}", ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+ours, memory, _, local = start()
+peers = [start() for _ in range(3)]
+for _, _, name, address in peers:
+    assert ours.transfer_sync_write(name, local, address, 4096) == 0
+allow(0)
+batches = [ours.batch_transfer_async_write(name, [local], [address], [LENGTH]) for _ in range(4) for _, _, name, address in peers]
+assert all(batches)
+for engine, _, _, _ in peers[:2]:
+    engine.close()
+for batch in batches:
+    assert ours.get_batch_transfer_status([batch]) in (0, -1)
+_, _, name, address = peers[2]
+assert ours.transfer_sync_write(name, local, address, LENGTH) == 0
+assert ours.transfer_sync_write(peers[0][2], local, peers[0][3], 4096) == -1
+print("lives")
+"""
+
 STORE_WITHOUT_THREADS = """
 import sys
 from mooncake.store import MooncakeDistributedStore
@@ -162,6 +192,10 @@ def test_a_store_without_descriptors_answers_with_codes_and_works_later(master, 
 
 def test_an_engine_without_threads_answers_with_codes_and_works_later():
     assert run_python(ENGINE_WITHOUT_THREADS, "12", env=QUIET).stdout == "lives\n"
+
+
+def test_peers_that_break_where_there_are_no_threads_cost_their_transfers_only():
+    assert run_python(BROKEN_WITHOUT_THREADS, env={**QUIET, "MC_TRANSPORTS": "tcp", "MC_TRANSFER_TIMEOUT": "10"}).stdout == "lives\n"
 
 
 def test_a_store_without_threads_answers_with_codes_and_works_later(master):

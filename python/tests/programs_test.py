@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demonstration, the examples and the console scripts run as users run them."""
 
+import os
 import re
 import signal
 import subprocess
@@ -28,6 +29,35 @@ def test_demonstration_runs_a_pool_and_refuses_nothing():
         line = next(line for line in done.stdout.splitlines() if line.startswith(path + " "))
         words = line.removeprefix(path).split()
         assert words[0] == carrier and words[-2:] == ["0", "0"], done.stdout
+
+
+POOL_THAT_IS_NEVER_READY = """#!/bin/sh
+echo $$ > "$0.writing" && mv "$0.writing" "$0.pid"
+exec sleep 600
+"""
+
+DEMONSTRATION_OF = """
+import sys
+from mooncake import cli, demo
+
+pool = sys.argv.pop(1)
+cli.program = lambda name: pool
+sys.exit(demo.main())
+"""
+
+
+def test_an_interrupt_while_the_demonstration_starts_leaves_no_pool_behind(tmp_path):
+    pool, pid = tmp_path / "pool", tmp_path / "pool.pid"
+    pool.write_text(POOL_THAT_IS_NEVER_READY)
+    pool.chmod(0o755)
+    process = subprocess.Popen([sys.executable, "-c", DEMONSTRATION_OF, str(pool)], start_new_session=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # tests in the background have it ignored
+    while not pid.exists():
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does
+    assert process.wait(60) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
 def test_demonstration_of_paths_verifies_every_one_without_a_terminal():
@@ -70,6 +100,20 @@ def test_signal_to_the_console_script_reaches_the_program():
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("flag", [["--global_segment_size=32MB"], ["-global_segment_size=32MB"], ["-global_segment_size", "32MB"]])
+def test_a_pool_in_one_process_takes_its_size_with_one_dash_or_two(flag):
+    command = [cli.program("mooncake_standalone"), "--port=0", "-metrics_port=0", "-rpc_address=127.0.0.1", *flag]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if "the pool is ready" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    said.append(process.communicate(timeout=60)[0])
+    assert process.returncode == 0, said
 
 
 def test_missing_program_is_reported(monkeypatch, tmp_path):

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
+import weakref
 from typing import Any
 
 import pytest
@@ -71,6 +73,20 @@ def test_random_and_damaged_bytes_give_messages_or_an_error_and_nothing_else():
         except (FrameError, OSError):  # OSError: no memory for what was promised
             outcomes["error"] += 1
     assert min(outcomes.values()) > 100
+
+
+@pytest.mark.parametrize("frame", [data_header(1 << 20), tensor_header((1 << 20,), "int8", 1)], ids=["data", "tensor"])
+def test_a_message_that_is_broken_off_gives_its_memory_back_at_once(frame):
+    """Also where nobody collects garbage, as in servers that have switched it off."""
+    reader = FrameReader()
+    feed(reader, frame + bytes(100), random.Random(1))
+    memory = weakref.ref(reader.space().obj)
+    gc.disable()
+    try:
+        del reader
+        assert memory() is None
+    finally:
+        gc.enable()
 
 
 def test_what_does_not_fit_into_a_frame_is_not_sent():

@@ -44,6 +44,39 @@ os._exit(0)
 """
 
 
+PROMISES = """
+import gc, os, socket
+from mooncake._rpc_frames import data_header
+from mooncake.engine import RpcInterface
+
+gc.disable()  # as servers do
+receiver = RpcInterface()
+assert receiver.initialize("127.0.0.1:0") and receiver.start_server_async()
+size = lambda: int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+before = size()
+number = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (4 << 30) + 2  # together more than the machine has
+assert number < 1000
+promises = [socket.create_connection(("127.0.0.1", receiver.port)) for _ in range(number)]
+for promise in promises:
+    promise.sendall(data_header(4 << 30) + b"x")
+while size() < before + number * (4 << 30):
+    os.sched_yield()
+child = os.fork()
+if child == 0:
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+for promise in promises:
+    promise.close()
+while size() >= before + (4 << 30):
+    os.sched_yield()
+print("given back")
+"""
+
+
+def test_what_strangers_promise_neither_stays_nor_forbids_a_fork():
+    assert run_python(PROMISES).stdout == "7\ngiven back\n"
+
+
 def test_a_log_that_this_interpreter_reads_itself_does_not_stop_it():
     assert run_python(LOG_READ_BY_OURSELVES).stdout == "ok\n"
 

@@ -180,3 +180,35 @@ def test_program_builds_and_runs_against_the_package(master, tmp_path, compiler,
                     "-lmooncake_store", "-o", str(built)], check=True, timeout=PATIENCE_S)
     done = subprocess.run([str(built), master.address], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+RACING_PROGRAM = r"""
+#include <real_client.h>
+#include <cstdio>
+#include <thread>
+
+int main() {
+    mooncake::RealClient client;
+    std::thread other([&] {
+        for (int i = 0; i < 300000; ++i) (void)client.isExist("k");
+    });
+    for (int i = 0; i < 300000; ++i) (void)client.tearDownAll();
+    other.join();
+    std::puts("ok");
+}
+"""
+
+
+def test_a_client_may_be_torn_down_while_others_use_it(tmp_path):
+    """The class lives in its header, so a sanitizer in the caller's program sees all of it."""
+    source, built, library = tmp_path / "program.cpp", tmp_path / "program", mooncake.get_library_dir()
+    source.write_text(RACING_PROGRAM)
+    # Address-space randomisation can collide with the sanitizer's fixed mappings.
+    watched, fixed = ["c++", "-std=c++17", "-fsanitize=thread", "-x", "c++"], ["setarch", "-R"]
+    tried = subprocess.run([*watched, "-", "-o", str(built)], input="int main() {}", text=True, capture_output=True, timeout=PATIENCE_S)
+    if tried.returncode != 0 or subprocess.run([*fixed, str(built)], capture_output=True, timeout=PATIENCE_S).returncode != 0:
+        pytest.skip("no thread sanitizer here")
+    subprocess.run([*watched, str(source), f"-I{mooncake.get_include()}", f"-L{library}", f"-Wl,-rpath,{library}", "-lmooncake_store", "-o", str(built)],
+                   check=True, timeout=PATIENCE_S)
+    done = subprocess.run([*fixed, str(built)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

@@ -262,6 +262,15 @@ def test_write_session_fills_a_reserved_place(store, registered):
     assert store.put("k2", b"again") == 0
 
 
+def test_a_value_with_bytes_that_were_never_written_is_not_stored(store, registered):
+    a = registered.fill(random_bytes(100))
+    assert store.batch_put_session_start(["gap", "empty"], [100, 100]) == [0, 0]
+    assert store.batch_put_from_multi_buffer_ranges(["gap"], [[a, a + 60]], [[50, 40]], [[0, 60]]) == [90]
+    assert store.batch_put_session_end(["gap", "empty"]) == [-700, -700]
+    assert store.batch_is_exist(["gap", "empty"]) == [0, 0]
+    assert store.put("gap", b"whole") == 0
+
+
 def test_session_calls_check_their_lists(store, registered):
     a = registered.address
     assert store.batch_put_session_start(["k", "l"], [1]) == [-600, -600]

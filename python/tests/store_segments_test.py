@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Segments that come and go, where values lie, and tasks that move them."""
 
+import os
 import time
 
 import pytest
@@ -69,12 +70,41 @@ def test_file_is_lent_and_taken_back(make_store, tmp_path):
     assert store.get("k") == b""
 
 
+def test_file_that_is_cut_off_costs_its_values_and_nobody_dies(make_store, tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(16 * MiB))
+    lender, other = make_store(segment=0), make_store(segment=0)
+    assert lender.mount_segment(str(path), 16 * MiB)["ret"] == 0
+    values = {f"k{i}": random_bytes(size, seed=i) for i, size in enumerate([100, 65536, 70_000, 5 * MiB])}
+    for key, value in values.items():
+        assert lender.put(key, value) == 0 and lender.get(key) == value
+    assert other.allocate_and_mount_segment(16 * MiB)["ret"] == 0
+    task, code = lender.create_copy_task("k3", [other.get_hostname()])
+    assert code == 0 and finished(lender, task).status == TaskStatus.SUCCESS
+
+    os.truncate(path, 0)
+    assert [lender.get(key) for key in ("k0", "k1", "k2")] == [b""] * 3
+    assert lender.get("k3") == values["k3"]  # which has another replica
+    task, code = other.create_copy_task("k2", [other.get_hostname()])
+    assert code == 0 and finished(other, task).status == TaskStatus.FAILED
+    for i in range(8):  # some begin in the file
+        assert lender.put(f"more{i}", values["k2"]) == 0 and lender.get(f"more{i}") == values["k2"]
+
+
 @pytest.mark.parametrize("size, offset", [(0, 0), (4096, 100), (64 * MiB, 0), (4096, 20 * MiB), (2**63, 0)])
 def test_parts_of_files_that_are_not_there_are_refused(store, tmp_path, size, offset):
     path = tmp_path / "segment"
     path.write_bytes(bytes(20 * MiB))
     assert store.mount_segment(str(path), size, offset)["ret"] < 0
     assert store.mount_segment(str(tmp_path / "none"), 4096)["ret"] < 0
+
+
+def test_a_path_with_a_zero_byte_names_no_file(store, tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(16 * MiB))
+    assert store.mount_segment(f"{path}\0 and more", 16 * MiB)["ret"] < 0
+    mounted = store.mount_segment(str(path), 16 * MiB)
+    assert mounted["ret"] == 0 and store.unmount_segment(mounted["segment_ids"]) == 0
 
 
 @pytest.mark.parametrize("ids", [["1-2"], ["text"], ["1"], ["-"], ["1-2-3"], ["99999999999999999999999-1"]])

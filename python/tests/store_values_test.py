@@ -186,6 +186,8 @@ def test_remove_by_regex_searches_the_key(store):
     assert store.remove_by_regex("^run1/", force=True) == 2
     assert store.remove_by_regex("/a$", True) == 1
     assert store.remove_by_regex("(", True) == -600
+    assert store.remove_by_regex("a" * 1000) == 0
+    assert [store.remove_by_regex("a" * length) for length in (4097, 70_000)] == [-600, -600]  # not a master that does not answer
     assert store.batch_is_exist(["run1/a", "run1/b", "run2/a", "x"]) == [0, 0, 0, 1]
 
 

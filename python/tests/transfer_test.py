@@ -93,6 +93,21 @@ def test_notification_arrives_with_the_data(pair):
     assert pair.peer.ask("notifies") == []
 
 
+def test_a_notification_that_is_lost_fails_the_call(pair):
+    arguments = (pair.peer.name, pair.local.address, pair.peer.address, 4, WRITE)
+    assert pair.engine.transfer_sync(*arguments, notify=TransferNotify("long", "x" * 2_000_000)) == -1
+    assert "notification" in pair.engine.last_error()
+    # As many as the peer keeps for a program that takes none.
+    million = TransferNotify("n", "x" * 1_000_000)
+    codes = [pair.engine.transfer_sync(*arguments, notify=million) for _ in range(80)]
+    arrived = codes.index(-1)
+    assert codes == [0] * arrived + [-1] * (80 - arrived)
+    assert "the bytes are there, the notification is not" in pair.engine.last_error()
+    assert len(pair.peer.ask("notifies")) == arrived
+    assert pair.engine.transfer_sync(*arguments, notify=million) == 0
+    assert len(pair.peer.ask("notifies")) == 1
+
+
 def test_first_buffer_of_the_peer_is_found(pair):
     assert pair.engine.get_first_buffer_address(pair.peer.name) <= pair.peer.address
     assert pair.engine.get_first_buffer_address(pair.peer.name) != 0

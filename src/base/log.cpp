@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <strings.h>
 #include <unistd.h>
@@ -16,6 +16,7 @@
 #include <iterator>
 #include <memory>
 
+#include "base/log_output.h"
 #include "base/thread_annotations.h"
 
 namespace mooncake {
@@ -34,8 +35,20 @@ void before_fork() MC_NO_THREAD_ANALYSIS { output_mutex.lock(); }
 void after_fork() MC_NO_THREAD_ANALYSIS { output_mutex.unlock(); }
 [[maybe_unused]] const int installed = ::pthread_atfork(before_fork, after_fork, after_fork);
 
+/// Our lock is held around it.
+class StderrSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+    void sink_it_(const spdlog::details::log_msg& message) override {
+        spdlog::memory_buf_t line;
+        formatter_->format(message, line);
+        output_.write({line.data(), line.size()});
+    }
+    void flush_() override {}
+
+    LogOutput output_{STDERR_FILENO};
+};
+
 std::unique_ptr<spdlog::logger> make_logger(const LogOptions& options) {
-    spdlog::sink_ptr sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    spdlog::sink_ptr sink = std::make_shared<StderrSink>();
     std::string path = options.file;
     if (path.empty() && !options.directory.empty()) path = format_text("{}/mooncake.{}.log", options.directory, ::getpid());
     if (!path.empty()) {
@@ -91,7 +104,7 @@ void log_line(LogLevel level, fmt::string_view text, fmt::format_args arguments)
         if (output == nullptr) output = make_logger({}).release();
         output->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
     } catch (...) {
-        std::fputs("mooncake: a log line could not be written\n", stderr);
+        LogOutput(STDERR_FILENO).write("mooncake: a log line could not be written\n");
     }
 }
 

@@ -5,8 +5,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <limits>
 
 #include "base/pages.h"
@@ -44,6 +46,24 @@ bool is_readable(const std::byte* address, uint64_t length) noexcept {
         if (read != static_cast<ssize_t>(count)) return false;
         if (end) return true;
     }
+}
+
+bool copy_if_there(std::byte* to, const std::byte* from, uint64_t length) noexcept {
+    while (length != 0) {
+        const uint64_t now = std::min<uint64_t>(length, uint64_t{1} << 30);
+        const iovec here{.iov_base = to, .iov_len = now};
+        const iovec there{.iov_base = const_cast<std::byte*>(from), .iov_len = now};
+        const ssize_t copied = ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0);
+        if (copied < 0 && errno != EFAULT) {
+            std::memcpy(to, from, length);
+            return true;
+        }
+        if (copied <= 0) return false;
+        to += copied;
+        from += copied;
+        length -= static_cast<uint64_t>(copied);
+    }
+    return true;
 }
 
 bool is_mapped(const std::byte* address) noexcept {

@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
+
+#include "base/unique_fd.h"
 
 namespace mooncake {
 namespace {
@@ -74,6 +78,30 @@ TEST_F(MemoryProbe, ChangesNoByte) {
     EXPECT_TRUE(is_readable(start, kLength));
     EXPECT_TRUE(is_writable(start, kLength));
     EXPECT_TRUE(std::all_of(start, start + kLength, [](std::byte byte) { return byte == std::byte{0x5a}; }));
+}
+
+TEST(CopyIfThere, CopiesWhatIsThere) {
+    std::vector<std::byte> from(3 * kPage + 5), to(from.size());
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7);
+    EXPECT_TRUE(copy_if_there(to.data(), from.data(), from.size()));
+    EXPECT_EQ(to, from);
+    EXPECT_TRUE(copy_if_there(nullptr, nullptr, 0));
+}
+
+TEST(CopyIfThere, SaysThatAFileWasCutOffInsteadOfEndingTheProcess) {
+    const UniqueFd file(::memfd_create("cut", MFD_CLOEXEC));
+    ASSERT_EQ(::ftruncate(file.get(), 4 * kPage), 0);
+    void* const mapped = ::mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    auto* const bytes = static_cast<std::byte*>(mapped);
+    std::vector<std::byte> other(4 * kPage, std::byte{1});
+    ASSERT_TRUE(copy_if_there(bytes, other.data(), other.size()));
+    ASSERT_EQ(::ftruncate(file.get(), 2 * kPage), 0);
+    EXPECT_FALSE(copy_if_there(other.data(), bytes, other.size()));
+    EXPECT_FALSE(copy_if_there(bytes, other.data(), other.size()));
+    EXPECT_FALSE(copy_if_there(bytes + 3 * kPage, other.data(), 1));
+    EXPECT_TRUE(copy_if_there(bytes, other.data(), 2 * kPage));
+    ::munmap(mapped, 4 * kPage);
 }
 
 }  // namespace

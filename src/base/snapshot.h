@@ -44,6 +44,12 @@ public:
         return replaced_.empty();
     }
 
+    /// Frees everything. Nobody reads any more, nor will.
+    void clear() noexcept {
+        delete current_.exchange(nullptr, std::memory_order_relaxed);
+        replaced_.clear();
+    }
+
 private:
     struct Replaced {
         std::unique_ptr<const T> value;

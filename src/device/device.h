@@ -130,6 +130,10 @@ public:
     virtual Result<std::unique_ptr<PendingWork>> follow(const WorkPoint&) {
         return fail(Code::kNotSupported, "this device has no streams");
     }
+    /// Work that the program has given to the device whose memory lies there without naming it to anybody (CUDA's default stream), and that whoever
+    /// reads that memory is to wait for; null: none is under way, or nobody waits for it. copy() waits for it by itself, for a while, unless
+    /// a part is `ordered`: who has a deadline, or holds anything that others wait for, does so before.
+    virtual Result<std::unique_ptr<PendingWork>> unnamed_work(const void* /*address*/) { return nullptr; }
     /// Likewise, for a stream of one device.
     virtual Result<std::unique_ptr<StreamGate>> hold(const WorkPoint& /*stream*/) {
         return fail(Code::kNotSupported, "this device has no streams");
@@ -178,11 +182,14 @@ public:
     Device* of(MemoryKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)]; }
     /// Who copies between two kinds of memory in this process; null: nobody can.
     Device* between(MemoryKind one, MemoryKind other) const noexcept;
-    /// Copies by whoever can: kNotSupported where nobody does. What a device could not copy is kInvalidArgument, or kNoSpace.
+    /// Copies by whoever can: kNotSupported where nobody does. What a device could not copy is kInvalidArgument, or kNoSpace; kTimedOut:
+    /// it had to wait too long for work of the program, as it would have for any other part.
     Result<> copy(MemoryKind to, MemoryKind from, std::span<const CopyPart> parts) const;
     /// By the device that has streams.
     Result<std::unique_ptr<PendingWork>> follow(const WorkPoint& point) const;
     Result<std::unique_ptr<StreamGate>> hold(const WorkPoint& stream) const;
+    /// By the device of that kind, if there is one.
+    Result<std::unique_ptr<PendingWork>> unnamed_work(MemoryKind kind, const void* address) const;
 
 private:
     friend class HostOffer;

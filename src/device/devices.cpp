@@ -65,8 +65,9 @@ Result<> Devices::copy(MemoryKind to, MemoryKind from, std::span<const CopyPart>
         return fail(Code::kNotSupported, "nothing here copies from {} to {} memory", mooncake::to_string(from), mooncake::to_string(to));
     auto copied = device->copy(to, from, parts);
     if (copied || copied.error().code() == Code::kNotSupported || copied.error().code() == Code::kNoSpace) return copied;
+    const Code code = copied.error().code() == Code::kTimedOut ? Code::kTimedOut : Code::kInvalidArgument;
     // Whatever it says: what failed is memory of this process, and no peer or link is to blame.
-    return Unexpected(Error(Code::kInvalidArgument,
+    return Unexpected(Error(code,
                             format_text("{} memory cannot be copied: {}", mooncake::to_string(device->kind()), copied.error().message()),
                             copied.error().system_errno()));
 }
@@ -84,6 +85,12 @@ Result<std::unique_ptr<PendingWork>> Devices::follow(const WorkPoint& point) con
     Device* const device = of(MemoryKind::kCuda);
     if (device == nullptr) return fail(Code::kNotSupported, "no device here has streams");
     return device->follow(point);
+}
+
+Result<std::unique_ptr<PendingWork>> Devices::unnamed_work(MemoryKind kind, const void* address) const {
+    Device* const device = of(kind);
+    if (device == nullptr) return nullptr;
+    return device->unnamed_work(address);
 }
 
 Result<std::unique_ptr<StreamGate>> Devices::hold(const WorkPoint& stream) const {

@@ -147,7 +147,7 @@ private:
     /// Cancels all parts at once, as each may wait for its peer.
     void stop_parts(const StoppingParts& parts, const Error& reason, Deadline fence);
     /// Nothing if another thread does it.
-    void stop_part(Stopping& one, const Error& reason, Deadline fence);
+    static void stop_part(Stopping& one, Completion& attempt, const Error& reason, Deadline fence);
     /// For stop(): what is still under way in a part.
     std::vector<Completion*> running(Part& part) MC_REQUIRES(mutex_);
     bool has_failed(const Part& part) const MC_REQUIRES(mutex_);

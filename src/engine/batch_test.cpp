@@ -86,6 +86,7 @@ TEST_F(BatchTest, BadRequestsAreRefusedAsAWhole) {
     lost.segment = 4711;
     EXPECT_EQ(submit({lost}).error().code(), Code::kNotFound);
     EXPECT_EQ(batch->task_status(2).error().code(), Code::kInvalidArgument);
+    batch->wait();
 }
 
 TEST_F(BatchTest, RunsUntilTheTransportIsDone) {

@@ -30,6 +30,7 @@ struct Behind {
 
 /// What the parts of a running engine share. Constant after creation, outlives every transfer.
 struct EngineCore {
+    const Devices* devices = nullptr;  // none: nobody has work that is to be waited for
     MemoryRegistry* registry = nullptr;
     SessionTable* sessions = nullptr;
     Service* service = nullptr;
@@ -66,6 +67,15 @@ Result<> check_reach(std::span<const Slice> slices);
 
 /// Waits on the calling thread until the work is over, the deadline (kTimedOut) or the engine's end (kCancelled).
 Result<> wait_for_work(const EngineCore& core, const Devices& devices, const WorkPoint& point, Deadline deadline);
+/// What a transfer depends on that nobody named: work of this process on the devices whose memory it reads. `known`: that is all, and other waiting need
+/// not be done; `work`: to be waited for, if any is under way.
+struct UnnamedWork {
+    bool known = false;
+    std::unique_ptr<PendingWork> work;
+};
+UnnamedWork unnamed_work(const EngineCore& core, Direction direction, std::span<const Slice> slices);
+/// Waits for it as wait_for_work(). True: the slices may be marked as ordered.
+Result<bool> wait_for_unnamed_work(const EngineCore& core, Direction direction, std::span<const Slice> slices, Deadline deadline);
 /// What they depend on has been waited for.
 void mark_ordered(std::span<Slice> slices) noexcept;
 

@@ -307,7 +307,11 @@ Result<uint64_t> EngineImpl::transfer(const std::string& target, Direction direc
     std::vector<Slice>& slices = mine.slices;
     slices.clear();
     if (!blocks.empty()) parts_->registry->resolve(blocks, &completion, slices, mine.region);
-    if (after) [[unlikely]]
+    bool ordered = static_cast<bool>(after);
+    if (!ordered && parts_->registry->has_device_memory()) [[unlikely]] {
+        MC_ASSIGN_OR_RETURN(ordered, wait_for_unnamed_work(parts_->core, direction, slices, deadline));
+    }
+    if (ordered) [[unlikely]]
         mark_ordered(slices);
     const Time began = mine.began(deadline);
     CallerLife* const caller = life ? nullptr : made ? made->caller().get() : &mine.session.as_caller();

@@ -82,6 +82,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
         SessionPolicy{.connect_timeout = options.connect_timeout, .cache_descriptors = options.cache_descriptors});
     MC_ASSIGN_OR_RETURN(const auto own_session, parts->sessions->get(parts->name));
     parts->sessions->id_of(own_session);  // 0
+    parts->core.devices = parts->config.memory;
     parts->core.registry = parts->registry.get();
     parts->core.sessions = parts->sessions.get();
     parts->core.service = &parts->service;

@@ -337,7 +337,7 @@ protected:
 
     void SetUp() override {
         const auto& [transport, mapped_so] = GetParam();
-        if (transport == "fabric" && !fabric::load_library("")) GTEST_SKIP();
+        if (transport == "fabric" && !fabric::load_library("")) GTEST_SKIP() << "there is no libfabric here";
         const auto only = [&](EngineConfig& config) {
             config.options.transports = {transport};
             if (transport == "fabric") config.protocol = "fabric:tcp";

@@ -2,6 +2,10 @@
 // Transfers in the order of a device's work: behind it, and it behind them.
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "base/futex.h"
 #include "base/log.h"
 #include "engine/engine_impl.h"
@@ -12,13 +16,30 @@ void mark_ordered(std::span<Slice> slices) noexcept {
     for (Slice& slice : slices) slice.ordered = true;
 }
 
-Result<> wait_for_work(const EngineCore& core, const Devices& devices, const WorkPoint& point, Deadline deadline) {
+namespace {
+
+/// Of several devices.
+class AllWork final : public PendingWork {
+public:
+    void add(std::unique_ptr<PendingWork> one) { left_.push_back(std::move(one)); }
+    Result<bool> over() override {
+        for (; !left_.empty(); left_.pop_back()) {
+            MC_ASSIGN_OR_RETURN(const bool over, left_.back()->over());
+            if (!over) return false;
+        }
+        return true;
+    }
+
+private:
+    std::vector<std::unique_ptr<PendingWork>> left_;
+};
+
+Result<> wait_until_over(const EngineCore& core, PendingWork& work, Deadline deadline) {
     constexpr Duration kSpin = 1ms, kNap = 50us;
-    MC_ASSIGN_OR_RETURN(const auto work, devices.follow(point));
     const Deadline spin = Deadline::after(kSpin);
     SpinPause pause;
     while (true) {
-        auto over = work->over();
+        auto over = work.over();
         if (!over) return Unexpected(std::move(over).error().with_context("what the transfer waits for"));
         if (*over) return {};
         if (core.closing.load(std::memory_order_acquire)) return fail(Code::kCancelled, "the engine is closed");
@@ -31,6 +52,38 @@ Result<> wait_for_work(const EngineCore& core, const Devices& devices, const Wor
         const std::atomic<uint32_t> nothing{0};
         futex_wait(nothing, 0, Deadline::after(kNap));
     }
+}
+
+}  // namespace
+
+Result<> wait_for_work(const EngineCore& core, const Devices& devices, const WorkPoint& point, Deadline deadline) {
+    MC_ASSIGN_OR_RETURN(const auto work, devices.follow(point));
+    return wait_until_over(core, *work, deadline);
+}
+
+UnnamedWork unnamed_work(const EngineCore& core, Direction direction, std::span<const Slice> slices) {
+    // What a read takes is the peer's, and so is the work before it.
+    if (direction != Direction::kWrite || core.devices == nullptr || !core.registry->has_device_memory()) return {};
+    std::vector<std::pair<MemoryKind, int>> asked;
+    std::unique_ptr<AllWork> all;
+    for (const Slice& slice : slices) {
+        if (slice.region == nullptr || slice.region->kind == MemoryKind::kHost) continue;
+        const std::pair device(slice.region->kind, slice.region->device);
+        if (std::find(asked.begin(), asked.end(), device) != asked.end()) continue;
+        asked.push_back(device);
+        auto work = core.devices->unnamed_work(slice.region->kind, slice.local);
+        if (!work) return {};  // who copies it waits for it, or says why not
+        if (!*work) continue;
+        if (!all) all = std::make_unique<AllWork>();
+        all->add(std::move(*work));
+    }
+    return {.known = !asked.empty(), .work = std::move(all)};
+}
+
+Result<bool> wait_for_unnamed_work(const EngineCore& core, Direction direction, std::span<const Slice> slices, Deadline deadline) {
+    const UnnamedWork unnamed = unnamed_work(core, direction, slices);
+    if (unnamed.work) MC_RETURN_IF_ERROR(wait_until_over(core, *unnamed.work, deadline));
+    return unnamed.known;
 }
 
 Result<BatchId> EngineImpl::transfer_on_stream(const std::string& target, Direction direction, std::span<const Block> blocks,

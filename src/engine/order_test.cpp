@@ -375,6 +375,80 @@ TEST_F(OrderTest, AStreamThatCannotBeHeldBackCostsNothing) {
     FakeCuda::attribute(0, abi::kDeviceStreamMemops64, 1);
 }
 
+// ---- work that nobody names: that of the default stream
+
+TEST_F(OrderTest, TheDefaultStreamIsWaitedForWithinTheDeadline) {
+    const std::vector<std::byte> third = bytes_of(3, kLength);
+    for (const char* const transport : {"shm", "tcp"}) {
+        EngineOptions options;
+        options.transports = {transport};
+        options.transfer_timeout = 500ms;
+        renew(cuda::find_loaded_library, options);
+        std::fill(host.begin(), host.end(), std::byte{0});
+        ASSERT_TRUE(engine->open_segment(peer->segment_name(), Deadline::after(20s)));
+        std::vector<Block> pieces;  // of which each could wait for itself
+        for (uint64_t at = 0; at < kLength; at += 1024)
+            pieces.push_back({.local = gpu + at, .remote = reinterpret_cast<uint64_t>(host.data()) + at, .length = 512});
+        const auto plan = engine->prepare(peer->segment_name(), pieces).value();
+        FakeCuda::hold_default_stream(true);
+        fake.write_later(gpu, third);
+        const Deadline hung = Deadline::after(20s);
+        EXPECT_EQ(engine->transfer(peer->segment_name(), Direction::kWrite, pieces, Deadline::after(100ms)).error().code(),
+                  Code::kTimedOut);
+        EXPECT_EQ(plan->run(Direction::kWrite).error().code(), Code::kTimedOut);
+        const auto batch = engine->submit(peer->segment_name(), Direction::kWrite, pieces);
+        ASSERT_TRUE(batch) << batch.error().to_string();
+        EXPECT_EQ(engine->wait_batch(*batch)->state, TransferState::kTimedOut);
+        EXPECT_TRUE(engine->free_batch(*batch));
+        EXPECT_FALSE(hung.passed()) << transport;
+        EXPECT_TRUE(arrived(0)) << transport;
+        FakeCuda::hold_default_stream(false);
+        const Block all = block();
+        EXPECT_TRUE(engine->transfer(peer->segment_name(), Direction::kWrite, {&all, 1}, Deadline::after(20s)));
+        EXPECT_TRUE(arrived(3)) << transport;
+        fake.drain(abi::legacy_stream());
+        fake.write(gpu, bytes_of(1, kLength));
+    }
+}
+
+TEST_F(OrderTest, ClosingDoesNotWaitForTheDefaultStream) {
+    FakeCuda::hold_default_stream(true);
+    fake.write_later(gpu, second);
+    const Block one = block();
+    const auto batch = engine->submit(peer->segment_name(), Direction::kWrite, {&one, 1});
+    ASSERT_TRUE(batch) << batch.error().to_string();
+    const Deadline hung = Deadline::after(20s);
+    EXPECT_TRUE(engine->close());
+    EXPECT_FALSE(hung.passed());
+    EXPECT_TRUE(arrived(0));
+    FakeCuda::hold_default_stream(false);
+    fake.drain(abi::legacy_stream());
+}
+
+TEST_F(OrderTest, WhoUnregistersOtherMemoryDoesNotWaitForTheDefaultStream) {
+    EngineOptions options;
+    options.transports = {"tcp"};
+    options.transfer_timeout = 5s;
+    renew(cuda::find_loaded_library, options);
+    std::vector<std::byte> other(kLength);
+    ASSERT_TRUE(engine->register_memory(other.data(), kLength));
+    FakeCuda::hold_default_stream(true);
+    fake.write_later(gpu, second);
+    const uint64_t looks = FakeCuda::count("calls:cuEventQuery");
+    const Block one{.local = host.data(), .remote = reinterpret_cast<uint64_t>(gpu), .length = kLength};
+    const auto batch = peer->submit(engine->segment_name(), Direction::kRead, {&one, 1});
+    ASSERT_TRUE(batch) << batch.error().to_string();
+    while (FakeCuda::count("calls:cuEventQuery") < looks + 10) std::this_thread::yield();  // it waits at the target
+    const auto gone = engine->unregister_memory(other.data());
+    EXPECT_TRUE(gone) << gone.error().to_string();
+    EXPECT_TRUE(arrived(0));
+    FakeCuda::hold_default_stream(false);
+    EXPECT_EQ(peer->wait_batch(*batch)->state, TransferState::kCompleted);
+    EXPECT_TRUE(arrived(2));
+    EXPECT_TRUE(peer->free_batch(*batch));
+    fake.drain(abi::legacy_stream());
+}
+
 TEST(Order, WithoutCudaThereAreNoStreams) {
     auto devices = make_devices([]() -> std::optional<cuda::Lookup> { return std::nullopt; });
     const auto engine = make_engine(*devices);

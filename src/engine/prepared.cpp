@@ -21,13 +21,17 @@ public:
         if (after) MC_RETURN_IF_ERROR(wait_for_work(parts_.core, *parts_.config.memory, after, deadline(Clock::now())));
         Lock lock(mutex_);
         resolve();
-        if (static_cast<bool>(after) != ordered_) {
-            ordered_ = static_cast<bool>(after);
+        const Time began = Clock::now();
+        bool ordered = static_cast<bool>(after);
+        if (!ordered) {
+            MC_ASSIGN_OR_RETURN(ordered, wait_for_unnamed_work(parts_.core, direction, slices_, deadline(began)));
+        }
+        if (ordered != ordered_) {
+            ordered_ = ordered;
             for (Slice& slice : slices_) slice.ordered = ordered_;
         }
         const auto section = session_->section();
         Incarnation life{life_.load(std::memory_order_relaxed)};
-        const Time began = Clock::now();
         auto moved = run_transfer(parts_.core, *session_, life, direction, slices_, completion_, deadline(began), began);
         settle(life, moved ? nullptr : &moved.error());
         return moved;

@@ -52,10 +52,15 @@ void TransferGroup::set_out() {
     }
     if (slices_.empty()) return finish(nullptr);
     if (const auto reached = check_reach(slices_); !reached) return finish(&reached.error());
-    if (behind_.work) {
-        mark_ordered(slices_);
-        return begin_after_work(batch);
+    const bool named = behind_.work != nullptr;
+    bool known = named;
+    if (!named) {
+        UnnamedWork unnamed = unnamed_work(core_, direction_, slices_);
+        known = unnamed.known;
+        behind_.work = std::move(unnamed.work);
     }
+    if (known) mark_ordered(slices_);
+    if (behind_.work) return begin_after_work(batch);
     begin(batch);
 }
 
@@ -394,9 +399,9 @@ bool TransferGroup::has_failed(const Part& part) const {
     return std::any_of(part.pieces.begin(), part.pieces.end(), [](const Piece& piece) { return piece.completion.failed(); });
 }
 
-void TransferGroup::stop_part(Stopping& one, const Error& reason, Deadline fence) {
+void TransferGroup::stop_part(Stopping& one, Completion& attempt, const Error& reason, Deadline fence) {
     if (one.taken.exchange(true, std::memory_order_relaxed)) return;
-    if (one.running.size() > 1) one.link->peer->withdraw(attempt_, reason);
+    if (one.running.size() > 1) one.link->peer->withdraw(attempt, reason);
     for (Completion* const completion : one.running) {
         if (completion->done()) continue;  // it had not begun
         one.asked = true;
@@ -407,11 +412,12 @@ void TransferGroup::stop_part(Stopping& one, const Error& reason, Deadline fence
 }
 
 void TransferGroup::stop_parts(const StoppingParts& parts, const Error& reason, Deadline fence) {
-    // We do those that no thread has come to yet, so that we never wait for a thread. Who comes later finds nothing to do.
+    // We do those that no thread has come to yet, so that we never wait for a thread. Who comes later finds nothing to do, and perhaps no
+    // group any more: it touches nothing but its part.
     for (size_t i = 1; i < parts.size(); ++i)
-        core_.service->post_stop([this, one = parts[i], reason, fence] { stop_part(*one, reason, fence); },
+        core_.service->post_stop([one = parts[i], &attempt = attempt_, reason, fence] { stop_part(*one, attempt, reason, fence); },
                                  reinterpret_cast<Service::Key>(parts[i]->link.get()));
-    for (const auto& one : parts) stop_part(*one, reason, fence);
+    for (const auto& one : parts) stop_part(*one, attempt_, reason, fence);
     for (const auto& one : parts) one->over.wait(false, std::memory_order_acquire);
 }
 

@@ -5,10 +5,8 @@
 
 #include "base/log.h"
 #include "engine/engine.h"
-#include "transport/fabric/api.h"
 #include "transport/fabric/choice.h"
 #include "transport/fabric/fabric.h"
-#include "transport/fabric/nics.h"
 #include "transport/self/self.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
@@ -26,6 +24,7 @@ constexpr TransportMaker kMakers[] = {
      .protocols = fabric::kProtocols,
      .asked_for = fabric::asked_for,
      .alone = fabric::alone,
+     .state = fabric::fabric_state,
      .check = fabric::check_choice},
     {.name = "tcp", .make = tcp::make_tcp_transport},
 };
@@ -59,13 +58,6 @@ void tell_replaced(const EngineOptions& options, std::span<const TransportMaker>
     MC_LOG_WARNING("protocol {}: {}; {} carries what leaves this host", options.protocol, absent.message(), instead);
 }
 
-Result<std::string> fabric_state(const EngineOptions& options) {
-    auto library = fabric::load_library(options.fabric.library);
-    if (!library) return Unexpected(std::move(library).error());
-    return format_text("libfabric is here{}; a protocol or MC_FABRIC_PROVIDER asks for it",
-                       options.fabric.provider.empty() ? "" : ", provider " + options.fabric.provider);
-}
-
 }  // namespace
 
 std::span<const TransportMaker> transport_makers() noexcept { return kMakers; }
@@ -88,16 +80,15 @@ std::vector<Feature> list_features() {
     for (const TransportMaker& maker : kMakers) {
         Result<std::string> state(std::string("usable"));
         if (!allowed(options, maker.name)) state = fail(Code::kNotSupported, "MC_TRANSPORTS or MC_FORCE_TCP leaves it out");
-        else if (maker.name == "fabric") state = fabric_state(options);
+        else if (maker.state != nullptr) state = maker.state(options);
         add(maker.name, state);
     }
-    add("efa",
-        fabric::has_efa_device("/") ? fabric_state(options) : Result<std::string>(fail(Code::kNotSupported, "no EFA device is here")));
+    add("efa", fabric::efa_state(options));
     add("cuda", Devices::of_process().of(MemoryKind::kCuda)->state());
     return features;
 }
 
-bool efa_usable() { return fabric::has_efa_device("/") && fabric::load_library(load_options().fabric.library).has_value(); }
+bool efa_usable() { return fabric::efa_state(load_options()).has_value(); }
 
 Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportContext& context, std::span<const TransportMaker> makers) {
     const EngineOptions& options = context.options;

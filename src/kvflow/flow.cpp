@@ -51,8 +51,8 @@ struct PairState {
     std::set<uint32_t> layers;  // that something of moves
     // Under the mutex.
     Units waiting, running;
-    size_t asked = 0;  // layers
-    bool failed = false;
+    size_t asked = 0;            // layers
+    std::optional<Error> error;  // of the first that failed
 };
 
 /// Units that are about to begin, which nobody else touches meanwhile.
@@ -91,7 +91,8 @@ private:
     Result<BatchId> send(const PairState& pair, const Unit& unit, const WorkPoint& after);
     void ended(PairState& pair, Units::iterator unit);
     void note_end(PairState& pair, Units& from, Units::iterator unit, Result<uint64_t> outcome);
-    bool has_failed(const PairState& pair);
+    /// Why nothing more begins with this peer, if anything failed.
+    std::optional<Error> failure_of(const PairState& pair);
     /// One part of it is over; with the last one the caller hears of it.
     void finish(Step& step, Result<uint64_t> outcome);
     bool idle() const MC_REQUIRES(mutex_);
@@ -255,7 +256,11 @@ Result<BatchId> FlowState::send(const PairState& pair, const Unit& unit, const W
 }
 
 void FlowState::start(PairState& pair, Units::iterator unit, const WorkPoint& after) {
-    if (unit->layer == Unit::kNotification && has_failed(pair)) return note_end(pair, pair.running, unit, uint64_t{0});
+    if (auto failed = failure_of(pair)) {
+        // A peer that does not answer costs one time-out, however many layers wait.
+        if (unit->layer == Unit::kNotification) return note_end(pair, pair.running, unit, uint64_t{0});
+        return note_end(pair, pair.running, unit, Unexpected(std::move(*failed)));
+    }
     Result<BatchId> batch(0);
     try {
         batch = send(pair, *unit, after);
@@ -294,9 +299,10 @@ void FlowState::ended(PairState& pair, Units::iterator unit) {
     if (!workers.get().pool.post(go_on)) go_on();
 }
 
-bool FlowState::has_failed(const PairState& pair) {
+std::optional<Error> FlowState::failure_of(const PairState& pair) {
     Lock lock(mutex_);
-    return pair.failed;
+    if (!pair.error) return std::nullopt;
+    return copy_error(*pair.error);
 }
 
 void FlowState::note_end(PairState& pair, Units& from, Units::iterator unit, Result<uint64_t> outcome) {
@@ -304,7 +310,7 @@ void FlowState::note_end(PairState& pair, Units& from, Units::iterator unit, Res
     {
         Lock lock(mutex_);
         if (outcome) bytes_ += *outcome;
-        else pair.failed = true;
+        else if (!pair.error) pair.error = copy_error(outcome.error());
         if (!outcome && !error_) error_ = copy_error(outcome.error());
     }
     finish(*unit->step, std::move(outcome));

@@ -53,7 +53,8 @@ public:
     virtual const std::vector<std::string>& layers() const noexcept = 0;
 
     /// Starts a layer; empty: all that have not been started. `done` is called once, with the bytes or the first failure, perhaps before this returns, on
-    /// any thread; it must not block. kNotFound: this rank has no such layer; kAlreadyExists: it was started before. `after`: as in Engine.
+    /// any thread; it must not block. Once anything with a peer has failed nothing more begins with it, and what would have fails likewise. kNotFound:
+    /// this rank has no such layer; kAlreadyExists: it was started before. `after`: as in Engine.
     virtual Result<> submit(std::string_view layer, Done done, const WorkPoint& after = {}) = 0;
     /// Ends what was started; what was not cannot be any more. Does not wait: the outcome is that of the layers.
     virtual void cancel() = 0;

@@ -175,6 +175,28 @@ TEST_P(FlowTest, ANewLifeOfAPeerGetsNothing) {
     EXPECT_TRUE(again->wait(soon()));
 }
 
+TEST_P(FlowTest, WhatFailedWithAPeerEndsTheRestOfIt) {
+    // Else a peer that does not answer costs its time-out for every two layers.
+    const auto flow = flow_of(0);
+    const auto failure_of = [&](std::string_view layer) {
+        std::promise<Result<uint64_t>> told;
+        EXPECT_TRUE(flow->submit(layer, [&](const Result<uint64_t>& outcome) { told.set_value(outcome); }));
+        const auto outcome = told.get_future().get();
+        return outcome ? Code::kOk : outcome.error().code();
+    };
+    const auto for_all = [&](const auto& act) {
+        for (size_t i = 0; i < passive().engines.size(); ++i) act(*passive().engines[i], passive().side.memory[i]);
+    };
+    for_all([](Engine& engine, std::vector<uint8_t>& memory) { ASSERT_TRUE(engine.unregister_memory(memory.data())); });
+    EXPECT_EQ(failure_of(flow->layers()[0]), Code::kNotRegistered);
+    for_all([](Engine& engine, std::vector<uint8_t>& memory) { ASSERT_TRUE(engine.register_memory(memory.data(), memory.size())); });
+    EXPECT_EQ(failure_of(flow->layers()[1]), Code::kNotRegistered);
+    EXPECT_EQ(failure_of(""), Code::kNotRegistered);
+    const auto again = flow_of(0);
+    ASSERT_TRUE(again->submit("", {}));
+    EXPECT_TRUE(again->wait(soon())) << "another flow is another attempt";
+}
+
 TEST_P(FlowTest, WhatIsCancelledIsOverAndCannotBeStarted) {
     const auto flow = flow_of(0);
     std::promise<Result<uint64_t>> told;

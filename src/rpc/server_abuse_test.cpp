@@ -2,6 +2,8 @@
 // What strangers, broken and slow peers do to a server, while a good client works.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -76,6 +78,33 @@ TEST_F(ServerAbuse, AHalfMessageIsClosedInTimeAndDelaysNobody) {
     EXPECT_TRUE(header.closed_by_peer());
     EXPECT_TRUE(body.closed_by_peer());
     expect_service(server);
+}
+
+/// The end of a connection that the server has in this process; -1 if there is none.
+int accepted_end_of(int connected) {
+    const auto port_by = [](int fd, int (*name)(int, sockaddr*, socklen_t*)) {
+        sockaddr_storage address{};
+        socklen_t length = sizeof(address);
+        if (name(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+        if (address.ss_family == AF_INET6) return int{reinterpret_cast<const sockaddr_in6&>(address).sin6_port};
+        return address.ss_family == AF_INET ? int{reinterpret_cast<const sockaddr_in&>(address).sin_port} : 0;
+    };
+    for (int fd = 0; fd < 1024; ++fd)
+        if (fd != connected && port_by(fd, ::getpeername) == port_by(connected, ::getsockname)) return fd;
+    return -1;
+}
+
+TEST_F(ServerAbuse, AClientThatVanishesWithAnAnswerUnderWayIsGivenUpInTime) {
+    TestServer server({.idle_body_timeout = 7s});
+    RawPeer peer = RawPeer::connect(server.port());
+    ASSERT_TRUE(peer.hello());
+    const int accepted = accepted_end_of(peer.fd());
+    ASSERT_GE(accepted, 0);
+    // By the kernel, who alone knows that nothing is confirmed; keep-alive does not run meanwhile.
+    unsigned milliseconds = 0;
+    socklen_t length = sizeof(milliseconds);
+    ASSERT_EQ(::getsockopt(accepted, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &length), 0);
+    EXPECT_EQ(milliseconds, 7000u);
 }
 
 TEST_F(ServerAbuse, AnIdleConnectionIsKept) {

@@ -23,7 +23,10 @@ void DeviceCopies::show(size_t part) const noexcept {
 void DeviceCopies::flush() {
     if (parts_.empty()) return;
     auto copied = devices_.copy(to_, from_, parts_);
-    if (!copied && parts_.size() > 1) {
+    if (!copied && copied.error().code() == Code::kTimedOut) {
+        // It waited for work of the program, and would again for each piece.
+        for (const Owner& owner : owners_) failures_.emplace_back(owner.slice, copied.error());
+    } else if (!copied && parts_.size() > 1) {
         // One bad piece does not cost the others. What was copied before may be copied again.
         for (size_t i = 0; i < parts_.size(); ++i) {
             if (auto alone = devices_.copy(to_, from_, std::span(parts_).subspan(i, 1)); !alone)

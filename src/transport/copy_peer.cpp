@@ -2,10 +2,12 @@
 #include "transport/copy_peer.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "base/error_copy.h"
 
@@ -17,6 +19,27 @@ struct CopyPeer::Cut {
     uint32_t parts = 0;      // begun and not finished
     bool all_begun = false;  // no further part will begin
     std::optional<Error> error;
+};
+
+/// Completions of slices that were given up, to be failed unlocked; as many as need no memory, so that a peer can always be destroyed.
+class CopyPeer::Lost {
+public:
+    /// False: there is no place for another completion.
+    bool add(Completion& completion) noexcept {
+        if (count_ == 0 || lost_[count_ - 1].first != &completion) {
+            if (count_ == lost_.size()) return false;
+            lost_[count_++] = {&completion, 0};
+        }
+        ++lost_[count_ - 1].second;
+        return true;
+    }
+    void fail(const Error& reason) const noexcept {
+        for (size_t i = 0; i < count_; ++i) lost_[i].first->fail(copy_error(reason), lost_[i].second);
+    }
+
+private:
+    std::array<std::pair<Completion*, uint32_t>, 32> lost_;
+    size_t count_ = 0;
 };
 
 /// One submission of several chunks. Everything but the copying itself happens under the peer's mutex. `slices_` may be read
@@ -32,9 +55,9 @@ public:
     bool step() noexcept override;
     void release() noexcept override;
 
-    /// Forgets what has not begun of one completion (null: of all) and says how many slices each lost; to be failed unlocked.
+    /// Forgets what has not begun of one completion (null: of all) and says how many slices each lost. False: not of all yet, for want of places.
     /// Called by the peer with its mutex held.
-    void give_up(const Completion* completion, const Error& reason, std::vector<std::pair<Completion*, uint32_t>>& lost);
+    bool give_up(const Completion* completion, const Error& reason, Lost& lost);
 
     std::list<Batch>::iterator self;
 
@@ -149,7 +172,7 @@ void CopyPeer::Batch::release() noexcept {
     peer_.batches_.erase(self);
 }
 
-void CopyPeer::Batch::give_up(const Completion* completion, const Error& reason, std::vector<std::pair<Completion*, uint32_t>>& lost) {
+bool CopyPeer::Batch::give_up(const Completion* completion, const Error& reason, Lost& lost) {
     peer_.mutex_.is_held();
     size_t others = 0;
     for (size_t i = next_; i < slices_.size(); ++i) {
@@ -162,22 +185,31 @@ void CopyPeer::Batch::give_up(const Completion* completion, const Error& reason,
         if (i == next_ && offset_ > 0) {
             // Some parts have begun: whoever ends the last of them reports the slice; we do if they are over.
             Cut& cut = cut_of(slice);
-            cut.error = reason;
-            cut.all_begun = true;
+            if (cut.parts > 0) {
+                cut.error = copy_error(reason);
+                cut.all_begun = true;
+                offset_ = 0;
+                next_ = i + 1;
+                continue;
+            }
+        }
+        if (!lost.add(*slice.completion)) {
+            next_ = i;  // of one completion there is always place, so all before it are given up
+            return false;
+        }
+        if (i == next_ && offset_ > 0) {
+            std::erase_if(cuts_, [&](const Cut& other) { return other.slice == &slice; });
             offset_ = 0;
             next_ = i + 1;
-            if (cut.parts > 0) continue;
-            std::erase_if(cuts_, [&](const Cut& other) { return other.slice == &slice; });
         }
-        if (lost.empty() || lost.back().first != slice.completion) lost.emplace_back(slice.completion, 0);
-        ++lost.back().second;
     }
     if (others == 0) {
         next_ = slices_.size();
-        return;
+        return true;
     }
     given_up_.push_back(completion);
     skip_given_up();
+    return true;
 }
 
 CopyPeer::CopyPeer(CopyPool& pool) : pool_(pool) {}
@@ -286,12 +318,12 @@ void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit
 }
 
 Stopped CopyPeer::cancel(Completion& completion, const Error& reason, Deadline) {
-    std::vector<std::pair<Completion*, uint32_t>> lost;
+    Lost lost;
     {
         Lock lock(mutex_);
         for (Batch& batch : batches_) batch.give_up(&completion, reason, lost);
     }
-    for (const auto& [unused, slices] : lost) completion.fail(reason, slices);
+    lost.fail(reason);
     // What has begun is one chunk per thread: it ends by itself, soon.
     completion.wait(Deadline::never());
     return Stopped::kEverywhere;
@@ -311,17 +343,19 @@ Error CopyPeer::broken_reason() {
 
 void CopyPeer::close(const Error& reason) {
     mark_broken(reason);
-    std::vector<std::pair<Completion*, uint32_t>> lost;
-    {
-        Lock lock(mutex_);
-        for (Batch& batch : batches_) batch.give_up(nullptr, reason, lost);
+    for (bool all = false; !all;) {
+        Lost lost;
+        {
+            Lock lock(mutex_);
+            all = std::all_of(batches_.begin(), batches_.end(), [&](Batch& batch) { return batch.give_up(nullptr, reason, lost); });
+        }
+        lost.fail(reason);
     }
-    for (const auto& [completion, slices] : lost) completion->fail(reason, slices);
     copying_.quiesce(Deadline::never());
 }
 
 void CopyPeer::stop() {
-    close(Error(Code::kCancelled, "the connection was closed"));
+    close(Error(Code::kCancelled, "closed"));  // so short that it needs no memory
     pool_.withdraw(queue_);
 }
 

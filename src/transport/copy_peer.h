@@ -78,6 +78,7 @@ protected:
 
 private:
     class Batch;
+    class Lost;
     struct Cut;
 
     struct ChunkLimits {

@@ -81,16 +81,15 @@ void CopyPool::unqueue(CopyQueue& queue, CopyJob& job) {
 void CopyPool::withdraw(CopyQueue& queue) {
     // A step of this queue that we are inside of would never end while we wait for it.
     Step* const mine = current_step != nullptr && current_step->queue == &queue ? current_step : nullptr;
-    std::vector<CopyJob*> unstarted;
     mutex_.lock();
     while (!queue.jobs_.empty()) {
         CopyJob& job = *queue.jobs_.front();
         unqueue(queue, job);
-        if (job.running_ == 0) unstarted.push_back(&job);
+        if (job.running_ != 0) continue;
+        mutex_.unlock();
+        job.release();
+        mutex_.lock();
     }
-    mutex_.unlock();
-    for (CopyJob* job : unstarted) job->release();
-    mutex_.lock();
     while (queue.running_ != (mine != nullptr ? 1 : 0)) step_over_.wait(mutex_);
     mutex_.unlock();
     if (mine == nullptr) return;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "transport/transport.h"
@@ -20,6 +21,8 @@ struct TransportMaker {
     bool (*asked_for)(const EngineOptions& options) = nullptr;
     /// Of one that is asked for: nothing else may go over the network in its place.
     bool (*alone)(const EngineOptions& options) = nullptr;
+    /// For who asks what can be used here: in words, or why it cannot be. Null: it always can.
+    Result<std::string> (*state)(const EngineOptions& options) = nullptr;
     /// Whether the options can do with what came of it. `absent`: why it was not made.
     Result<> (*check)(const EngineOptions& options, bool made, const Error& absent) = nullptr;
 };

@@ -148,6 +148,11 @@ TEST_F(CppApi, KnowsWhatIsRegistered) {
     EXPECT_EQ(engine.registerLocalMemoryBatch({{other.data(), other.size()}, {third.data(), third.size()}}, "cpu:0"), 0);
     EXPECT_TRUE(engine.checkOverlap(other.data(), other.size()));
     EXPECT_EQ(engine.unregisterLocalMemoryBatch({other.data(), third.data()}), 0);
+    // Ranges that reach the end of the address space, and beyond.
+    const uint64_t rest = UINT64_MAX - reinterpret_cast<uintptr_t>(memory.data());
+    for (const uint64_t length : {rest, rest + 100, UINT64_MAX}) EXPECT_TRUE(engine.checkOverlap(memory.data() + 100, length)) << length;
+    EXPECT_TRUE(engine.checkOverlap(memory.data() - 1, UINT64_MAX));
+    EXPECT_FALSE(engine.checkOverlap(memory.data() - 1, 1));
     EXPECT_EQ(engine.unregisterLocalMemory(other.data()), -3);
 }
 
@@ -187,6 +192,18 @@ TEST_F(CppApi, ReportsEveryFragmentOnce) {
     calls.assign(lengths.size(), 0);
     EXPECT_FALSE(engine.transferScatter({bad}).ok());
     EXPECT_EQ(calls, (std::vector<int>{100, 100, 1, 100}));
+}
+
+TEST_F(CppApi, LeadingSlashesOfAScatteredSegmentDoNotCount) {
+    const std::vector<uint64_t> zero = {0}, length = {4096};
+    auto together = range(TransferRequest::WRITE, zero, zero, length);
+    together.remote_segment = "//" + peer.name();
+    auto each = together;
+    each.on_fragment = [](size_t, const Status&) {};
+    for (const auto& named : {together, each}) {
+        const Status status = engine.transferScatter({named});
+        EXPECT_TRUE(status.ok()) << status.message();
+    }
 }
 
 TEST_F(CppApi, MovesNothingWhenARangeIsWrong) {

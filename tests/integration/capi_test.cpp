@@ -387,6 +387,21 @@ TEST(CApiMistakes, BatchesThatDoNotExistAreErrors) {
     }
 }
 
+TEST(CApiMistakes, CountsThatNoListHasAreErrors) {
+    Side side;
+    buffer_entry_t entry{side.memory.data(), 10};
+    void* address = side.memory.data();
+    transfer_request_t request{OPCODE_READ, side.memory.data(), LOCAL_SEGMENT, 0, 1};
+    const batch_id_t batch = allocateBatchID(side.engine, 4);
+    for (const size_t count : {SIZE_MAX, SIZE_MAX / sizeof(entry), size_t{1} << 62}) {
+        EXPECT_LT(registerLocalMemoryBatch(side.engine, &entry, count, "*"), 0);
+        EXPECT_LT(unregisterLocalMemoryBatch(side.engine, &address, count), 0);
+        EXPECT_GT(submitTransfer(side.engine, batch, &request, count), 0);
+        EXPECT_GT(submitTransferWithNotify(side.engine, batch, &request, count, {nullptr, nullptr}), 0);
+    }
+    EXPECT_EQ(freeBatchID(side.engine, batch), 0);
+}
+
 TEST(CApiMistakes, MemoryThatOverlapsIsRefused) {
     Side side;
     EXPECT_EQ(registerLocalMemory(side.engine, side.memory.data() + kBytes - 10, 100, "*", 1), -7);

@@ -106,8 +106,19 @@ private:
     uint16_t port_ = 0;
 };
 
-TEST(CudaMemory, MovesBetweenTwoProcessesOverSharedMemory) {
-    const HostProcess other;  // before the GPU is used: a child of such a process could not use anything of it
+/// The other process begins before the first GPU is used: a child of such a process could not use anything of it.
+class CudaMemory : public testing::Test {
+protected:
+    static void SetUpTestSuite() { other_ = new HostProcess; }
+    static void TearDownTestSuite() { delete other_; }
+
+    HostProcess& other = *other_;
+
+private:
+    static inline HostProcess* other_ = nullptr;
+};
+
+TEST_F(CudaMemory, MovesBetweenTwoProcessesOverSharedMemory) {
     WithGpu gpu;
     auto engine = Engine::create(config_for(gpu.devices.get(), {"shm"})).value();
     ASSERT_TRUE(engine->register_memory(gpu.card, kBytes));
@@ -121,8 +132,7 @@ TEST(CudaMemory, MovesBetweenTwoProcessesOverSharedMemory) {
     EXPECT_EQ(gpu.cuda.read(gpu.card, kBytes), others);
 }
 
-TEST(CudaMemory, ScatteredBlocksMoveBetweenTwoProcesses) {
-    const HostProcess other;
+TEST_F(CudaMemory, ScatteredBlocksMoveBetweenTwoProcesses) {
     WithGpu gpu;
     auto engine = Engine::create(config_for(gpu.devices.get(), {"shm"})).value();
     ASSERT_TRUE(engine->register_memory(gpu.card, kBytes));
@@ -141,7 +151,7 @@ TEST(CudaMemory, ScatteredBlocksMoveBetweenTwoProcesses) {
             << i;
 }
 
-TEST(CudaMemory, TwoEnginesOfAProcessMoveItBetweenThem) {
+TEST_F(CudaMemory, TwoEnginesOfAProcessMoveItBetweenThem) {
     WithGpu gpu;
     std::byte* const there = gpu.cuda.allocate(kBytes);
     {
@@ -159,7 +169,7 @@ TEST(CudaMemory, TwoEnginesOfAProcessMoveItBetweenThem) {
     gpu.cuda.free(there);
 }
 
-TEST(CudaMemory, MovesWithinAProcess) {
+TEST_F(CudaMemory, MovesWithinAProcess) {
     WithGpu gpu;
     std::byte* const there = gpu.cuda.allocate(kBytes);
     {
@@ -175,7 +185,7 @@ TEST(CudaMemory, MovesWithinAProcess) {
     gpu.cuda.free(there);
 }
 
-TEST(CudaMemory, TwoEnginesOfAProcessMoveItToTheHost) {
+TEST_F(CudaMemory, TwoEnginesOfAProcessMoveItToTheHost) {
     WithGpu gpu;
     std::vector<std::byte> host(kBytes);
     auto ours = Engine::create(config_for(gpu.devices.get(), {})).value(),
@@ -189,7 +199,7 @@ TEST(CudaMemory, TwoEnginesOfAProcessMoveItToTheHost) {
     EXPECT_EQ(host, bytes);
 }
 
-TEST(CudaMemory, WhatIsFreedWhileRegisteredIsAnErrorAndTheRestGoesOn) {
+TEST_F(CudaMemory, WhatIsFreedWhileRegisteredIsAnErrorAndTheRestGoesOn) {
     WithGpu gpu;
     std::byte* const gone = gpu.cuda.allocate(kBytes);
     std::vector<std::byte> host(kBytes);
@@ -209,7 +219,7 @@ TEST(CudaMemory, WhatIsFreedWhileRegisteredIsAnErrorAndTheRestGoesOn) {
     EXPECT_TRUE(engine->unregister_memory(gone));
 }
 
-TEST(CudaMemory, AGpuThatIsUsedOnlyLaterIsFound) {
+TEST_F(CudaMemory, AGpuThatIsUsedOnlyLaterIsFound) {
     auto engine = Engine::create(config_for(nullptr, {})).value();  // with the devices of the process
     std::vector<std::byte> host(kBytes);
     ASSERT_TRUE(engine->register_memory(host.data(), kBytes));

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -102,6 +103,12 @@ def ask(port: int, path: str, method: str = "GET", body: str | None = None) -> t
         return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
     finally:
         connection.close()
+
+
+def heartbeats(master: Master) -> int:
+    found = re.search(r"^master_ping_requests_total (\d+)$", master.ask("/metrics")[2], re.MULTILINE)
+    assert found
+    return int(found.group(1))
 
 
 def free_port() -> int:
@@ -223,7 +230,8 @@ def test_the_metadata_of_a_killed_node_is_deleted(tmp_path: Path) -> None:
         with Node(master, f"--metadata_server=http://127.0.0.1:{port}/metadata", log=tmp_path / "node.log") as node:
             keys = [f"/metadata?key=mooncake/ram/{node.name}", f"/metadata?key=mooncake/rpc_meta/{node.name}"]
             assert [ask(port, key)[0] for key in keys] == [200, 200]
-            time.sleep(1.5)  # it must have been seen alive
+            seen = heartbeats(master) + 8  # which takes longer than a client may be silent
+            eventually(lambda: heartbeats(master) >= seen, "a node sends no heartbeats")
             assert [ask(port, key)[0] for key in keys] == [200, 200]
             node.process.kill()
             eventually(lambda: [ask(port, key)[0] for key in keys] == [404, 404], "metadata of a dead node stays")
@@ -302,6 +310,30 @@ def test_the_log_goes_to_a_file_if_asked_for(tmp_path: Path) -> None:
         assert re.fullmatch(rf"mooncake_master\.INFO\.\d+-\d+\.{process.process.pid}", os.readlink(link))
         assert "master serves" in link.read_text()
         assert process.end() == 0
+
+
+def test_a_log_that_nobody_reads_stops_nobody() -> None:
+    reader, writer = os.pipe()
+    try:
+        os.set_blocking(writer, False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(writer, b".")
+        os.set_blocking(writer, True)
+        flags = ["--port=0", "--metrics_port=0", "--metrics_host=127.0.0.1"]
+        with subprocess.Popen([program("mooncake_master"), *flags], stdout=subprocess.PIPE, stderr=writer) as process:
+            try:
+                assert process.stdout is not None
+                ready, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+                assert ready, "it does not get beyond its first line of log"
+                assert b"Master service started" in process.stdout.readline()
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(STOP_TIMEOUT_S) == 0
+            finally:
+                process.kill()
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_the_master_listens_where_it_is_told(tmp_path: Path) -> None:

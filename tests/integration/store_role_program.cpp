@@ -2,7 +2,8 @@
 // One role of the store as a process of its own, for tests that stop and kill it. Ends when its standard input does.
 //     store_role master PORT CLIENT_TTL_MS LEASE_MS   prints "PORT EPOCH"
 //     store_role node MASTER SEGMENT_ID BYTES         prints "ready", and "lost" and "found EPOCH" as its master comes and goes
-//     store_role client MASTER BYTES [PATH [NAME]]    lends memory for real, by TCP alone if PATH is tcp; prints its name (host:port)
+//     store_role tiers PORT CLIENT_TTL_MS LEASE_MS MODE   the same with disks; MODE: letters of e (eager), v (before eviction), f (force), p (promotion)
+//     store_role client MASTER BYTES [PATH [NAME [DISK [BYTES]]]] lends memory for real, by TCP alone if PATH is tcp, and a directory; prints its name (host:port)
 //     store_role writer MASTER KEY BYTES [tcp]        writes the first half of a value, prints "half"; when it is continued after a stop,
 //                                                     writes the rest and prints "ended CODE"
 #include <signal.h>
@@ -40,12 +41,17 @@ public:
     void copy_ordered(const CopyOrder&) override {}
 };
 
-int be_master(char** arguments) {
+int be_master(char** arguments, const std::string& mode = {}) {
     MasterServerOptions options;
+    const auto with = [&](char letter) { return mode.find(letter) != std::string::npos; };
+    options.core.offload = with('e') || with('v');
+    options.core.offload_on_evict = with('v');
+    options.core.offload_force_evict = with('f');
+    options.core.promote = with('p');
     options.port = static_cast<uint16_t>(std::atoi(arguments[0]));
     options.core.client_ttl = std::chrono::milliseconds(std::atoi(arguments[1]));
     options.core.lease_ttl = std::chrono::milliseconds(std::atoi(arguments[2]));
-    if (arguments[3] != nullptr) options.stream.unsent_timeout = std::chrono::milliseconds(std::atoi(arguments[3]));
+    if (mode.empty() && arguments[3] != nullptr) options.stream.unsent_timeout = std::chrono::milliseconds(std::atoi(arguments[3]));
     auto server = MasterServer::create(options);
     if (!server) {
         say(server.error().to_string());
@@ -84,6 +90,10 @@ int be_client(char** arguments) {
     config.master = arguments[0];
     if (arguments[2] != nullptr && std::string(arguments[2]) == "tcp") config.options.engine.transports = {"tcp"};
     if (arguments[2] != nullptr && arguments[3] != nullptr) config.local_hostname = arguments[3];
+    if (arguments[2] != nullptr && arguments[3] != nullptr && arguments[4] != nullptr) {
+        config.disk.path = arguments[4];
+        config.disk.capacity_bytes = arguments[5] != nullptr ? std::strtoull(arguments[5], nullptr, 10) : 1 << 30;
+    }
     auto client = StoreClient::create(std::move(config));
     if (!client) return 1;
     say((*client)->name());
@@ -126,6 +136,7 @@ int main(int count, char** arguments) {
     mooncake::configure_log({.level = mooncake::LogLevel::kError});
     const std::string role = count > 1 ? arguments[1] : "";
     if (role == "master" && (count == 5 || count == 6)) return mooncake::store::be_master(arguments + 2);
+    if (role == "tiers" && count == 6) return mooncake::store::be_master(arguments + 2, arguments[5]);
     if (role == "node" && count == 5) return mooncake::store::be_node(arguments + 2);
     if (role == "client" && count >= 4) return mooncake::store::be_client(arguments + 2);
     if (role == "writer" && count >= 5) return mooncake::store::be_writer(arguments + 2);

@@ -32,6 +32,7 @@ HEAVY_INCLUDE = re.compile(r"#\s*include\s*<(boost|spdlog|nlohmann|flatbuffers|p
 ONLY_FOR_CPP = "Include only in .cpp files"  # what a header says that needs one of those; other headers may not include it
 VENDOR_CONDITION = re.compile(r"#\s*(?:if|ifdef|ifndef|elif)\b.*\b(?:USE|WITH|ENABLE|HAVE|SUPPORT)_\w+|#\s*(?:if|ifdef|ifndef|elif)\b.*\b__(?:CUDA|HIP|MUSA|CANN)\w*")
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+TRANSPORT_LIST = "src/engine/transports.cpp"
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -159,6 +160,21 @@ def transports_apart(path: str, text: str) -> list[str]:
             if (other := re.match(r"transport/(\w+)/", name)) and other.group(1) != own.group(1)]
 
 
+def transports_unnamed(path: str, text: str) -> list[str]:
+    """Of a transport others know its capabilities; only its folder and the list of transports know its name."""
+    if not path.startswith("src/") or is_test(path) or re.match(r"src/transport/\w+/", path):
+        return []
+    code = re.sub(r"//[^\n]*", "", text)
+    listed = path == TRANSPORT_LIST
+    wrong = [] if listed else [f"{path}: only {TRANSPORT_LIST} may use {name}" for name in INCLUDE.findall(code) if re.match(r"transport/\w+/", name)
+                               and not name.startswith("transport/testing/")]
+    if listed:
+        code = re.sub(r'\.name = "\w+"', "", code)
+    # "tcp" is also what the protocol of a call is by default.
+    return wrong + [f"{path}:{line_of(code, found.start())}: {found.group()}: ask for capabilities, not for a transport's name"
+                    for found in re.finditer(r'"(?:self|shm|fabric)"|[!=]= "tcp"', code)]
+
+
 def public_headers(path: str, text: str) -> list[str]:
     """What we install names nothing but the standard library and itself."""
     if not path.startswith("include/"):
@@ -192,6 +208,8 @@ def banned(path: str, text: str) -> list[str]:
         rules.append((r"\b(?:secure_)?getenv\s*\(", "the environment is read in src/base/options.cpp only"))
     if path.startswith("src/") and not is_test(path):
         rules.append((r"\b(?:sleep_for|sleep_until|usleep|nanosleep)\s*\(", "a sleep is no synchronisation"))
+    if path != "src/base/pages.cpp" and not is_test(path):
+        rules.append((r"\bMADV_POPULATE_\w+", "pages are made to exist by src/base/pages.h"))
     if not re.match(r"src/device/|src/transport/\w+/", path):
         rules.append((VENDOR_CONDITION.pattern, "vendor conditions belong into src/device and the transports' folders"))
     return [f"{path}:{line_of(code, found.start())}: {why}" for pattern, why in rules if (found := re.search(pattern, code))]
@@ -201,7 +219,7 @@ def unfinished(path: str, text: str) -> list[str]:
     return [f"{path}:{line_of(text, found.start())}: {found.group()}" for found in UNFINISHED.finditer(text)]
 
 
-CPP_RULES = (file_length, function_length, layers, transports_apart, public_headers, header_form, banned, unfinished)
+CPP_RULES = (file_length, function_length, layers, transports_apart, transports_unnamed, public_headers, header_form, banned, unfinished)
 PYTHON_RULES = (file_length, function_length, header_form, unfinished)
 
 
@@ -228,10 +246,13 @@ def thread_table(texts: dict[str, str], page: str) -> list[str]:
     """The names of our threads are those in the table of docs/architecture.md; a number at their end is an N there."""
     used = {}
     for path, text in texts.items():
-        if path.startswith("src/") and not is_test(path):
-            for name in re.findall(r'"(mc-[a-z-]+(?:\{\})?)"', text):
+        if path.startswith(("src/", "apps/")) and not is_test(path):
+            started = re.findall(r'(?:start_thread|repeat)\(\s*(?:format_text\()?"([\w-]+(?:\{\})?)"', text)
+            for name in re.findall(r'"(mc-[a-z-]+(?:\{\})?)"', text) + started:
                 used[name.replace("{}", "N")] = path
-    known = set(re.findall(r"`(mc-[a-z-]+N?)`", page))
+    table = page.rsplit("## 5. Threads", maxsplit=1)[-1].split("\n## ", maxsplit=1)[0]
+    names = re.findall(r"^\| [^|]* \| ([^|]*) \|", table, re.MULTILINE)
+    known = {name for cell in names for name in re.findall(r"`([a-z][a-z-]*N?)`", cell)}
     return [f"{path}: thread {name} is not in the table of docs/architecture.md" for name, path in sorted(used.items()) if name not in known] + [
         f"docs/architecture.md: there is no thread {name}" for name in sorted(known - used.keys())]
 

@@ -89,7 +89,11 @@ def test_every_thread_is_in_the_table_and_the_other_way_round():
     texts = {"src/a/a.cpp": 'start_thread("mc-one", f); pool({.name = "mc-two-{}"});', "src/a/a_test.cpp": 'start_thread("mc-test", f);'}
     assert tidy.thread_table(texts, "| one | `mc-one`, `mc-two-N` |") == []
     assert tidy.thread_table(texts, "| one | `mc-one` |") == ["src/a/a.cpp: thread mc-two-N is not in the table of docs/architecture.md"]
-    assert tidy.thread_table(texts, "| `mc-one` | `mc-two-N` | `mc-three` |") == ["docs/architecture.md: there is no thread mc-three"]
+    table = "## 5. Threads\n| one | `mc-one` | `any` |\n| two | `mc-two-N`, `mc-three` | |\n## 6. More\n| a | `word` | |\n"
+    assert tidy.thread_table(texts, table) == ["docs/architecture.md: there is no thread mc-three"]
+    for started in ('try_start_thread(format_text("http-{}", i), f);', 'repeat("http-{}", 1s, f);'):
+        assert tidy.thread_table({"apps/a.cpp": started}, "| one | `http-N` | |") == []
+        assert tidy.thread_table({"apps/a.cpp": started}, "") == ["apps/a.cpp: thread http-N is not in the table of docs/architecture.md"]
 
 
 # ---- layers
@@ -143,6 +147,30 @@ def test_a_transport_may_not_use_another():
     assert tidy.transports_apart("src/transport/tcp/a.cpp", '#include "transport/tcp/b.h"\n#include "transport/transport.h"\n') == []
 
 
+@pytest.mark.parametrize("path, line", [
+    ("src/store/member/a.cpp", 'if (name == "shm") return;'),
+    ("src/engine/a.cpp", 'router.has("fabric");'),
+    ("src/engine/a.cpp", 'if (maker.name != "tcp") return;'),
+    ("src/engine/a.cpp", '#include "transport/shm/shm.h"'),
+    ("src/engine/transports.cpp", 'if (maker.name == "fabric") return;'),
+])
+def test_nobody_asks_for_a_transport_by_its_name(path, line):
+    assert len(tidy.transports_unnamed(path, line + "\n")) == 1
+
+
+@pytest.mark.parametrize("path, line", [
+    ("src/engine/transports.cpp", '#include "transport/shm/shm.h"'),
+    ("src/engine/transports.cpp", '    {.name = "fabric",'),
+    ("src/engine/a.cpp", '#include "transport/transport.h"'),
+    ("src/engine/a.cpp", 'std::string name;  // "self", "shm"'),
+    ("src/engine/a_test.cpp", 'EXPECT_EQ(path, "shm");'),
+    ("src/transport/shm/a.cpp", 'constexpr std::string_view kName = "shm";'),
+    ("src/store/process/a.h", 'std::string protocol = "tcp";'),
+])
+def test_its_own_folder_and_the_list_of_transports_may_name_it(path, line):
+    assert tidy.transports_unnamed(path, line + "\n") == []
+
+
 @pytest.mark.parametrize("include", ['"base/error.h"', "<boost/asio.hpp>", "<fmt/core.h>"])
 def test_an_installed_header_names_only_the_standard_library_and_itself(include):
     assert len(tidy.public_headers("include/mooncake/a.h", f"#include {include}\n")) == 1
@@ -187,6 +215,7 @@ def test_a_heavy_header_may_say_that_it_is_for_cpp_files_and_then_no_header_uses
     ("src/net/a.cpp", "volatile int x;"),
     ("src/net/a.cpp", "std::this_thread::sleep_for(1ms);"),
     ("src/net/a.cpp", "usleep(5);"),
+    ("src/store/node/a.cpp", "::madvise(address, size, MADV_POPULATE_WRITE);"),
     ("src/engine/a.cpp", "#ifdef USE_CUDA"),
     ("src/engine/a.cpp", "#if defined(WITH_EFA) && 1"),
     ("src/transport/a.cpp", "#ifdef __CUDACC__"),

@@ -10,34 +10,33 @@
 namespace mooncake::python {
 
 void KvStep::end(const Result<uint64_t>& outcome) {
-    std::optional<Listener> listener;
+    std::vector<Listener> listeners;
     {
         Lock lock(mutex_);
         if (outcome) outcome_ = *outcome;
         else outcome_ = Unexpected(copy_error(outcome.error()));
-        listener = std::move(listener_);
+        listeners.swap(listeners_);
         ended_.notify_all();
     }
-    if (listener) listener->port.put(listener->token);
+    for (const Listener& listener : listeners) listener.port.put(listener.token);
 }
 
 void KvStep::tell(const CompletionPort& port, uint64_t token) {
-    {
+    if (ours()) {
         Lock lock(mutex_);
-        if (!outcome_) {
-            listener_ = Listener{.port = port, .token = token};
-            return;
-        }
+        if (!outcome_) return listeners_.push_back({.port = port, .token = token});
     }
     port.put(token);
 }
 
 bool KvStep::done() const {
+    if (!ours()) return true;
     Lock lock(mutex_);
     return outcome_.has_value();
 }
 
 bool KvStep::wait(Deadline deadline) const {
+    if (!ours()) return true;
     Lock lock(mutex_);
     while (!outcome_) {
         if (deadline.is_never()) ended_.wait(mutex_);
@@ -48,6 +47,7 @@ bool KvStep::wait(Deadline deadline) const {
 }
 
 Result<uint64_t> KvStep::outcome() const {
+    if (!ours()) return Unexpected(engine_unusable());
     Lock lock(mutex_);
     if (*outcome_) return **outcome_;
     return Unexpected(copy_error(outcome_->error()));

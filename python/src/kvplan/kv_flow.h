@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fork.h"
 #include "base/thread_annotations.h"
 #include "completion_port.h"
 #include "interpreter.h"
@@ -24,11 +25,12 @@ struct KvPlan {
     kvplan::Plan plan;
 };
 
-/// What one submit() of a flow started. Thread-safe.
+/// What one submit() of a flow started. Thread-safe. In a forked child, where nobody could ever end it, it is done and has failed.
 class KvStep {
 public:
     /// Once, by any thread; wakes whoever waits.
     void end(const Result<uint64_t>& outcome);
+    /// Puts the token into the port when it is done. Any number may be told.
     void tell(const CompletionPort& port, uint64_t token);
 
     bool done() const;
@@ -42,10 +44,14 @@ private:
         CompletionPort port;
         uint64_t token = 0;
     };
+    /// Else some thread of the parent may have held the mutex when this process was forked.
+    bool ours() const noexcept { return fork_generation() == born_; }
+
+    const uint32_t born_ = fork_generation();
     mutable Mutex mutex_;
     mutable std::condition_variable_any ended_;
     std::optional<Result<uint64_t>> outcome_ MC_GUARDED_BY(mutex_);
-    std::optional<Listener> listener_ MC_GUARDED_BY(mutex_);
+    std::vector<Listener> listeners_ MC_GUARDED_BY(mutex_);
 };
 
 /// A flow that closes by itself when the interpreter exits.

@@ -77,11 +77,10 @@ void bind_zero_copy(StoreClass& store) {
         .def(
             "alloc_from_mem_pool", [](DistributedStore&, uint64_t) { return 0; }, "size"_a,
             "0: only clients of an external node have such memory.")
-        .def(
-            "get_offload_rpc_read_count", [](DistributedStore&) { return 0; }, "How many values were read from disks of peers.")
-        .def(
-            "unmount_local_disk_segment", [](const DistributedStore& self, uint64_t) { return self.is_set_up() ? 0 : -1; },
-            "grace_period_seconds"_a = 0, "0: nothing is kept on disk. -1 before setup().");
+        .def("get_offload_rpc_read_count", &DistributedStore::far_disk_reads, "How many values were read from disks of peers.")
+        .def("unmount_local_disk_segment", &DistributedStore::unmount_disk, "grace_period_seconds"_a = 0,
+             "Takes our disk out of the pool, after so long; what lies there stays for the next time. 0, also where there is none; -1 "
+             "before setup().");
 }
 
 void bind_parts(StoreClass& store) {

@@ -136,15 +136,25 @@ void bind_replicas(nb::module_& module) {
         .def_ro("object_size", &DiskDescriptor::object_size);
     nb::class_<Replica>(module, "ReplicaDescriptor", "One copy of a value.")
         .def_prop_ro("status", [](const Replica&) { return ReplicaStatus::kComplete; })
-        .def("is_memory_replica", [](const Replica&) { return true; })
-        .def("is_disk_replica", [](const Replica&) { return false; })
-        .def("is_local_disk_replica", [](const Replica&) { return false; })
-        .def("get_memory_descriptor", [](const Replica& self) { return MemoryDescriptor{self.info}; })
+        .def("is_memory_replica", [](const Replica& self) { return !self.info.on_disk; })
         .def(
-            "get_disk_descriptor", [](const Replica&) -> DiskDescriptor { throw std::runtime_error("the replica is in memory"); },
-            "RuntimeError for a replica in memory.")
+            "is_disk_replica", [](const Replica&) { return false; }, "Of a file on a shared file system: never.")
+        .def(
+            "is_local_disk_replica", [](const Replica& self) { return self.info.on_disk; }, "On the disk of a node.")
+        .def(
+            "get_memory_descriptor",
+            [](const Replica& self) {
+                if (self.info.on_disk) throw std::runtime_error("the replica is on a disk");
+                return MemoryDescriptor{self.info};
+            },
+            "RuntimeError for a replica on a disk.")
+        .def(
+            "get_disk_descriptor",
+            [](const Replica&) -> DiskDescriptor { throw std::runtime_error("the replica is not a file on a shared file system"); },
+            "RuntimeError: there are no replicas on shared file systems.")
         .def("__repr__", [](const Replica& self) {
-            return format_text("ReplicaDescriptor({} bytes in memory of {})", self.info.length, self.info.segment_name);
+            return format_text("ReplicaDescriptor({} bytes {} of {})", self.info.length, self.info.on_disk ? "on the disk" : "in memory",
+                               self.info.segment_name);
         });
     nb::class_<store::TaskInfo>(module, "QueryTaskResponse", "How a copy or a move stands.")
         .def(nb::init<>())

@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "failures.h"
 #include "metrics/metrics.h"
+#include "store/process/offload_options.h"
 
 namespace mooncake::python {
 
@@ -20,10 +21,10 @@ void log_effective(const store::StoreConfig& config) {
     for (const std::string& device : config.devices) devices += (devices.empty() ? "" : ",") + device;
     const std::string text = format_text(
         "store: local_hostname {}, metadata_server {}, global_segment_size {}, local_buffer_size {}, protocol {}, rdma_devices {}, "
-        "master_server_addr {}, tenant_id {}, client http {}, engine {}, checksums {}",
+        "master_server_addr {}, tenant_id {}, client http {}, engine {}, checksums {}, ssd {}",
         config.local_hostname, config.metadata_server, config.segment_bytes, config.buffer_bytes, config.protocol,
         devices.empty() ? "all" : devices, config.master, config.tenant, config.http_server ? std::to_string(config.http_port) : "off",
-        config.engine ? "given" : "own", config.options.checksum ? "on" : "off");
+        config.engine ? "given" : "own", config.options.checksum ? "on" : "off", config.disk.path.empty() ? "off" : config.disk.path);
     log_from_python(LogLevel::kInfo, text);
 }
 
@@ -61,6 +62,14 @@ int DistributedStore::setup(Setup setup) {
                               .http_port = setup.http_port,
                               .engine = std::move(setup.engine),
                               .options = store::load_store_options(process_environment())};
+    if (setup.disk) {
+        auto disk = store::load_disk_config(process_environment(), setup.disk_path);
+        if (!disk) {
+            log_from_python(LogLevel::kError, format_text("store: setup is refused: {}", disk.error().message()));
+            return kInvalid;
+        }
+        config.disk = std::move(*disk);
+    }
     log_effective(config);
     state_ = State::kStarting;
     auto created = without_gil([&] { return store::StoreClient::create(std::move(config)); });

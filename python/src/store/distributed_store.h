@@ -69,6 +69,8 @@ public:
         std::string master, tenant;
         bool http_server = false;
         uint16_t http_port = 9300;
+        bool disk = false;
+        std::string disk_path;  // empty: what the environment says
         std::shared_ptr<Engine> engine;
     };
 
@@ -130,6 +132,8 @@ public:
     nb::dict mount_file(const store::FileToMount& file);
     nb::dict mount_memory(nb::handle size, const std::string& protocol, const std::string& location);
     int unmount(nb::handle ids, nb::handle grace_s);
+    int unmount_disk(uint64_t grace_s);
+    uint64_t far_disk_reads();
     nb::list get_replicas(nb::handle key);
     nb::dict batch_get_replicas(nb::handle keys);
     nb::list replica_clear(nb::handle keys, const std::string& segment_name);

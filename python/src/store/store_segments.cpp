@@ -62,6 +62,21 @@ int DistributedStore::unmount(nb::handle ids, nb::handle grace_s) {
     return zero_or_failed(without_gil([&] { return client->unmount(*segments, wait); }));
 }
 
+int DistributedStore::unmount_disk(uint64_t grace_s) {
+    constexpr uint64_t kGraceMax_s = 365 * 24 * 3600;
+    if (!is_set_up()) return kFailed;
+    const StoreRef client = use("unmount_local_disk_segment");
+    if (!client) return kFailed;
+    const std::chrono::seconds wait(std::min(grace_s, kGraceMax_s));
+    return zero_or_failed(without_gil([&] { return client->unmount_disk(wait); }));
+}
+
+uint64_t DistributedStore::far_disk_reads() {
+    if (!is_set_up()) return 0;
+    const StoreRef client = use("get_offload_rpc_read_count");
+    return client ? client->far_disk_reads() : 0;
+}
+
 nb::list DistributedStore::get_replicas(nb::handle key) {
     const std::string_view name = key_from(key);
     const StoreRef client = use("get_replica_desc");

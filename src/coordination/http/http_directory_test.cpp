@@ -4,9 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <future>
 #include <mutex>
 
 #include "coordination/http/metadata_service.h"
+#include "net/socket.h"
 
 namespace mooncake {
 namespace {
@@ -80,6 +85,27 @@ TEST(HttpDirectory, GivesUpOnAServerThatStaysBusyAtTheDeadline) {
     const auto answer = server.open()->get("k", Deadline::after(100ms));
     ASSERT_FALSE(answer);
     EXPECT_TRUE(answer.error().code() == Code::kUnavailable || answer.error().code() == Code::kTimedOut) << answer.error().to_string();
+}
+
+TEST(HttpDirectory, KeepsNoConnectionOfAServerThatWouldKeepIt) {
+    const net::Listener listener = net::listen_on("127.0.0.1", 0, 4).value();
+    const auto directory = make_http_directory(format_text("http://127.0.0.1:{}/metadata", listener.port)).value();
+    auto got = std::async(std::launch::async, [&] { return directory->get("k", soon()); });
+    ASSERT_TRUE(net::wait_ready(listener.socket.fd(), POLLIN, soon()));
+    const net::Socket connection(::accept4(listener.socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    std::string request;
+    const auto read_some = [&] {
+        char text[4096];
+        EXPECT_TRUE(net::wait_ready(connection.fd(), POLLIN, soon()));
+        const ssize_t length = ::recv(connection.fd(), text, sizeof(text), 0);
+        if (length > 0) request.append(text, static_cast<size_t>(length));
+        return length;
+    };
+    while (request.find("\r\n\r\n") == std::string::npos) ASSERT_GT(read_some(), 0);
+    const std::string answer = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: keep-alive\r\n\r\nv";
+    ASSERT_TRUE(net::send_all(connection.fd(), answer.data(), answer.size(), soon()));
+    EXPECT_EQ(got.get().value(), "v");
+    EXPECT_EQ(read_some(), 0) << "it is still open";
 }
 
 TEST(HttpDirectory, SaysThatTheServerKeepsAnotherAddressEntry) {

@@ -79,6 +79,8 @@ Result<RedisReply> RedisConnection::call(std::span<const std::string_view> argum
         MC_ASSIGN_OR_RETURN(auto reply, decoder_.next());
         if (reply) return std::move(*reply);
         if (total > kReplyBytesMax) return fail(Code::kNoSpace, "the answer is larger than {} bytes", kReplyBytesMax);
+        // Who never stops sending leaves nothing to wait for.
+        if (total > 0 && deadline.passed()) return fail(Code::kTimedOut, "no whole answer in time");
         const ssize_t got = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);
         if (got > 0) {
             decoder_.feed({bytes.data(), static_cast<size_t>(got)});

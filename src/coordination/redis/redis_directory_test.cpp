@@ -132,5 +132,17 @@ TEST(RedisDirectory, EndsAtItsDeadlineWhenTheAnswerDrips) {
     EXPECT_EQ(got.get().error().code(), Code::kTimedOut);
 }
 
+TEST(RedisDirectory, EndsAtItsDeadlineWhenTheAnswerNeverPauses) {
+    net::Listener listener = net::listen_on(0, 4).value();
+    const auto directory = make_redis_directory(format_text("127.0.0.1:{}", listener.port), {}).value();
+    auto got = std::async(std::launch::async, [&] { return directory->get("k", Deadline::after(200ms)); });
+    ASSERT_TRUE(net::wait_ready(listener.socket.fd(), POLLIN, soon()));
+    const net::Socket connection(::accept4(listener.socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const std::string line(64 << 10, '+');  // it has no end, and to look for one takes longer the longer it is
+    while (got.wait_for(0ms) != std::future_status::ready)
+        (void)net::send_all(connection.fd(), line.data(), line.size(), Deadline::after(1s));
+    EXPECT_EQ(got.get().error().code(), Code::kTimedOut);
+}
+
 }  // namespace
 }  // namespace mooncake

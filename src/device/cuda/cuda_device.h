@@ -37,6 +37,7 @@ public:
     /// Of what was offered.
     uint64_t pinned_bytes() const { return pins_.pinned_bytes(); }
     Result<std::unique_ptr<PendingWork>> follow(const WorkPoint& point) override;
+    Result<std::unique_ptr<PendingWork>> unnamed_work(const void* address) override;
     Result<std::unique_ptr<StreamGate>> hold(const WorkPoint& stream) override;
     Result<std::string> state() override;
 

@@ -13,7 +13,6 @@ constexpr Duration kSpin = 2ms;            // longer than most copies take
 constexpr Duration kNap = 100us;           // between two questions after that
 constexpr Duration kHungAfter = 60s;       // 16 MiB in this time: nobody waits for such a GPU
 constexpr Duration kCallerPatience = 30s;  // for what a caller left on the default stream
-constexpr Duration kCapturePatience = 5s;
 
 /// Nobody wakes us: CUDA's own way to sleep would not come back from a GPU that hangs.
 void nap(Duration time) {
@@ -135,8 +134,8 @@ Result<> Lanes::settle(const Scope& scope, abi::Event event) {
     return waited;
 }
 
-Result<abi::Event> Lanes::mark(const Scope& scope, abi::Stream stream) {
-    const Deadline captured = Deadline::after(kCapturePatience);
+Result<abi::Event> Lanes::mark(const Scope& scope, abi::Stream stream, Duration patience) {
+    const Deadline captured = Deadline::after(patience);
     MC_ASSIGN_OR_RETURN(const abi::Event event, take_event(scope));
     while (true) {
         // A question that does no harm to a graph that is being captured; recording an event might.
@@ -157,16 +156,20 @@ Result<abi::Event> Lanes::mark(const Scope& scope, abi::Stream stream) {
     }
 }
 
+Result<bool> Lanes::default_stream_is_idle(const Scope& scope) {
+    if (scope->stream_query == nullptr || scope->stream_is_capturing == nullptr) return false;
+    // Mostly it is, which is quickly told: streams that it waits for count, too.
+    int capturing = 0;
+    abi::Status status = scope->stream_is_capturing(abi::legacy_stream(), &capturing);
+    if (status == abi::kSuccess) status = scope->stream_query(abi::legacy_stream());
+    if (status != abi::kSuccess && status != abi::kNotReady && !is_capture(status))
+        return Unexpected(driver_.failure(device_, "cuStreamQuery of the default stream", status));
+    return status == abi::kSuccess;
+}
+
 Result<> Lanes::wait_for_default_stream(const Scope& scope) {
-    if (scope->stream_query != nullptr && scope->stream_is_capturing != nullptr) {
-        // Mostly it is idle, which is quickly told: streams that it waits for count, too.
-        int capturing = 0;
-        abi::Status status = scope->stream_is_capturing(abi::legacy_stream(), &capturing);
-        if (status == abi::kSuccess) status = scope->stream_query(abi::legacy_stream());
-        if (status == abi::kSuccess) return {};
-        if (status != abi::kNotReady && !is_capture(status))
-            return Unexpected(driver_.failure(device_, "cuStreamQuery of the default stream", status));
-    }
+    MC_ASSIGN_OR_RETURN(const bool idle, default_stream_is_idle(scope));
+    if (idle) return {};
     MC_ASSIGN_OR_RETURN(const abi::Event event, mark(scope, abi::legacy_stream()));
     const auto happened = poll(scope, event, Deadline::after(kCallerPatience));
     put_event(event);

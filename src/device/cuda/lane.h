@@ -52,9 +52,12 @@ public:
     Result<> wait(const Scope& scope, abi::Event event);
     /// As wait(), after which nothing may be under way: a GPU of which that is not known is not used any more.
     Result<> settle(const Scope& scope, abi::Event event);
+    static constexpr Duration kCapturePatience = 5s;
     /// An event behind all that is on a stream. Waits a while for the end of a graph's capture that forbids it; a stream that is itself being
     /// captured is kInvalidArgument. Null handles are not allowed.
-    Result<abi::Event> mark(const Scope& scope, abi::Stream stream);
+    Result<abi::Event> mark(const Scope& scope, abi::Stream stream, Duration patience = kCapturePatience);
+    /// Whether nothing is on the default stream. False also where that cannot be asked.
+    Result<bool> default_stream_is_idle(const Scope& scope);
     /// Waits until all that was put on the default stream before has happened: callers expect that of whoever reads their memory.
     Result<> wait_for_default_stream(const Scope& scope);
 

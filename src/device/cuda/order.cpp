@@ -169,6 +169,20 @@ Result<std::unique_ptr<PendingWork>> CudaDevice::follow(const WorkPoint& point) 
     return Unexpected(std::move(event).error());
 }
 
+Result<std::unique_ptr<PendingWork>> CudaDevice::unnamed_work(const void* address) {
+    if (!options_.caller_sync || driver_.silent() || driver_.functions() == nullptr) return nullptr;
+    MC_ASSIGN_OR_RETURN(const Pointer pointer, ask(driver_, reinterpret_cast<uint64_t>(address)));
+    if (pointer.place != Place::kDevice) return nullptr;  // who copies it says what is wrong
+    MC_ASSIGN_OR_RETURN(const Scope scope, Scope::enter(driver_, pointer.device));
+    Lanes& own = lanes(pointer.device);
+    MC_ASSIGN_OR_RETURN(const bool idle, own.default_stream_is_idle(scope));
+    if (idle) return nullptr;
+    auto work = std::make_unique<Work>(driver_);
+    MC_ASSIGN_OR_RETURN(const abi::Event event, own.mark(scope, abi::legacy_stream(), 0s));
+    work->add(own, event);
+    return work;
+}
+
 Result<std::unique_ptr<StreamGate>> CudaDevice::hold(const WorkPoint& point) {
     if (driver_.silent() || driver_.functions() == nullptr) return fail(Code::kUnavailable, "CUDA cannot be used in this process");
     if (point.what != WorkPoint::What::kStream) return fail(Code::kInvalidArgument, "only a stream can be held");

@@ -237,6 +237,18 @@ TEST_F(AdminTest, ShowsCountersAndStateAsMetrics) {
     EXPECT_THAT(ask("/metrics/summary").body, AllOf(HasSubstr("1.00 KB of 1.00 MB"), HasSubstr("1 keys")));
 }
 
+TEST_F(AdminTest, CountsAValueThatIsBeingReplacedAmongThoseInMemory) {
+    add_node(1);
+    put("a");
+    put("unfinished", 1000, "default", false);
+    const PutItem item{.key = "a", .length = 1000};
+    const StoreCode started = master_->run([&](Transaction& t, Time now) {
+        return upsert_start(t, {.client = {2, 1}, .tenant = "default", .items = {&item, 1}}, now).items[0].code;
+    });
+    ASSERT_EQ(started, StoreCode::kOk);
+    EXPECT_THAT(ask("/metrics").body, AllOf(HasSubstr("\nmaster_writes_in_progress 2\n"), HasSubstr("\nmem_cache_nums_ 1\n")));
+}
+
 /// All that users of such masters know, but for parts that are not built: snapshots, promotion, heartbeats of NVMe-oF, high availability.
 constexpr const char* kSingleMetrics[] = {"master_allocated_bytes",
                                           "master_total_capacity_bytes",

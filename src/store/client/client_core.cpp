@@ -7,7 +7,7 @@
 namespace mooncake::store {
 
 ClientCore::ClientCore(PoolAccess& access, ClientConfig client_config)
-    : pool(access), config(std::move(client_config)), metrics(pool.metrics), doubts(doubt_hooks()) {
+    : pool(access), config(std::move(client_config)), metrics(pool.metrics), nodes(pool.engine->incarnation()), doubts(doubt_hooks()) {
     // Nothing that relies on a segment that failed is promised any more.
     pool.on_segment_failed([this] { leases.forget_soft_leases(); });
 }

@@ -9,6 +9,7 @@
 #include "store/client/client_metrics.h"
 #include "store/client/key_turns.h"
 #include "store/client/lease_cache.h"
+#include "store/client/node_calls.h"
 #include "store/client/slow_segments.h"
 #include "store/member/doubtful_writes.h"
 #include "store/member/pool_access.h"
@@ -33,6 +34,7 @@ struct ClientCore {
     ClientMetrics metrics;
     LeaseCache leases;
     SlowSegments slow;
+    NodeCalls nodes;  // asked for what lies on their disks
     DoubtfulWrites doubts;
     KeyTurns replacing;                     // whose value one of our threads is replacing
     std::atomic<uint64_t> next_request{1};  // names put_start requests; 0 would mean none

@@ -14,6 +14,12 @@ metrics::Histogram& histogram(MemberMetrics& member, const char* name, const cha
     return member.registry.histogram(name, help, member.labels, kNanosecondsPerSecond);
 }
 
+metrics::Labels with_tier(const MemberMetrics& member, const char* tier) {
+    metrics::Labels labels = member.labels;
+    labels.emplace_back("tier", tier);
+    return labels;
+}
+
 uint64_t nanoseconds_since(Time started) { return static_cast<uint64_t>((Clock::now() - started).count()); }
 
 }  // namespace
@@ -28,7 +34,11 @@ ClientMetrics::ClientMetrics(MemberMetrics& member)
       lease_hits(counter(member, "mooncake_client_lease_hits_total", "Keys answered from leases we hold.")),
       lease_misses(counter(member, "mooncake_client_lease_misses_total", "Keys the master was asked for.")),
       checksum_failures(counter(member, "mooncake_client_checksum_failures_total", "Replicas whose bytes were not the value.")),
-      replica_failures(member.replica_failures) {}
+      replica_failures(member.replica_failures),
+      memory_hits(member.registry.counter("mooncake_client_reads_total", "Values read, by where they lay.", with_tier(member, "memory"))),
+      own_disk_hits(
+          member.registry.counter("mooncake_client_reads_total", "Values read, by where they lay.", with_tier(member, "own_disk"))),
+      disk_hits(member.registry.counter("mooncake_client_reads_total", "Values read, by where they lay.", with_tier(member, "disk"))) {}
 
 void ClientMetrics::observe_read(size_t values, uint64_t bytes, Time started) {
     read_bytes.add(bytes);

@@ -25,6 +25,9 @@ public:
     metrics::Counter& lease_misses;
     metrics::Counter& checksum_failures;
     metrics::Counter& replica_failures;  // the member's
+    metrics::Counter& memory_hits;       // values, or parts of them, by where they came from
+    metrics::Counter& own_disk_hits;
+    metrics::Counter& disk_hits;
 
     void observe_read(size_t values, uint64_t bytes, Time started);
     void observe_write(size_t values, uint64_t bytes, Time started);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_probe.h"
 #include "store/client/asked_keys.h"
 #include "store/member/own_copies.h"
 #include "store/protocol/stored_form.h"
@@ -20,13 +21,18 @@ constexpr Duration kHedgePerByte = 10ns, kPatiencePerByte = 100ns;
 constexpr uint64_t kRoundBytes = 1 << 30;  // leases are looked at between rounds
 constexpr uint64_t kStep = 64 << 20;       // moved at one go; from near by nothing can stop that
 constexpr uint64_t kHedgedStep = 4 << 20;  // given up, and read elsewhere, at one go
+constexpr int kBehindMemory = 10;          // distance of a disk: farther than any memory
 
 /// Brings the replicas into the order in which this client tries them: nearest first, equally near ones spread over the keys.
 void order_replicas(ClientCore& core, SegmentLookup& segments, std::string_view key, Place& place) {
     if (place.replica_count < 2) return;
     std::array<std::pair<int, ReplicaLocation>, Place::kReplicasMax> order;
     const size_t count = place.replica_count;
-    for (size_t i = 0; i < count; ++i) order[i] = {segments.find(place.epoch, place.replicas[i].segment).distance, place.replicas[i]};
+    for (size_t i = 0; i < count; ++i) {
+        const SegmentLookup::Found& found = segments.find(place.epoch, place.replicas[i].segment);
+        const bool disk = found.segment && found.segment->spec.kind == SegmentKind::kDisk;
+        order[i] = {found.distance + (disk ? kBehindMemory : 0), place.replicas[i]};
+    }
     std::stable_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     size_t nearest = 1;
@@ -45,6 +51,14 @@ Place place_of(const GetReply& reply, const GetItem& item, Time asked) {
     place.replica_count = std::min<uint32_t>(item.replica_count, Place::kReplicasMax);
     for (size_t i = 0; i < place.replica_count; ++i) place.replicas[i] = reply.replicas[item.first_replica + i];
     return place;
+}
+
+/// False: its bytes are not there.
+bool copy_from_file(const Block& block) {
+    if (block.copier != nullptr) block.copier->begin(block.local, block.length);
+    if (!copy_if_there(block.local, reinterpret_cast<const std::byte*>(block.remote), block.length)) return false;
+    if (block.copier != nullptr) block.copier->passed(block.local, block.local, block.length);
+    return true;
 }
 
 bool makes_sense(const GetReply& reply, size_t keys) {
@@ -257,7 +271,9 @@ bool Fetch::usable(const FetchItem& item, size_t replica) {
     const SegmentLookup::Found& found = segments_.find(place.epoch, place.replicas[replica].segment);
     if (!found.segment) return false;
     const uint64_t size = found.segment->spec.size, offset = place.replicas[replica].offset;
-    if (offset > size || stored_bytes(place.length) > size - offset) return false;
+    const bool disk = found.segment->spec.kind == SegmentKind::kDisk;             // where offsets are names
+    if (disk && !found.own && found.segment->spec.service.empty()) return false;  // its node answers nobody
+    if (!disk && (offset > size || stored_bytes(place.length) > size - offset)) return false;
     if (found.own || core_.pool.directory.all_reachable() || core_.pool.directory.reachable(found.segment, Clock::now())) return true;
     note_failed(found.segment);
     return false;
@@ -337,7 +353,12 @@ Move Fetch::move_for(const Group& group, std::span<const uint32_t> items, uint64
 void Fetch::run_groups() {
     std::vector<Move> moves;
     std::vector<Share> shares;  // of each move
+    std::vector<Group*> own_disks, far_disks;
     for (Group& group : groups_) {
+        if (group.from.segment->spec.kind == SegmentKind::kDisk) {
+            (group.from.own ? own_disks : far_disks).push_back(&group);
+            continue;
+        }
         const bool near = !group.from.own && core_.pool.mover.near(group.from.segment->spec);
         if (group.from.own) copy_own(group);
         else if (near && groups_.size() == 1) copy_near(group);
@@ -350,12 +371,13 @@ void Fetch::run_groups() {
             }
         }
     }
-    if (moves.empty()) return;
     const auto is_over = [&](Move& move) {
         const Share& share = shares[static_cast<size_t>(&move - moves.data())];
         judge(*share.group, share.items, move.outcome);
     };
-    core_.pool.mover.run(Direction::kRead, moves, is_over);
+    if (!moves.empty()) core_.pool.mover.run(Direction::kRead, moves, is_over);
+    for (Group* const group : own_disks) read_own_disk(*group);
+    if (!far_disks.empty()) read_far_disks(far_disks);
 }
 
 void Fetch::copy_near(Group& group) {
@@ -377,8 +399,9 @@ void Fetch::copy_own(const Group& group) {
     std::vector<Block> blocks;
     std::vector<uint32_t> under_way;  // what a device copies into
     OwnCopies by_device(engine, Direction::kRead);
+    core_.metrics.memory_hits.add(group.items.size());
     for (const uint32_t i : group.items) {
-        bool whole = true;
+        bool whole = true, there = true;
         blocks.clear();
         add_blocks(i, stored_at(items_[i], group.from), blocks);
         for (const Block& block : blocks) {
@@ -386,6 +409,8 @@ void Fetch::copy_own(const Group& group) {
             if (const MemoryKind kind = engine.memory_kind(block.local, block.length); kind != MemoryKind::kHost) {
                 by_device.add(i, block, kind);
                 whole = false;
+            } else if (group.from.own->of_file) {
+                there = there && copy_from_file(block);
             } else if (block.copier != nullptr) {
                 block.copier->begin(block.local, block.length);
                 block.copier->copy(block.local, from, block.length);
@@ -393,8 +418,14 @@ void Fetch::copy_own(const Group& group) {
                 std::memcpy(block.local, from, block.length);
             }
         }
-        if (whole) arrived(i);
-        else under_way.push_back(i);
+        if (!there) {
+            MC_LOG_WARNING_EVERY(1s, "key {}: the file that it lies in was cut off", keys_[i]);
+            items_[i].chosen_failed(StoreCode::kTransferFail);
+        } else if (whole) {
+            arrived(i);
+        } else {
+            under_way.push_back(i);
+        }
     }
     by_device.flush();
     for (const auto& [i, error] : by_device.failures()) MC_LOG_WARNING_EVERY(1s, "key {}: {}", keys_[i], error.to_string());
@@ -408,6 +439,7 @@ void Fetch::copy_own(const Group& group) {
 void Fetch::judge(Group& group, std::span<const uint32_t> items, const Result<>& outcome) {
     if (outcome) {
         if (!core_.pool.directory.all_reachable()) core_.pool.directory.worked(group.from.segment);
+        core_.metrics.memory_hits.add(items.size());
         for (const uint32_t i : items) arrived(i);
         return;
     }

@@ -46,6 +46,10 @@ protected:
     virtual void add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) = 0;
     /// Whether what arrived is the value's: kOk, kChecksumMismatch; kTransferFail: it cannot be looked at.
     virtual StoreCode verify(size_t item) = 0;
+    /// Before verify(), of what comes from the disk of another node, which gives no table: what a chunk has to hash to.
+    virtual void expect(size_t /*item*/, uint64_t /*chunk*/, uint64_t /*hash*/) {}
+    /// In place of verify(): what arrived is known to be the value's.
+    virtual StoreCode accept(size_t /*item*/) { return StoreCode::kOk; }
 
     size_t size() const noexcept { return items_.size(); }
     /// Whether the bytes of this place can be, and are to be, verified.
@@ -87,6 +91,18 @@ private:
     /// `before`: bytes that move before these.
     Move move_for(const Group& group, std::span<const uint32_t> items, uint64_t before = 0);
     void copy_own(const Group& group);
+    // from disks: fetch_disks.cpp
+    struct DiskShare;
+    struct OwnWindow;
+    Duration disk_patience(const Group& group) const;
+    void read_own_disk(Group& group);
+    void read_windows(Group& group, std::vector<OwnWindow>& windows, std::vector<StoreCode>& codes, Deadline deadline);
+    void finish_own_disk(uint32_t item, StoreCode code);
+    void read_far_disks(std::span<Group* const> groups);
+    bool ask_disk(DiskShare& share, Time now) const;
+    void take_answer(DiskShare& share, Move& move);
+    void judge_disk(DiskShare& share, const Move& move);
+    void fail_disk(DiskShare& share, const Error& why);
     void copy_near(Group& group);
     void judge(Group& group, std::span<const uint32_t> items, const Result<>& outcome);
     void arrived(uint32_t item);

@@ -71,6 +71,7 @@ bool PoolClient::master_reachable() {
 
 void PoolClient::close() {
     if (http_) http_->stop();
+    core_->nodes.stop();
     gate_.close();  // soon: what cannot be stopped is short, or has little patience
     core_->doubts.stop();
     metrics_thread_ = {};

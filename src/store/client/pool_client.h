@@ -64,6 +64,7 @@ public:
     [[nodiscard]] MemoryLoan drop_unreadable(std::span<Piece> sources);
     [[nodiscard]] MemoryLoan look_at(std::span<const Piece> targets);
     StagingBuffer stage(uint64_t length);
+    uint64_t far_disk_reads() const { return core_->metrics.disk_hits.value(); }
 
     TaskReply create_task(const TaskRequest& request);
     tl::expected<TaskInfo, StoreCode> query_task(const TaskId& task);

@@ -64,8 +64,9 @@ std::vector<ValueInfo> PoolClient::find(std::span<const std::string_view> keys) 
             infos[i].replicas.push_back({.segment_name = spec.name,
                                          .endpoint = spec.endpoint,
                                          .protocol = spec.protocol,
-                                         .address = spec.base + replica.offset,
-                                         .length = places[i].length});
+                                         .address = spec.kind == SegmentKind::kDisk ? 0 : spec.base + replica.offset,
+                                         .length = places[i].length,
+                                         .on_disk = spec.kind == SegmentKind::kDisk});
         }
         if (infos[i].replicas.empty()) infos[i].code = StoreCode::kObjectNotFound;
     }

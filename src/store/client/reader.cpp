@@ -111,36 +111,24 @@ PartsFetch::Keys PartsFetch::group(std::span<const PartToRead> parts) {
 }
 
 PartsFetch::PartsFetch(ClientCore& core, std::span<const PartToRead> parts, Keys keys)
-    : Fetch(core, std::move(keys.keys)), parts_(parts), item_of_part_(std::move(keys.of_part)), plans_(size()), beyond_(parts.size()),
+    : Fetch(core, std::move(keys.keys)), parts_(parts), item_of_part_(std::move(keys.of_part)), wanted_(size()), beyond_(parts.size()),
       view_(*core.pool.engine) {
-    for (uint32_t i = 0; i < parts_.size(); ++i) plans_[item_of_part_[i]].parts.push_back(i);
+    for (uint32_t i = 0; i < parts_.size(); ++i) wanted_[item_of_part_[i]].parts.push_back(i);
 }
 
 StoreCode PartsFetch::plan(size_t item, const Place& place) {
-    Plan& plan = plans_[item];
-    plan.blocks.clear();
-    plan.chunks.clear();
-    plan.copies.clear();
-    plan.table.clear();
-    plan.scratch.clear();
-    plan.seen.clear();
-    plan.bytes = 0;
+    Wanted& wanted = wanted_[item];
+    wanted.plan.begin(place.length, verified(place));
     bool any = false;
-    for (const uint32_t i : plan.parts) {
+    for (const uint32_t i : wanted.parts) {
         const PartToRead& part = parts_[i];
         beyond_[i] = part.offset > place.length || part.to.length > place.length - part.offset || !can_be_filled(part);
         if (beyond_[i]) continue;
         any = true;
         if (part.to.length == 0) continue;
-        if (verified(place)) plan_verified(plan, part, place);
-        else plan.blocks.push_back({.local = part.to.data, .remote = part.offset, .length = part.to.length});
+        wanted.plan.add(part.to.data, part.offset, part.to.length, is_host(*core().pool.engine, part.to.data, part.to.length));
     }
-    if (verified(place) && !plan.chunks.empty() && table_bytes(place.length) > 0) {
-        plan.table.resize(chunk_count(place.length));
-        plan.blocks.push_back(
-            {.local = reinterpret_cast<std::byte*>(plan.table.data()), .remote = place.length, .length = table_bytes(place.length)});
-    }
-    for (const Block& block : plan.blocks) plan.bytes += block.length;
+    wanted.plan.finish();
     return any ? StoreCode::kOk : StoreCode::kInvalidParams;
 }
 
@@ -149,60 +137,35 @@ bool PartsFetch::can_be_filled(const PartToRead& part) {
     return !part.unsure || !is_host(*core().pool.engine, part.to.data, part.to.length) || is_writable(part.to.data, part.to.length);
 }
 
-void PartsFetch::plan_verified(Plan& plan, const PartToRead& part, const Place& place) {
-    const uint64_t end = part.offset + part.to.length;
-    const bool host = is_host(*core().pool.engine, part.to.data, part.to.length);
-    const uint64_t whole = table_bytes(place.length) == 0 ? std::max<uint64_t>(place.length, 1) : kChunkBytes;
-    for (uint64_t number = part.offset / whole; number * whole < end; ++number) {
-        const uint64_t from = number * whole, to = std::min(from + whole, place.length);
-        if (part.offset <= from && end >= to) {
-            std::byte* const at = part.to.data + (from - part.offset);
-            if (!host) plan.seen.push_back(std::make_unique<SeenPiece>(at, from, to - from, place.length));
-            SeenPiece* const seen = host ? nullptr : plan.seen.back().get();
-            plan.chunks.push_back({.number = number, .at = at, .length = to - from, .seen = seen});
-            plan.blocks.push_back({.local = at, .remote = from, .length = to - from, .copier = seen});
-            continue;
-        }
-        const std::byte* const at = scratch_chunk(plan, number, to - from);
-        const uint64_t copy_from = std::max(from, part.offset), copy_to = std::min(to, end);
-        plan.copies.push_back(
-            {.to = part.to.data + (copy_from - part.offset), .from = at + (copy_from - from), .length = copy_to - copy_from});
-        if (plan.blocks.empty() || plan.blocks.back().local != at)
-            if (std::none_of(plan.blocks.begin(), plan.blocks.end(), [&](const Block& block) { return block.local == at; }))
-                plan.blocks.push_back({.local = const_cast<std::byte*>(at), .remote = from, .length = to - from});
-    }
-}
-
-std::byte* PartsFetch::scratch_chunk(Plan& plan, uint64_t number, uint64_t length) {
-    const auto known = std::find_if(plan.chunks.rbegin(), plan.chunks.rend(),
-                                    [&](const Chunk& chunk) { return chunk.scratch && chunk.number == number; });
-    if (known != plan.chunks.rend()) return known->at;
-    plan.scratch.emplace_back(new std::byte[length]);
-    plan.chunks.push_back({.number = number, .at = plan.scratch.back().get(), .length = length, .scratch = true});
-    return plan.chunks.back().at;
-}
-
 void PartsFetch::add_blocks(size_t item, uint64_t stored_at, std::vector<Block>& blocks) {
-    for (const Block& block : plans_[item].blocks)
+    wanted_[item].plan.expect_table();
+    for (const Block& block : wanted_[item].plan.blocks())
         blocks.push_back({.local = block.local, .remote = stored_at + block.remote, .length = block.length, .copier = block.copier});
 }
 
 StoreCode PartsFetch::verify(size_t item) {
-    const Plan& plan = plans_[item];
-    const bool one = plan.table.empty();
-    if (!one && hash_table(plan.table) != place(item).checksum) return StoreCode::kChecksumMismatch;
-    for (const Chunk& chunk : plan.chunks) {
-        const uint64_t expected = one ? place(item).checksum : plan.table[chunk.number];
+    const PartsPlan& plan = wanted_[item].plan;
+    const std::span<const uint64_t> table = plan.table();
+    const bool one = table.empty();
+    if (!one && !plan.told() && hash_table(table) != place(item).checksum) return StoreCode::kChecksumMismatch;
+    for (const PartsPlan::Chunk& chunk : plan.chunks()) {
+        const uint64_t expected = one ? place(item).checksum : table[chunk.number];
         const auto hash = hash_of(chunk);
         if (!hash) return cannot_look(hash.error());
         if (*hash != expected) return StoreCode::kChecksumMismatch;
     }
-    for (const Copy& copy : plan.copies)
+    return accept(item);
+}
+
+void PartsFetch::expect(size_t item, uint64_t chunk, uint64_t hash) { wanted_[item].plan.expect(chunk, hash); }
+
+StoreCode PartsFetch::accept(size_t item) {
+    for (const PartsPlan::Copy& copy : wanted_[item].plan.copies())
         if (auto copied = copy_any(*core().pool.engine, copy.to, copy.from, copy.length); !copied) return cannot_look(copied.error());
     return StoreCode::kOk;
 }
 
-Result<uint64_t> PartsFetch::hash_of(const Chunk& chunk) {
+Result<uint64_t> PartsFetch::hash_of(const PartsPlan::Chunk& chunk) {
     if (chunk.seen == nullptr) return hash_bytes({chunk.at, chunk.length});
     if (const uint64_t hash = chunk.seen->hash(chunk.number); hash != 0) return hash;
     const Piece piece{chunk.at, chunk.length};

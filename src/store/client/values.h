@@ -49,6 +49,7 @@ struct ReplicaInfo {
     std::string endpoint;
     std::string protocol;
     uint64_t address = 0, length = 0;
+    bool on_disk = false;  // then there is no address
 };
 struct ValueInfo {
     StoreCode code = StoreCode::kOk;

@@ -27,6 +27,8 @@ void MasterState::apply(const WriteStarted& change) {
     write.soft_pin = change.soft_pin;
     write.data_type = change.data_type;
     write.hard_pin = change.hard_pin;
+    write.regroups = change.regroups;
+    write.group = change.regroups ? std::string(change.group.get()) : std::string();
     write.replicas = take_ranges(change.replicas, change.length, owner_word(OwnerKind::kWrite, write_id));
     writes_by_age_.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].age; });
     clients_[write.client].writes.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].of_client; });
@@ -73,6 +75,7 @@ void MasterState::apply(const WriteCommitted& change) {
     if (write.soft_pin == SoftPinAction::kDisable) soft_pin(object, {});
     set_writer(object, write.client);
     object.write = 0;
+    if (write.regroups) change_group(id, write.group);
     forget_write(change.write);
     update_order(id);
     if (offloads() && !options_.offload_on_evict) queue_offload(id);

@@ -160,7 +160,8 @@ struct RangeReserved {
 // objects -----------------------------------------------------------------------------------------------------------------
 
 struct WriteStarted {
-    ObjectId object = 0;  // 0: a new one, with this tenant, key and group
+    ObjectId object = 0;    // 0: a new one, with this tenant, key and group
+    bool regroups = false;  // one that is there takes this group, when the write has ended
     TenantNumber tenant = 0;
     Text key, group;
     ClientId client;

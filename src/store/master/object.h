@@ -125,6 +125,8 @@ struct Write {
     SoftPinAction soft_pin = SoftPinAction::kPreserve;
     ObjectDataType data_type = ObjectDataType::kUnknown;
     bool hard_pin = false;
+    bool regroups = false;  // the object goes over to this group (empty: to none) with the value
+    std::string group{};
     Links age;
     Links of_client;  // in the order of their age, too
 };

@@ -59,6 +59,7 @@ RangePlanned event_of_write(const MasterState& state, SegmentNumber segment, Wri
     event.hard_pin = object.hard_pin || write.hard_pin;
     if (write.soft_pin == SoftPinAction::kEnable) event.soft_pin_left = write.soft_pin_ttl;
     if (write.soft_pin == SoftPinAction::kPreserve) event.soft_pin_left = left(object.soft_pin_end, write.started);
+    if (write.regroups) event.group = write.group;
     event.writer = state.clients()[write.client].id;
     return event;
 }

@@ -260,6 +260,20 @@ void MasterState::leave_group(ObjectId id) {
     update_order(heir);
 }
 
+void MasterState::change_group(ObjectId id, std::string_view name) {
+    Object& object = objects_[id];
+    const uint64_t bytes = rounded(object.length);
+    if (object.group != 0) {
+        groups_[object.group].bytes -= bytes;
+        groups_[object.group].soft_pinned.lower(object.soft_pin_end);
+        leave_group(id);
+    }
+    if (name.empty()) return;
+    join_group(id, name);
+    groups_[object.group].bytes += bytes;
+    groups_[object.group].soft_pinned.raise(object.soft_pin_end);
+}
+
 void MasterState::update_order(ObjectId id) {
     Object& object = objects_[id];
     const bool blocked = object.hard_pin || object.write != 0 || has_task(object) || !object.has_value();

@@ -272,6 +272,8 @@ private:
     void refund(TenantNumber tenant, uint64_t length, size_t replicas);
     void join_group(ObjectId id, std::string_view name);
     void leave_group(ObjectId id);
+    /// Of an object that has its value; nobody has a lease on it.
+    void change_group(ObjectId id, std::string_view name);
     void set_writer(Object& object, ClientNumber writer);
     void soft_pin(Object& object, Time until);
     /// Its value goes: nobody holds it any more.

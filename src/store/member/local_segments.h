@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/thread_annotations.h"
+#include "store/member/local_disk.h"
 #include "store/protocol/segments.h"
 
 namespace mooncake::store {
@@ -18,7 +19,9 @@ public:
         SegmentSpec spec;
         std::byte* base = nullptr;
         uint64_t size = 0;
-        std::shared_ptr<void> memory;  // what keeps it there
+        std::shared_ptr<void> memory;       // what keeps it there
+        bool of_file = false;               // which others may cut off at any time: its bytes are touched with copy_if_there() alone
+        std::shared_ptr<LocalDisk> disk{};  // of a disk, which has no base and no size
     };
 
     void add(Held segment);

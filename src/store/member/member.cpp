@@ -15,6 +15,7 @@ namespace {
 constexpr Duration kHeartbeatTimeout = 1s;  // a master that needs longer may as well be gone; the next heartbeat asks again
 constexpr Duration kReportTimeout = 30s;    // of one part: all nodes of a pool come at once
 constexpr Duration kUnmountTimeout = 1s;
+constexpr Duration kClaimExtra = 5s;  // after which whoever has our disk is alive
 // What the kernel has of an ended stream comes without a pause, but on a busy machine it may take a while until our thread reads it. Only where
 // its host is lost does a stream not end by itself.
 constexpr Duration kStreamSilence = 1s;
@@ -255,12 +256,21 @@ Result<> Member::send_part(uint64_t epoch, const HeldSegment& part) {
     if (reply.segments.size() != 1) return fail(Code::kCorrupt, "{} answers for one segment", reply.segments.size());
     const RemountReply::Segment& answer = reply.segments[0];
     if (answer.code == StoreCode::kInvalidVersion) return fail(Code::kStale, "the master of life {} is gone", epoch);
+    // A disk is claimed by who has its directory: whoever had it before is gone, and the master will notice.
+    if (answer.code == StoreCode::kSegmentAlreadyExists && part.segment.kind == SegmentKind::kDisk && may_claim())
+        return fail(Code::kBusy, "the disk {} still belongs to another process, as the master sees it", part.segment.id.to_string());
     if (answer.code != StoreCode::kOk)
         MC_LOG_WARNING("segment {} was not mounted again: {}", part.segment.name, store_code_name(answer.code));
     if (answer.stale + answer.refused != 0)
         MC_LOG_WARNING("segment {}: of {} values, {} are outdated and {} were refused", part.segment.name, part.objects.size(),
                        answer.stale, answer.refused);
     return {};
+}
+
+bool Member::may_claim() {
+    const Time now = setup_.clock();
+    if (claimed_since_ == Time{}) claimed_since_ = now;
+    return now - claimed_since_ < client_ttl_.load(std::memory_order_relaxed) + kClaimExtra;
 }
 
 void Member::settle_unmounts() {

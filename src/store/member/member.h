@@ -73,6 +73,8 @@ private:
     /// Makes us known to the master, and hears what of its events we have missed; false: nobody knows that any more.
     Result<bool> introduce(uint64_t epoch);
     Result<> send_part(uint64_t epoch, const HeldSegment& part);
+    /// Whether the one who has our disk may just not have been given up yet.
+    bool may_claim();
     void lose_master();
     void settle_unmounts();
     Result<> await_standing(Deadline deadline);
@@ -117,6 +119,7 @@ private:
     uint64_t joined_epoch_ = 0;           // whose event stream we follow; 0: none
     bool told_lost_ = true;               // the listener knows of no master
     Time followed_at_{};                  // when the last event stream was asked for
+    Time claimed_since_{};                // since when another has our disk
 
     mutable Mutex mutex_;
     std::condition_variable_any changed_;

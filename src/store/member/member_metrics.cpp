@@ -22,6 +22,8 @@ std::string_view call_name(MasterCall call) {
         case MasterCall::kCreateTask: return "create_task";
         case MasterCall::kQueryTask: return "query_task";
         case MasterCall::kEndTask: return "update_task";
+        case MasterCall::kEndCopies: return "end_copies";
+        case MasterCall::kReplicasGone: return "replicas_gone";
     }
     return "unknown";
 }

@@ -22,8 +22,10 @@ enum class MasterCall : uint8_t {
     kCreateTask,
     kQueryTask,
     kEndTask,
+    kEndCopies,
+    kReplicasGone,
 };
-constexpr size_t kMasterCalls = static_cast<size_t>(MasterCall::kEndTask) + 1;
+constexpr size_t kMasterCalls = static_cast<size_t>(MasterCall::kReplicasGone) + 1;
 
 /// The counters of one member of a pool, and the registry that whoever shares its membership adds to. Constant after construction, but
 /// for what they count.

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/memory_probe.h"
 #include "engine/engine.h"
 #include "store/member/write_fence.h"
 
@@ -40,6 +41,15 @@ public:
             if (by != nullptr) by->copy(to + at, from + at, now);
             else std::memcpy(to + at, from + at, now);
         }
+    }
+    /// The same, to memory that may be gone: false.
+    bool copy_if_there(std::byte* to, const std::byte* from, uint64_t length, Copier* by) noexcept {
+        for (uint64_t at = 0; at < length && allows(); at += kPieceBytes) {
+            const uint64_t now = std::min(length - at, kPieceBytes);
+            if (!mooncake::copy_if_there(to + at, from + at, now)) return false;
+            if (by != nullptr) by->passed(from + at, from + at, now);
+        }
+        return true;
     }
     /// Asked before a piece that somebody else copies. False: it is left out.
     bool allows() noexcept {

@@ -33,6 +33,7 @@ bool WriteMoves::add(uint32_t item, uint64_t epoch, const ReplicaLocation& repli
     Target& target = target_for(epoch, replica.segment);
     if (!target.to.segment) return false;
     const SegmentSpec& spec = target.to.segment->spec;
+    if (spec.kind != SegmentKind::kMemory) return false;  // a disk has no addresses
     const uint64_t at = replica.offset + offset;
     if (at > spec.size || length > spec.size - at) return false;
     const uint64_t base = target.to.own ? reinterpret_cast<uint64_t>(target.to.own->base) : spec.base;
@@ -116,7 +117,13 @@ void WriteMoves::copy_own(const Target& target, WriteGuard& guard, std::vector<F
             continue;
         }
         if (block.copier != nullptr) block.copier->begin(block.local, block.length);
-        guard.copy(reinterpret_cast<std::byte*>(block.remote), block.local, block.length, block.copier);
+        auto* const to = reinterpret_cast<std::byte*>(block.remote);
+        if (!target.to.own->of_file) {
+            guard.copy(to, block.local, block.length, block.copier);
+        } else if (!guard.copy_if_there(to, block.local, block.length, block.copier)) {
+            MC_LOG_WARNING_EVERY(1s, "segment {}: its file was cut off", target.to.segment->spec.name);
+            failures.push_back({.item = target.item_of_block[i], .segment = target.to.segment->number, .right_ended = !right_.holds()});
+        }
     }
     by_device.flush();
     if (guard.left_out()) return note_failures(target, false, failures);

@@ -4,11 +4,24 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/memory_probe.h"
 #include "base/thread.h"
 #include "store/member/write_moves.h"
 #include "store/protocol/stored_form.h"
 
 namespace mooncake::store {
+
+namespace {
+
+constexpr uint64_t kStepBytes = 64 * kChunkBytes;
+
+/// False: one of the targets is not known.
+bool add_to_all(WriteMoves& moves, const CopyOrder& order, uint64_t epoch, uint64_t offset, std::span<const std::byte> bytes) {
+    return std::all_of(order.targets.begin(), order.targets.end(),
+                       [&](const ReplicaLocation& target) { return moves.add(0, epoch, target, offset, bytes.data(), bytes.size()); });
+}
+
+}  // namespace
 
 CopyWorker::CopyWorker(PoolAccess& pool, bool checksum)
     : pool_(pool), checksum_(checksum), doubts_(doubt_hooks()),
@@ -110,23 +123,48 @@ CopyWorker::Outcome CopyWorker::copy(const Job& job) {
     if (!from.own || order.source.offset > from.own->size || length > from.own->size - order.source.offset)
         return {.code = StoreCode::kReplicaNotInLocalMemory, .message = "the source is not in this process"};
     const std::byte* const bytes = from.own->base + order.source.offset;
+    if (from.own->of_file) return copy_of_file(order, bytes, pass);
     if (checksum_ && order.checksum != 0) {
         std::vector<uint64_t> table;
         const std::span<const std::byte> value(bytes, order.length);
-        if (hash_value({&value, 1}, table) != order.checksum)
-            return {.code = StoreCode::kChecksumMismatch, .message = "the source does not hold the value"};
+        if (hash_value({&value, 1}, table) != order.checksum) return not_the_value();
     }
     WriteMoves moves(pool_, pass);
-    for (const ReplicaLocation& target : order.targets) {
-        if (moves.add(0, epoch, target, 0, bytes, length)) continue;
-        return {.code = StoreCode::kSegmentNotFound, .message = "a target is not known"};
+    if (!add_to_all(moves, order, epoch, 0, {bytes, length})) return unknown_target();
+    return outcome_of(moves.run());
+}
+
+CopyWorker::Outcome CopyWorker::copy_of_file(const CopyOrder& order, const std::byte* bytes, const WriteFence::Pass& pass) {
+    const uint64_t length = stored_bytes(order.length);
+    std::vector<std::byte> step(std::min(length, kStepBytes));
+    std::vector<uint64_t> table;
+    WriteMoves moves(pool_, pass);
+    for (uint64_t at = 0; at < length; at += kStepBytes) {
+        const std::span<std::byte> part = std::span(step).first(std::min(length - at, kStepBytes));
+        if (!copy_if_there(part.data(), bytes + at, part.size()))
+            return {.code = StoreCode::kReplicaNotInLocalMemory, .message = "the file that holds the source was cut off"};
+        for (uint64_t chunk = at; chunk < std::min(at + part.size(), order.length); chunk += kChunkBytes)
+            table.push_back(hash_bytes(part.subspan(chunk - at, std::min(kChunkBytes, order.length - chunk))));
+        if (!add_to_all(moves, order, pass.epoch(), at, part)) return unknown_target();
+        if (Outcome outcome = outcome_of(moves.run()); outcome.code != StoreCode::kOk) return outcome;
     }
-    const std::vector<WriteMoves::Failure> failures = moves.run();
+    const uint64_t checksum = table.size() == 1 ? table[0] : hash_table(table);
+    if (checksum_ && order.checksum != 0 && checksum != order.checksum) return not_the_value();
+    return {};
+}
+
+CopyWorker::Outcome CopyWorker::outcome_of(const std::vector<WriteMoves::Failure>& failures) {
     if (failures.empty()) return {};
     Outcome outcome{.code = StoreCode::kTransferFail, .message = "a target could not be written"};
     for (const WriteMoves::Failure& failure : failures)
         if (failure.in_doubt) outcome.in_doubt.push_back(failure.in_doubt);
     return outcome;
+}
+
+CopyWorker::Outcome CopyWorker::unknown_target() { return {.code = StoreCode::kSegmentNotFound, .message = "a target is not known"}; }
+
+CopyWorker::Outcome CopyWorker::not_the_value() {
+    return {.code = StoreCode::kChecksumMismatch, .message = "the source does not hold the value"};
 }
 
 }  // namespace mooncake::store

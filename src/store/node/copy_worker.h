@@ -12,6 +12,7 @@
 #include "base/thread_annotations.h"
 #include "store/member/doubtful_writes.h"
 #include "store/member/pool_access.h"
+#include "store/member/write_moves.h"
 #include "store/protocol/events.h"
 
 namespace mooncake::store {
@@ -53,6 +54,11 @@ private:
     /// False: the master did not answer.
     bool report(const TaskId& task, const Outcome& outcome);
     Outcome copy(const Job& job);
+    /// The same where the source lies in a file, which may be cut off meanwhile: through memory of our own, step by step.
+    Outcome copy_of_file(const CopyOrder& order, const std::byte* bytes, const WriteFence::Pass& pass);
+    static Outcome outcome_of(const std::vector<WriteMoves::Failure>& failures);
+    static Outcome unknown_target();
+    static Outcome not_the_value();
     DoubtfulWrites::Hooks doubt_hooks();
     /// Nothing of this copy can land any more.
     bool settled(const TaskId& task);

@@ -11,13 +11,10 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "base/thread_annotations.h"
 #include "base/time.h"
 #include "base/unique_fd.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace mooncake::store {
 
@@ -74,7 +71,7 @@ Result<> fill_holes(int file, const struct stat& status, void* address, uint64_t
         return fail_errno(Code::kNoSpace, errno, "its file system has no room for {} bytes", size);
     // This file system cannot be asked. A file without holes needs nothing.
     const bool holes = static_cast<uint64_t>(status.st_blocks) * 512 < static_cast<uint64_t>(status.st_size);
-    if (!holes || ::madvise(address, size, MADV_POPULATE_WRITE) == 0) return {};
+    if (!holes || populate_pages(address, size)) return {};
     if (errno != EINVAL) return fail_errno(Code::kNoSpace, errno, "its file system has no room for {} bytes", size);
     MC_LOG_WARNING("nobody can say whether its file system has room for all {} bytes of a file with holes that is lent", size);
     return {};

@@ -53,6 +53,7 @@ public:
 
     std::byte* base() const noexcept { return base_; }
     uint64_t size() const noexcept { return size_; }
+    bool of_file() const noexcept { return static_cast<bool>(file_); }
 
 private:
     LentMemory(std::shared_ptr<Engine> engine, std::byte* base, uint64_t size, Mapping file, FileRangeLock lock = {})

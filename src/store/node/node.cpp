@@ -1,26 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/node/node.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <utility>
 
 #include "base/incarnation.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "store/protocol/tiers.h"
 
 namespace mooncake::store {
+
+namespace {
+
+constexpr int kSharersMax = 64;  // of one directory
+
+}  // namespace
 
 Node::Node(PoolAccess& pool, NodeConfig config) : pool_(pool), config_(config), copies_(pool, config.checksum) {}
 
 void Node::stop() {
     gate_.close();
     copies_.stop();
+    if (disk_) disk_->stop();
     std::jthread thread;
     {
         Lock lock(leaving_mutex_);
         thread = std::move(leaving_thread_);
     }
+}
+
+void Node::close() {
+    if (fork_generation() != born_) return;
+    stop();
+    if (disk_) disk_->close();
+}
+
+MountedSegments Node::open_disk(const DiskConfig& config, const std::string& protocol) {
+    const auto pass = enter();
+    if (!pass) return {.code = StoreCode::kUnavailableInCurrentStatus};
+    if (disk_) return {.code = StoreCode::kSegmentAlreadyExists};
+    auto disk = NodeDisk::open(pool_, config, protocol);
+    // Processes of one host are often given the same directory.
+    for (int number = 1; !disk && disk.error().code() == Code::kBusy && !config.path.empty() && number <= kSharersMax; ++number) {
+        DiskConfig own = config;
+        own.path = format_text("{}/node-{}", config.path, number);
+        if (::mkdir(own.path.c_str(), 0700) != 0 && errno != EEXIST) break;
+        disk = NodeDisk::open(pool_, own, protocol);
+        if (disk) MC_LOG_INFO("{} is used by another process; this one uses {}", config.path, own.path);
+    }
+    if (!disk) {
+        const Code code = disk.error().code();
+        const bool wrong = code == Code::kInvalidArgument || code == Code::kBusy || code == Code::kCorrupt;
+        MC_LOG_ERROR("{}: {}", wrong ? "no values on disk" : "the disk cannot be used, values stay in memory", disk.error().to_string());
+        return {.code = wrong ? StoreCode::kInvalidParams : StoreCode::kOk};
+    }
+    disk_ = std::move(*disk);
+    const SegmentSpec& spec = disk_->spec();
+    holdings_.add_disk(disk_->holdings());
+    holdings_.add_segment(spec);
+    pool_.local.add({.spec = spec, .base = nullptr, .size = 0, .memory = nullptr, .disk = disk_});
+    return {.code = StoreCode::kOk, .segments = {spec.id}, .bytes = spec.size};
+}
+
+void Node::copy_ordered(const CopyOrder& order) {
+    if (!is_tier_task(order.task)) return copies_.add(order);
+    if (disk_) disk_->copy_ordered(order);
+}
+
+void Node::master_lost() {
+    copies_.master_lost();
+    if (disk_) disk_->master_lost();
+}
+
+void Node::master_found(uint64_t) {
+    if (disk_) disk_->master_found();
 }
 
 MountedSegments Node::mount(Result<std::shared_ptr<LentMemory>> memory, std::string_view protocol) {
@@ -39,7 +97,8 @@ MountedSegments Node::mount(Result<std::shared_ptr<LentMemory>> memory, std::str
                            .protocol = std::string(protocol),
                            .incarnation = pool_.engine->incarnation()};
     // Known here before anybody can be told of it.
-    pool_.local.add({.spec = spec, .base = base, .size = spec.size, .memory = std::move(*memory)});
+    const bool of_file = (*memory)->of_file();
+    pool_.local.add({.spec = spec, .base = base, .size = spec.size, .memory = std::move(*memory), .of_file = of_file});
     const auto said = pool_.membership().mount(spec, pool_.rpc_deadline());
     mounted.code = said ? *said : pool_.code_of(said.error());
     if (mounted.code != StoreCode::kOk) {

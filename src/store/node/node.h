@@ -17,7 +17,10 @@
 #include "store/member/pool_access.h"
 #include "store/node/catalogue.h"
 #include "store/node/copy_worker.h"
+#include "store/node/disk_config.h"
 #include "store/node/lent_memory.h"
+#include "store/node/node_disk.h"
+#include "store/node/node_holdings.h"
 #include "store/node/segment_config.h"
 
 namespace mooncake::store {
@@ -33,20 +36,30 @@ struct NodeConfig {
 class Node final : public MembershipListener {
 public:
     Node(PoolAccess& pool, NodeConfig config);
-    ~Node() override { stop(); }
+    ~Node() override { close(); }
 
     MountedSegments mount_file(const FileToMount& file);
     MountedSegments mount_memory(uint64_t bytes, std::string_view protocol, std::string_view location);
     /// Also frees what mount_memory allocated, when the grace is over.
     StoreCode unmount(std::span<const SegmentId> segments, Duration grace);
 
+    /// Lends a directory on a disk, too; before the pool is joined, which then reports what lies there. Once. What makes no sense is kInvalidParams; a
+    /// disk that cannot be used now costs only itself: kOk, without segments, and the log says why.
+    MountedSegments open_disk(const DiskConfig& config, const std::string& protocol);
+    NodeDisk* disk() noexcept { return disk_.get(); }  // null: none
+
     Catalogue& catalogue() noexcept { return catalogue_; }
+    /// For PoolAccess::join().
+    Holdings& holdings() noexcept { return holdings_; }
 
     /// Ends calls in flight and copies; later ones are refused with kUnavailableInCurrentStatus. Idempotent.
     void stop();
+    /// Closes the disk; after PoolAccess::leave(), so that what the master drops until then goes. Idempotent.
+    void close();
 
-    void copy_ordered(const CopyOrder& order) override { copies_.add(order); }
-    void master_lost() override { copies_.master_lost(); }
+    void copy_ordered(const CopyOrder& order) override;
+    void master_lost() override;
+    void master_found(uint64_t epoch) override;
 
 private:
     /// Memory that is given back only when its grace is over.
@@ -66,7 +79,9 @@ private:
     PoolAccess& pool_;
     const NodeConfig config_;
     Catalogue catalogue_;
-    Gate gate_;  // every call is inside
+    NodeHoldings holdings_{catalogue_};
+    std::shared_ptr<NodeDisk> disk_;  // constant once the pool was joined
+    Gate gate_;                       // every call is inside
     Mutex leaving_mutex_;
     std::condition_variable_any leaving_changed_;
     std::vector<Leaving> leaving_ MC_GUARDED_BY(leaving_mutex_);

@@ -97,6 +97,11 @@ public:
     /// Also frees what mount_memory allocated.
     virtual StoreCode unmount(std::span<const SegmentId> segments, Duration grace) = 0;
 
+    /// Takes our disk out of the pool; what lies there stays for the next time it is lent. kOk where there is none.
+    virtual StoreCode unmount_disk(Duration grace) = 0;
+    /// How many values, or parts of them, were read from disks of other processes.
+    virtual uint64_t far_disk_reads() = 0;
+
     // ---- tasks
     virtual TaskReply create_task(const TaskRequest& request) = 0;
     virtual tl::expected<TaskInfo, StoreCode> query_task(const TaskId& task) = 0;

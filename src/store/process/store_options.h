@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/time.h"
+#include "store/node/disk_config.h"
 
 namespace mooncake {
 class Engine;
@@ -44,6 +45,7 @@ struct StoreConfig {
     std::string tenant = "default";
     bool http_server = false;
     uint16_t http_port = 9300;
+    DiskConfig disk;                 // where values are kept that memory has no room for; no path: nowhere (offload_options.h)
     std::shared_ptr<Engine> engine;  // used, and left open; empty: one is made
     StoreOptions options;
 };

@@ -14,6 +14,7 @@ namespace mooncake::store {
 
 namespace {
 
+constexpr Duration kReportTime = 60us;  // of one value on a disk, at most
 constexpr uint64_t kSizeLeast = 1024, kBufferMost = uint64_t{1} << 40;
 
 using Made = tl::expected<std::unique_ptr<StoreClient>, StoreCode>;
@@ -142,7 +143,12 @@ StoreProcess::~StoreProcess() {
 }
 
 StoreCode StoreProcess::start(MembershipOptions membership, Deadline deadline) {
-    if (auto joined = pool_->join({client_.get(), node_.get()}, node_->catalogue(), membership, deadline); !joined) {
+    const bool with_disk = !config_.disk.path.empty() || config_.disk.make_tier;
+    if (with_disk)
+        if (const StoreCode code = node_->open_disk(config_.disk, config_.protocol).code; code != StoreCode::kOk) return code;
+    // What lies on the disk is told with it, which takes its time.
+    if (node_->disk() != nullptr) deadline = Deadline(deadline.at() + kReportTime * node_->disk()->found());
+    if (auto joined = pool_->join({client_.get(), node_.get()}, node_->holdings(), membership, deadline); !joined) {
         MC_LOG_ERROR("cannot join the pool of {}: {}", config_.master, joined.error().to_string());
         return joined.error().code() == Code::kTimedOut ? StoreCode::kRpcTimeout : StoreCode::kRpcFail;
     }
@@ -155,6 +161,13 @@ StoreCode StoreProcess::start(MembershipOptions membership, Deadline deadline) {
     return StoreCode::kOk;
 }
 
+StoreCode StoreProcess::unmount_disk(Duration grace) {
+    if (node_->disk() == nullptr) return StoreCode::kOk;
+    const SegmentId id = node_->disk()->spec().id;
+    const StoreCode code = node_->unmount({&id, 1}, grace);
+    return code == StoreCode::kSegmentNotFound ? StoreCode::kOk : code;  // it is out already
+}
+
 void StoreProcess::close() {
     if (forked()) return;
     Lock lock(close_mutex_);
@@ -164,6 +177,7 @@ void StoreProcess::close() {
     client_->close();
     node_->stop();
     pool_->leave();  // says goodbye: our segments leave the pool
+    node_->close();  // the disk heard what the master dropped until now
     if (own_engine_) pool_->engine->close();
 }
 

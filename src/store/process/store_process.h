@@ -66,6 +66,8 @@ public:
         return node_->mount_memory(bytes, protocol, location);
     }
     StoreCode unmount(std::span<const SegmentId> segments, Duration grace) override { return node_->unmount(segments, grace); }
+    StoreCode unmount_disk(Duration grace) override;
+    uint64_t far_disk_reads() override { return client_->far_disk_reads(); }
     TaskReply create_task(const TaskRequest& request) override { return client_->create_task(request); }
     tl::expected<TaskInfo, StoreCode> query_task(const TaskId& task) override { return client_->query_task(task); }
 

@@ -74,6 +74,29 @@ protected:
     std::unique_ptr<StorageTier> tier_;
 };
 
+TEST_P(TierConformance, FindsValuesByTheirGeneration) {
+    std::string texts;
+    for (uint64_t i = 1; i <= 200; ++i) ASSERT_EQ(put(*tier_, "k" + std::to_string(i), 1000 + i, make_bytes(i, 100)), Code::kOk);
+    ASSERT_EQ(put(*tier_, "k7", 5000, make_bytes(7, 50)), Code::kOk);
+    ASSERT_EQ(remove(*tier_, "k9", 1009), Code::kOk);
+    for (int lives = 0; lives < 2; ++lives) {
+        for (uint64_t i = 1; i <= 200; ++i) {
+            const auto found = tier_->find(1000 + i, texts);
+            ASSERT_EQ(found.has_value(), i != 7 && i != 9) << i;
+            if (found) {
+                EXPECT_EQ(found->key, "k" + std::to_string(i));
+            }
+        }
+        const auto replaced = tier_->find(5000, texts);
+        ASSERT_TRUE(replaced);
+        EXPECT_EQ(replaced->key, "k7");
+        EXPECT_EQ(replaced->tenant, "default");
+        EXPECT_EQ(replaced->length, 50u);
+        EXPECT_FALSE(tier_->find(1, texts));
+        reopen();
+    }
+}
+
 TEST_P(TierConformance, ValuesOfAllSizesComeBack) {
     const size_t sizes[] = {1,     100,   4000,    4096,    5000,          32 << 10,  (32 << 10) + 1, 65535,
                             65536, 65537, 200'000, 1 << 20, (1 << 20) + 1, 3'333'333, 9 << 20};

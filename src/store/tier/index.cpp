@@ -86,6 +86,27 @@ std::optional<Index::Location> Index::find(std::string_view tenant, std::string_
     return Location{entry->file->shared_from_this(), entry->block, entry->payload_at, entry->length, entry->generation, entry->checksum};
 }
 
+std::optional<TierObject> Index::find(uint64_t generation, std::string& texts) const {
+    for (const GenerationIndex::Place place : generations_.find(generation)) {
+        const Part& part = parts_[place.part];
+        const Lock lock(part.mutex);
+        if (part.slots.empty()) continue;
+        const size_t mask = part.slots.size() - 1;
+        for (size_t slot = place.hash & mask; part.slots[slot] != nullptr; slot = (slot + 1) & mask) {
+            const Entry& entry = *part.slots[slot];
+            if (entry.hash != place.hash || entry.generation != generation || entry.state != State::kValue) continue;
+            TierObject object = entry.object(wall_clock_ms());
+            texts.assign(entry.texts(), size_t{entry.tenant_bytes} + entry.group_bytes + entry.key_bytes);
+            const std::string_view all = texts;
+            object.tenant = all.substr(0, entry.tenant_bytes);
+            object.group = all.substr(entry.tenant_bytes, entry.group_bytes);
+            object.key = all.substr(size_t{entry.tenant_bytes} + entry.group_bytes);
+            return object;
+        }
+    }
+    return std::nullopt;
+}
+
 void Index::collect(size_t number, std::vector<TierObject>& objects, std::vector<char>& texts) const {
     objects.clear();
     texts.clear();
@@ -126,8 +147,9 @@ bool Index::merge(const Fact& fact) {
     const size_t slot = part.slots.empty() ? 0 : slot_of(part, rest_of(hash), header.tenant, header.key);
     Entry* entry = part.slots.empty() ? nullptr : part.slots[slot];
     if (entry == nullptr) {
-        entry = insert(part, rest_of(hash), header, *fact.file);
+        entry = insert(part, hash, header, *fact.file);
         become(*entry, fact);
+        if (fact.state == State::kValue) generations_.add(header.generation, place_of(*entry));
         return true;
     }
     const bool counts = outranks(fact, *entry);
@@ -135,6 +157,10 @@ bool Index::merge(const Fact& fact) {
         widen(*entry, fact.file->number);
         return false;
     }
+    // First the new, then without the old: a value that only moves is found at any time.
+    const std::optional<uint64_t> before = entry->state == State::kValue ? std::optional(entry->generation) : std::nullopt;
+    if (fact.state == State::kValue) generations_.add(header.generation, place_of(*entry));
+    if (before) generations_.remove(*before, place_of(*entry));
     leave(*entry);
     if (entry->group() != header.group) {  // texts have no room to change: another one takes its place
         void* memory = ::operator new(sizeof(Entry) + header.tenant.size() + header.group.size() + header.key.size());
@@ -165,7 +191,7 @@ void Index::doubt(std::string_view tenant, std::string_view key, uint64_t genera
     fact.header.tenant = tenant;
     fact.header.key = key;
     fact.header.generation = generation;
-    Entry* entry = insert(part, rest_of(hash), fact.header, file);
+    Entry* entry = insert(part, hash, fact.header, file);
     become(*entry, fact);
 }
 
@@ -178,6 +204,7 @@ void Index::hide(std::string_view tenant, std::string_view key, LogFile& file) {
     if (entry == nullptr) return;
     widen(*entry, file.number);
     if (entry->state != State::kValue) return;
+    generations_.remove(entry->generation, place_of(*entry));
     leave(*entry);
     entry->state = State::kDoubtful;
     join(*entry);
@@ -199,16 +226,18 @@ void Index::forget(Entry& entry) {
     }
     part.slots[hole] = nullptr;
     --part.used;
+    if (entry.state == State::kValue) generations_.remove(entry.generation, place_of(entry));
     leave(entry);
     memory_ -= entry.memory_bytes();
     destroy(&entry);
 }
 
-Entry* Index::insert(Part& part, uint32_t hash, const RecordHeader& header, const LogFile& file) {
+Entry* Index::insert(Part& part, uint64_t hash, const RecordHeader& header, const LogFile& file) {
     if ((part.used + 1) * 4 > part.slots.size() * 3) grow(part);
     void* memory = ::operator new(sizeof(Entry) + header.tenant.size() + header.group.size() + header.key.size());
     auto* entry = new (memory) Entry();
-    entry->hash = hash;
+    entry->hash = rest_of(hash);
+    entry->part = static_cast<uint8_t>(hash % kParts);
     entry->high = file.number;
     entry->low = floor_ == 0 ? file.number : std::min(floor_, file.number);
     entry->key_bytes = static_cast<uint32_t>(header.key.size());
@@ -216,7 +245,7 @@ Entry* Index::insert(Part& part, uint32_t hash, const RecordHeader& header, cons
     entry->group_bytes = static_cast<uint16_t>(header.group.size());
     char* at = reinterpret_cast<char*>(entry + 1);
     for (const std::string_view text : {header.tenant, header.group, header.key}) at = std::copy(text.begin(), text.end(), at);
-    part.slots[slot_of(part, hash, header.tenant, header.key)] = entry;
+    part.slots[slot_of(part, rest_of(hash), header.tenant, header.key)] = entry;
     ++part.used;
     memory_ += entry->memory_bytes();
     return entry;

@@ -10,10 +10,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/thread_annotations.h"
+#include "store/tier/generation_index.h"
 #include "store/tier/log_file.h"
 #include "store/tier/record.h"
 
@@ -50,6 +52,7 @@ struct Entry {
     State state = State::kValue;
     ObjectDataType data_type = ObjectDataType::kUnknown;
     bool hard_pin = false;
+    uint8_t part = 0;  // of the index
 
     /// A record newer than what counts may lie in one of its files.
     bool in_doubt() const noexcept { return doubt > generation; }
@@ -87,11 +90,13 @@ public:
 
     /// Of a value that can be read.
     std::optional<Location> find(std::string_view tenant, std::string_view key) const;
+    /// The value of this generation; its texts are copied to `texts`.
+    std::optional<TierObject> find(uint64_t generation, std::string& texts) const;
     /// Copies the values of one part; texts point into `texts`.
     void collect(size_t part, std::vector<TierObject>& objects, std::vector<char>& texts) const;
     uint64_t values() const noexcept { return values_.load(std::memory_order_relaxed); }
     uint64_t removals() const noexcept { return removals_.load(std::memory_order_relaxed); }
-    uint64_t memory_bytes() const noexcept { return memory_.load(std::memory_order_relaxed); }
+    uint64_t memory_bytes() const { return memory_.load(std::memory_order_relaxed) + generations_.memory_bytes(); }
 
     // the log thread's
 
@@ -117,9 +122,10 @@ private:
     static uint64_t hash_of(std::string_view tenant, std::string_view key) noexcept;
     static size_t slot_of(const Part& part, uint32_t hash, std::string_view tenant, std::string_view key) MC_REQUIRES(part.mutex);
     Part& part_of(uint64_t hash) const noexcept { return parts_[hash % kParts]; }
+    static GenerationIndex::Place place_of(const Entry& entry) noexcept { return {.hash = entry.hash, .part = entry.part}; }
     static uint32_t rest_of(uint64_t hash) noexcept { return static_cast<uint32_t>(hash >> 32); }
 
-    Entry* insert(Part& part, uint32_t hash, const RecordHeader& header, const LogFile& file) MC_REQUIRES(part.mutex);
+    Entry* insert(Part& part, uint64_t hash, const RecordHeader& header, const LogFile& file) MC_REQUIRES(part.mutex);
     void grow(Part& part) MC_REQUIRES(part.mutex);
     /// Makes the entry what the fact says, and moves it to the fact's file. Texts but the group stay.
     void become(Entry& entry, const Fact& fact);
@@ -127,6 +133,7 @@ private:
     void leave(Entry& entry);
 
     mutable std::array<Part, kParts> parts_;
+    GenerationIndex generations_;  // of the values
     uint32_t floor_ = 0;
     std::atomic<uint64_t> values_{0}, removals_{0}, memory_{0};
 };

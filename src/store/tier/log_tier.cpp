@@ -51,6 +51,7 @@ public:
     void write(std::span<TierWrite> objects, Deadline deadline, Completion& completion) override;
     void read(std::span<TierRead> objects, Deadline deadline, Completion& completion) override;
     void remove(std::span<TierRemove> objects, Completion& completion) override;
+    std::optional<TierObject> find(uint64_t generation, std::string& texts) const override { return index_.find(generation, texts); }
     bool report(size_t objects_max, const std::function<bool(std::span<const TierObject>)>& part) const override;
     TierUsage usage() const override;
     void close() override;
@@ -281,6 +282,9 @@ public:
     }
     void remove(std::span<TierRemove> objects, Completion& completion) override {
         if (!refused(objects, completion)) tier_->remove(objects, completion);
+    }
+    std::optional<TierObject> find(uint64_t generation, std::string& texts) const override {
+        return forked() ? std::nullopt : tier_->find(generation, texts);
     }
     bool report(size_t objects_max, const std::function<bool(std::span<const TierObject>)>& part) const override {
         return !forked() && tier_->report(objects_max, part);

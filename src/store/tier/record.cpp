@@ -159,7 +159,7 @@ void encode_record(const RecordHeader& header, Place place, std::byte* to) noexc
     store(to, disk);
     std::byte* at = to + sizeof disk;
     for (const std::string_view part : {header.tenant, header.group, header.key}) {
-        std::memcpy(at, part.data(), part.size());
+        if (!part.empty()) std::memcpy(at, part.data(), part.size());
         at += part.size();
     }
     disk.hash = hash_bytes({to + kRecordHashed, header.header_bytes - kRecordHashed}) ^ mix(place);

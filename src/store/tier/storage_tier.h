@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/completion.h"
@@ -110,6 +112,8 @@ public:
     /// kOk: gone for good, or was never there. kUnavailable: it cannot be read any more, but may be back after a restart.
     virtual void remove(std::span<TierRemove> objects, Completion& completion) = 0;
 
+    /// The value of this generation, with its texts in `texts`; nothing: none of it can be read. Does not wait for the disk.
+    virtual std::optional<TierObject> find(uint64_t generation, std::string& texts) const = 0;
     /// Everything that can be read, in parts of at most `objects_max`, until `part` says false; texts last for the call. What changes meanwhile may be
     /// in it or not. True: told to the end.
     virtual bool report(size_t objects_max, const std::function<bool(std::span<const TierObject>)>& part) const = 0;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "transport/fabric/fabric_peer.h"
 #include "transport/fabric/initiators.h"
+#include "transport/fabric/nics.h"
 #include "transport/fabric/rail_thread.h"
 
 namespace mooncake::fabric {
@@ -313,6 +314,17 @@ Result<std::unique_ptr<Transport>> make_fabric_transport(const TransportContext&
     auto transport = std::make_unique<FabricTransport>(context);
     MC_RETURN_IF_ERROR(transport->start(std::move(api)));
     return transport;
+}
+
+Result<std::string> fabric_state(const EngineOptions& options) {
+    MC_RETURN_IF_ERROR(load_library(options.fabric.library));
+    return format_text("libfabric is here{}; a protocol or MC_FABRIC_PROVIDER asks for it",
+                       options.fabric.provider.empty() ? "" : ", provider " + options.fabric.provider);
+}
+
+Result<std::string> efa_state(const EngineOptions& options) {
+    if (!has_efa_device("/")) return fail(Code::kNotSupported, "no EFA device is here");
+    return fabric_state(options);
 }
 
 }  // namespace mooncake::fabric

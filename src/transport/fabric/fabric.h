@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "transport/fabric/api.h"
 #include "transport/transport.h"
@@ -13,5 +14,9 @@ namespace mooncake::fabric {
 Result<std::unique_ptr<Transport>> make_fabric_transport(const TransportContext& context);
 /// The same over another copy of the library, or a fake.
 Result<std::unique_ptr<Transport>> make_fabric_transport(const TransportContext& context, std::shared_ptr<FabricApi> api);
+/// What it needs is here, in words; or what is missing.
+Result<std::string> fabric_state(const EngineOptions& options);
+/// The same for EFA devices.
+Result<std::string> efa_state(const EngineOptions& options);
 
 }  // namespace mooncake::fabric

@@ -108,7 +108,7 @@ void FabricPeer::submit(Direction direction, std::span<const Slice> slices, Subm
         }
     }
     if (!slices.empty()) {
-        // Not by index: with the last one the caller may free them.
+        // With the last one the caller may free them: nothing of them is looked at afterwards.
         for (size_t i = 0; i < count; ++i) slices[i].completion->fail(reason);
         return;
     }

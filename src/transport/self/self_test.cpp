@@ -116,9 +116,10 @@ TEST_F(SelfTransport, APeerMayGoWithTheEndOfItsLastTransfer) {
         Completion completion(nullptr, &holder);
         completion.add(2);
         // The first is copied in parts, by more than one thread.
+        constexpr uint64_t kLong = (4 << 20) - 4096;
         const Slice slices[] = {
-            {.local = area.data(), .remote = area.address() + (4 << 20), .length = 4 << 20, .completion = &completion, .region = region},
-            {.local = area.data(), .remote = area.address() + 64, .length = 64, .completion = &completion, .region = region}};
+            {.local = area.data(), .remote = area.address() + kLong, .length = kLong, .completion = &completion, .region = region},
+            {.local = area.data(), .remote = area.address() + 2 * kLong, .length = 64, .completion = &completion, .region = region}};
         holder.peer->submit(Direction::kWrite, slices, Submit::kLeave);
         holder.submitted.count_down();
         holder.gone.wait();

@@ -3,13 +3,15 @@
 
 #include <poll.h>
 
+#include <utility>
+
 #include "transport/shm/channel.h"
 
 namespace mooncake::shm {
 
-void ClosedMemories::add(uint64_t number) {
+void ClosedMemories::add(Prepared number) noexcept {
     Lock lock(mutex_);
-    untold_.insert(number);
+    untold_.insert(std::move(number));
 }
 
 void ClosedMemories::tell(int fd, Duration patience) {

@@ -16,7 +16,15 @@ public:
     /// `ranges`: the other end takes neighbours together.
     explicit ClosedMemories(bool ranges) noexcept : ranges_(ranges) {}
 
-    void add(uint64_t number);
+    /// One that will be added, with the memory which that takes: for who must not fail then.
+    using Prepared = std::set<uint64_t>::node_type;
+    static Prepared prepare(uint64_t number) {
+        std::set<uint64_t> one{number};
+        return one.extract(one.begin());
+    }
+
+    void add(uint64_t number) { add(prepare(number)); }
+    void add(Prepared number) noexcept;
     /// Tells what there is; when the connection is full, waits for so long in all, and keeps the rest for the next time.
     void tell(int fd, Duration patience);
 

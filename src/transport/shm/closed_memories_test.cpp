@@ -9,6 +9,7 @@
 
 #include "base/unique_fd.h"
 #include "transport/shm/channel.h"
+#include "transport/testing/no_memory.h"
 
 namespace mooncake::shm {
 namespace {
@@ -36,6 +37,18 @@ protected:
 };
 
 using Heard = std::vector<std::pair<uint64_t, uint64_t>>;
+
+TEST_F(ShmClosedMemories, WhatWasPreparedIsAddedWithoutMemory) {
+    if (mooncake::testing::kCannotFailNew) GTEST_SKIP() << "not with this sanitizer";
+    ClosedMemories closed(true);
+    auto prepared = ClosedMemories::prepare(3);
+    {
+        const mooncake::testing::NoMemoryHere none(0);
+        closed.add(std::move(prepared));
+    }
+    closed.tell(near.get(), 0ms);
+    EXPECT_EQ(heard(), (Heard{{3, 0}}));
+}
 
 TEST_F(ShmClosedMemories, NeighboursAreToldTogether) {
     ClosedMemories closed(true);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "base/error_copy.h"
 #include "base/log.h"
@@ -97,12 +98,14 @@ ShmPeer::~ShmPeer() {
     {
         Lock lock(refresh_mutex_);
         memories_.clear();
-        view_.replace(std::make_unique<const RegionView>());
-        view_.clean();
+        view_.clear();
     }
-    closed_.tell(link_.socket.fd(), kTellTime);
-    // Also of what we were lent and never heard of.
-    (void)send_message(link_.socket.fd(), {.kind = MessageKind::kMemoryClosed, .value = 0});
+    try {
+        closed_.tell(link_.socket.fd(), kTellTime);
+        // Also of what we were lent and never heard of.
+        (void)send_message(link_.socket.fd(), {.kind = MessageKind::kMemoryClosed, .value = 0});
+    } catch (const std::bad_alloc&) {  // it is told by the end of our connection
+    }
 }
 
 void ShmPeer::unwatch() {

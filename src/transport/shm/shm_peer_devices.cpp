@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of the peer that is mapped or opened here: asking for it, waiting for it, giving it back.
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "transport/shm/shm_peer.h"
@@ -27,16 +28,16 @@ class ShmPeer::OpenedMemory final : public ReachedMemory {
 public:
     OpenedMemory(Device& device, const MemoryInfo& info, const DeviceBytes& copied_bytes, ClosedMemories& closed, uint64_t number)
         : ReachedMemory(info.kind, reinterpret_cast<std::byte*>(info.base), info.length, copied_bytes), device_(device), closed_(closed),
-          number_(number) {}
+          number_(ClosedMemories::prepare(number)) {}
     ~OpenedMemory() override {
         device_.close(reinterpret_cast<uint64_t>(address));
-        closed_.add(number_);
+        closed_.add(std::move(number_));
     }
 
 private:
     Device& device_;
     ClosedMemories& closed_;
-    const uint64_t number_;
+    ClosedMemories::Prepared number_;
 };
 
 std::shared_ptr<const ReachedMemory> ShmPeer::reach_device(const Message& message, const MemoryTicket& ticket, const MemoryFile& file) {

@@ -22,6 +22,7 @@
 #include "transport/shm/region_table.h"
 #include "transport/shm/target.h"
 #include "transport/testing/conformance.h"
+#include "transport/testing/no_memory.h"
 
 namespace mooncake::testing {
 namespace {
@@ -100,6 +101,37 @@ TEST_F(ShmTransport, CopiesSharedMemoryThroughItsOwnMapping) {
         Code::kNotRegistered);
     ASSERT_EQ(::mprotect(shared.data(), shared.length(), PROT_READ | PROT_WRITE), 0);
     EXPECT_TRUE(shared.all(std::byte{4}));
+}
+
+TEST_F(ShmTransport, APeerIsDestroyedWithoutMemory) {
+    if (kCannotFailNew) GTEST_SKIP() << "not with this sanitizer";
+    const TestMemory shared(1 << 20, MemorySource::kShared);
+    pair.target().add(shared);
+    for (const bool busy : {false, true}) {
+        auto peer = pair.connect();
+        const Slice one{.local = local.data(), .remote = shared.address(), .length = shared.length(), .region = region};
+        ASSERT_TRUE(transfer(*peer, Direction::kRead, one));
+        std::vector<Completion> completions(busy ? 200 : 0);
+        std::vector<Slice> slices(completions.size(), one);
+        for (size_t i = 0; i < slices.size(); ++i) {
+            completions[i].add(1);
+            slices[i].completion = &completions[i];
+        }
+        if (busy) peer->submit(Direction::kRead, slices, Submit::kLeave);
+        {
+            const NoMemoryHere none(0);
+            peer.reset();
+        }
+        for (Completion& completion : completions) EXPECT_TRUE(completion.wait(patience()));
+        // Nor where the target does not hear us any more.
+        auto last = pair.connect();
+        ASSERT_TRUE(transfer(*last, Direction::kRead, one));
+        if (busy) {
+            ASSERT_TRUE(pair.target().transport().stop_serving(patience()));
+        }
+        const NoMemoryHere none(0);
+        last.reset();
+    }
 }
 
 TEST_F(ShmTransport, UnmapsSharedMemoryThatIsNoLongerRegistered) {

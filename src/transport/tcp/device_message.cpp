@@ -3,6 +3,9 @@
 
 #include <exception>
 
+#include "base/format.h"
+#include "base/futex.h"
+
 namespace mooncake::tcp {
 
 bool DeviceGate::enter() {
@@ -26,6 +29,11 @@ void DeviceGate::wake() {
 void DeviceGate::close() {
     Lock lock(mutex_);
     closed_ = true;
+}
+
+bool DeviceGate::closed() const {
+    Lock lock(mutex_);
+    return closed_;
 }
 
 bool DeviceGate::copying() const {
@@ -73,6 +81,24 @@ void DeviceMessage::run() noexcept {
     gate->wake();
 }
 
+bool DeviceMessage::wait_for_unnamed_work() {
+    constexpr Duration kPatience = 30s, kNap = 100us;
+    if (access_ != Access::kRead) return true;
+    const auto work = means_.staging.devices().unnamed_work(kind, reinterpret_cast<const void*>(ranges_.front().address));
+    if (!work || !*work) return true;  // what is wrong the copy will say
+    for (const Deadline end = Deadline::after(kPatience);;) {
+        if (const auto over = (*work)->over(); !over || *over) return true;
+        if (end.passed()) {
+            status = Status::kDeviceFailed;
+            text = format_text("the program that has the memory has kept its device busy for {} s", kPatience / 1s);
+            return false;
+        }
+        if (means_.gate->closed()) return false;
+        const std::atomic<uint32_t> nothing{0};
+        futex_wait(nothing, 0, Deadline::after(kNap));
+    }
+}
+
 void DeviceMessage::copy() {
     std::vector<CopyPart> parts;
     parts.reserve(ranges_.size() + StagingSlots::count_for(bytes_));
@@ -85,6 +111,7 @@ void DeviceMessage::copy() {
         });
         offset += range.length;
     }
+    if (!wait_for_unnamed_work()) return;
     const auto section = means_.access.section();
     for (const AddressRange& range : ranges_) {
         if (means_.access.kind_of(range, access_) == kind) continue;

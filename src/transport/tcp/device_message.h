@@ -28,6 +28,7 @@ public:
     void wake();
     /// From now on nothing is copied.
     void close();
+    bool closed() const;
     bool copying() const;
     void wait_until_left() const;
     /// The connection is gone: nobody wakes it any more.
@@ -69,6 +70,8 @@ public:
 
 private:
     void copy();
+    /// Of a read, before its Section, since who unregisters other memory need not wait for it. False: it took too long, or the connection is closed.
+    bool wait_for_unnamed_work();
 
     Means means_;
     const Access access_;

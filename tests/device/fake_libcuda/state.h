@@ -152,6 +152,7 @@ struct State {
     std::map<void*, std::unique_ptr<Pool>> pools;
     std::set<abi::Stream> streams;
     std::set<abi::Event> events;
+    std::vector<abi::Event> destroyed_events;  // that a stream still has: deleted when the next one is destroyed after that
     std::map<abi::Module, std::unique_ptr<abi::FunctionObject>> modules;
     std::set<abi::ContextObject*> contexts;
     uint64_t next_id = 1;
@@ -162,6 +163,8 @@ struct State {
     Status ipc_status = 0;
     std::atomic<uint64_t> delay_us{0};
     std::vector<Fault> faults;
+    std::string last_name;  // of the call before, and how many of them there were without another in between
+    int same_in_a_row = 0;
     int async_nth = 0;
     Status async_status = 0;
     std::map<std::string, uint64_t> counts;

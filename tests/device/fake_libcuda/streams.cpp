@@ -448,8 +448,13 @@ FAKE_API Status cuEventDestroy_v2(abi::Event event) {
     if (call.status != abi::kSuccess) return call.status;
     const std::lock_guard lock(state().mutex);
     if (state().events.erase(event) == 0) return abi::kInvalidHandle;
-    if (event->recorded.load() == event->happened.load() && event->waiting.load() == 0)
-        delete event;  // else it is lost: a stream still has it
+    auto& destroyed = state().destroyed_events;
+    destroyed.push_back(event);
+    std::erase_if(destroyed, [](abi::Event one) {
+        const bool unused = one->recorded.load() == one->happened.load() && one->waiting.load() == 0;
+        if (unused) delete one;
+        return unused;
+    });
     return abi::kSuccess;
 }
 

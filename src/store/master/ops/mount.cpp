@@ -41,8 +41,9 @@ bool name_taken(const MasterState& state, ClientNumber client, std::string_view 
 void replace_owner_of_disk(Transaction& transaction, ClientNumber client, const SegmentSpec& spec, Time now) {
     const MasterState& state = transaction.state();
     const SegmentNumber known = spec.kind == SegmentKind::kDisk && spec.id ? state.segments().find(spec.id) : 0;
-    if (known == 0 || state.segments()[known].client == client || state.segments()[known].spec.name != spec.name) return;
-    if (!name_taken(state, client, spec.name, now)) end_client(transaction, state.segments()[known].client, ClientEnd::kReplaced, now);
+    if (known == 0 || state.segments()[known].client == client) return;
+    // A node that comes back is often called otherwise, since it found another port.
+    if (!name_taken(state, client, state.segments()[known].spec.name, now)) end_client(transaction, state.segments()[known].client, ClientEnd::kReplaced, now);
 }
 
 void replace_namesakes(Transaction& transaction, ClientNumber client, std::string_view name, Time now) {

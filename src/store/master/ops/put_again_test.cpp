@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Puts of keys that have a value already: it is there only if it can be read.
 #include "store/master/ops/task_ops.h"
+#include "store/master/range_events.h"
 #include "store/master/testing/pool_segments.h"
 
 namespace mooncake::store {
@@ -189,6 +190,39 @@ TEST_F(PutAgain, OfAMemberWhileAnotherIsBeingWrittenKeepsIt) {
     const PutStartReply reply = start({{.key = "a", .length = kNew, .group = "g"}, {.key = "b", .length = kNew, .group = "g"}});
     EXPECT_EQ(reply.items[0].code, StoreCode::kOk);
     EXPECT_EQ(reply.items[1].code, StoreCode::kObjectAlreadyExists);
+}
+
+TEST_F(PutAgain, InAnotherGroupThatIsGivenUpLeavesTheValueWhereItIs) {
+    put_on_first("a", "g");
+    put_on_first("b", "g");
+    follows(node(1), false);
+    for (const std::string_view group : {"", "h"}) {
+        const PutStartReply reply = start({{.key = "a", .length = kNew, .group = group}});
+        ASSERT_EQ(reply.items[0].code, StoreCode::kOk);
+        EXPECT_EQ(revoke("a", reply.items[0].generation), StoreCode::kOk);
+    }
+    follows(node(1), true);
+    beat(node(1));
+    EXPECT_EQ(get("a").code, StoreCode::kOk);
+    EXPECT_EQ(object("a").length, kOld);
+    EXPECT_EQ(state().groups()[object("a").group].name, "g");
+}
+
+TEST_F(PutAgain, TakesALostValueIntoItsNewGroup) {
+    put_on_first("a", "g");
+    put_on_first("b", "g");
+    put_on_first("alone");
+    ASSERT_EQ(put("c", kOld, {.preferred_segments = {"node02:1"}}, "h"), StoreCode::kOk);
+    follows(node(1), false);
+    const PutStartReply reply = start({{.key = "a", .length = kNew, .group = "h"}, {.key = "alone", .length = kNew, .group = "new"}});
+    ASSERT_EQ(reply.items[0].code, StoreCode::kOk);
+    EXPECT_EQ(event_of_write(state(), second_, object("a").write).group, "h") << "what its node would tell the next master";
+    expect_replaced("a", reply.items[0]);
+    expect_replaced("alone", reply.items[1]);
+    EXPECT_EQ(state().groups()[object("a").group].name, "h");
+    EXPECT_EQ(state().groups()[object("alone").group].name, "new");
+    EXPECT_EQ(get("a").code, StoreCode::kOk);
+    EXPECT_EQ(state().groups()[object("b").group].members.size(), 1u);
 }
 
 TEST_F(PutAgain, TakesALostValueOutOfItsGroup) {

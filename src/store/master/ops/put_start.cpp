@@ -108,6 +108,7 @@ private:
         const PutItem& item = request_.items[i];
         if (!is_key(item.key) || item.group.size() > kGroupBytesMax || item.length == 0) return StoreCode::kInvalidParams;
         ObjectId id = state().objects().find(tenant_, item.key);
+        regroups_ = false;
         if (id != 0) {
             if (repeated(i, id)) {
                 note_started(i, group);
@@ -126,9 +127,10 @@ private:
         reply_.replicas.insert(reply_.replicas.end(), placed.replicas.begin(), placed.replicas.end());
         const WriteConfig& config = request_.config;
         transaction_.apply(WriteStarted{.object = id,
+                                        .regroups = id != 0 && regroups_,
                                         .tenant = tenant_,
                                         .key = id == 0 ? Text(item.key) : Text(),
-                                        .group = id == 0 ? Text(item.group) : Text(),
+                                        .group = id == 0 || regroups_ ? Text(item.group) : Text(),
                                         .client = request_.client,
                                         .request_id = request_.request_id,
                                         .generation = answer.generation,
@@ -176,8 +178,8 @@ private:
             preempt(transaction_, object.write, now_);
             if (!had_value) return StoreCode::kOk;
         }
-        // Among others it would be as lost as they are.
-        if (!upsert_ && !same_group) transaction_.apply(ObjectsRemoved{.objects = {id}, .cause = RemovalCause::kAsked, .now = now_});
+        // Among others it would be as lost as they are. Until the new value is there the old one stays, where it is.
+        regroups_ = !upsert_ && !same_group;
         return StoreCode::kOk;
     }
 
@@ -213,6 +215,7 @@ private:
     ClientNumber client_ = 0;
     std::optional<Reach> reach_;
     bool prefetched_ = false;
+    bool regroups_ = false;  // what is started just now, if its key has a value
 };
 
 PutStarter::PutStarter(const PutStartRequest& request, bool upsert) : request_(request), upsert_(upsert) {

@@ -124,6 +124,21 @@ void MemoryTier::remove(std::span<TierRemove> objects, Completion& completion) {
     for (size_t i = 0, count = objects.size(); i < count; ++i) answer(objects[i], remove_one(objects[i]), 0, completion);
 }
 
+std::optional<TierObject> MemoryTier::find(uint64_t generation, std::string& texts) const {
+    const Lock lock(shelf_->mutex);
+    for (const auto& [key, value] : shelf_->values) {
+        if (value.object.generation != generation) continue;
+        TierObject object = value.object;
+        texts = key.first + value.group + key.second;
+        const std::string_view all = texts;
+        object.tenant = all.substr(0, key.first.size());
+        object.group = all.substr(key.first.size(), value.group.size());
+        object.key = all.substr(key.first.size() + value.group.size());
+        return object;
+    }
+    return std::nullopt;
+}
+
 bool MemoryTier::report(size_t objects_max, const std::function<bool(std::span<const TierObject>)>& part) const {
     const Lock lock(shelf_->mutex);
     std::vector<TierObject> objects;

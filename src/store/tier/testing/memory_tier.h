@@ -40,6 +40,7 @@ public:
     void write(std::span<TierWrite> objects, Deadline deadline, Completion& completion) override;
     void read(std::span<TierRead> objects, Deadline deadline, Completion& completion) override;
     void remove(std::span<TierRemove> objects, Completion& completion) override;
+    std::optional<TierObject> find(uint64_t generation, std::string& texts) const override;
     bool report(size_t objects_max, const std::function<bool(std::span<const TierObject>)>& part) const override;
     TierUsage usage() const override;
     void close() override;

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include "store/member/holdings.h"
+#include "store/node/catalogue.h"
+
+namespace mooncake::store {
+
+/// What a node holds, in memory and on its disk, if it has one: each is told everything, and knows its own segments. Thread-safe, but for add_disk().
+class NodeHoldings final : public Holdings {
+public:
+    explicit NodeHoldings(Catalogue& memory) : memory_(memory) {}
+    /// Before the pool is joined, and once; must outlive this.
+    void add_disk(Holdings& disk) { disk_ = &disk; }
+
+    bool add_segment(const SegmentSpec& segment) override {
+        if (segment.kind == SegmentKind::kMemory) return memory_.add_segment(segment);
+        return disk_ != nullptr && disk_->add_segment(segment);
+    }
+    void remove_segment(const SegmentId& segment) override {
+        memory_.remove_segment(segment);
+        if (disk_ != nullptr) disk_->remove_segment(segment);
+    }
+    void apply(const EventView& update, Time now) override {
+        memory_.apply(update, now);
+        if (disk_ != nullptr) disk_->apply(update, now);
+    }
+    void stream_ended(bool orderly) override {
+        memory_.stream_ended(orderly);
+        if (disk_ != nullptr) disk_->stream_ended(orderly);
+    }
+    bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const override {
+        return memory_.report(entries_max, now, part) && (disk_ == nullptr || disk_->report(entries_max, now, part));
+    }
+    bool lends() const override { return memory_.lends() || (disk_ != nullptr && disk_->lends()); }
+
+private:
+    Catalogue& memory_;
+    Holdings* disk_ = nullptr;
+};
+
+}  // namespace mooncake::store
