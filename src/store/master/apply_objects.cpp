@@ -49,7 +49,7 @@ void MasterState::apply(const WriteCommitted& change) {
         observer_->range_filled(*this, write.replicas[i].segment, write.generation, change.checksum);
     const uint64_t rank = generations_.rank(write.generation);
     tombstones_.ended(rank, generations_.next_rank());
-    cancel_tier_copy(object, change.now);
+    if (object.copy != 0) cancel_tier_copy(object, change.now);
     if (object.has_value()) {
         if (observer_ != nullptr && !object.free_of_leases(change.now)) observer_->value_outdated(*this, id);
         leave_tombstone(tombstone_hash(object), rank);

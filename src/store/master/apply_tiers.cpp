@@ -24,7 +24,7 @@ size_t MasterState::count_in_memory(const ReplicaList& replicas) const {
     return count;
 }
 
-void MasterState::set_tiers(Object& object, bool in_memory, bool on_disk) {
+void MasterState::set_tiers_of_counted(Object& object, bool in_memory, bool on_disk) {
     if (object.group != 0) {
         Group& group = groups_[object.group];
         group.in_memory = group.in_memory - object.in_memory + in_memory;

@@ -56,7 +56,8 @@ struct OrderLinks {
 /// their share: a flood of values that nobody asks for a second time flushes only the others.
 class SegmentedLruPolicy final : public EvictionPolicy {
 public:
-    explicit SegmentedLruPolicy(ObjectTable& objects) : objects_(objects) {}
+    /// `looks_ahead`: somebody will ask for first_unseen(); to keep up with that costs each use something.
+    explicit SegmentedLruPolicy(ObjectTable& objects, bool looks_ahead = false) : objects_(objects), looks_ahead_(looks_ahead) {}
 
     void insert(ObjectId id) override {
         objects_[id].size_class = static_cast<uint8_t>(class_of(objects_[id].length));
@@ -77,8 +78,7 @@ public:
     }
     void remove(ObjectId id) override { take_out(id); }
     void replace(ObjectId id, ObjectId by) override {
-        ObjectId& unseen = this->unseen(id);
-        if (unseen == id) unseen = by;
+        if (ObjectId& unseen = this->unseen(id); looks_ahead_ && unseen == id) unseen = by;
         if (objects_[id].looked_at) {
             seen_bytes_ -= objects_[id].length;
             seen_bytes_ += objects_[by].length;
@@ -140,16 +140,20 @@ private:
         Class& one = classes_[objects_[id].size_class];
         return objects_[id].reused ? one.reused_unseen : one.once_unseen;
     }
-    void take_out(ObjectId id) {
+    void forget_look(ObjectId id) {
         if (ObjectId& unseen = this->unseen(id); unseen == id) unseen = objects_[id].order.next;
         if (objects_[id].looked_at) seen_bytes_ -= objects_[id].length;
         objects_[id].looked_at = false;
+    }
+    void take_out(ObjectId id) {
+        if (looks_ahead_) forget_look(id);
         list(id).erase(id, links());
     }
     void add_last(ObjectId id, bool reused) {
         objects_[id].reused = reused;
         objects_[id].used_at = put_bytes_;
         list(id).push_back(id, links());
+        if (!looks_ahead_) return;
         if (ObjectId& unseen = this->unseen(id); unseen == 0) unseen = id;
     }
     void add(ObjectId id, bool reused) {
@@ -163,6 +167,7 @@ private:
     }
 
     ObjectTable& objects_;
+    const bool looks_ahead_;
     std::array<Class, kClasses> classes_;
     uint64_t put_bytes_ = 0, seen_bytes_ = 0;
 };
@@ -171,7 +176,8 @@ private:
 /// in the order in which they were set aside, that is, coldest first. Not thread-safe.
 class EvictionOrder {
 public:
-    explicit EvictionOrder(ObjectTable& objects) : objects_(objects), policy_(std::make_unique<SegmentedLruPolicy>(objects)) {}
+    explicit EvictionOrder(ObjectTable& objects, bool looks_ahead = false)
+        : objects_(objects), policy_(std::make_unique<SegmentedLruPolicy>(objects, looks_ahead)) {}
 
     void insert(ObjectId id) {
         policy_->insert(id);

@@ -19,7 +19,7 @@ protected:
     }
 
     ObjectTable objects_{0};
-    SegmentedLruPolicy policy_{objects_};
+    SegmentedLruPolicy policy_{objects_, /*looks_ahead=*/true};
     int number_ = 0;
 };
 

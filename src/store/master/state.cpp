@@ -8,8 +8,8 @@
 namespace mooncake::store {
 
 MasterState::MasterState(const MasterOptions& options, StateObserver* observer)
-    : options_(options), observer_(observer), objects_(options.hash_seed), tenants_(objects_), leased_(options.lease_ttl),
-      soft_leased_(options.lease_ttl), generations_(options.first_generation) {
+    : options_(options), observer_(observer), objects_(options.hash_seed), tenants_(objects_, options.offloads()),
+      leased_(options.lease_ttl), soft_leased_(options.lease_ttl), generations_(options.first_generation) {
     MC_CHECK(options.first_generation != 0 && options.first_generation < Generations::kEnd);
 }
 

@@ -254,7 +254,11 @@ private:
     void drop_replica(Object& object, SegmentNumber segment, Time now);
     size_t count_in_memory(const ReplicaList& replicas) const;
     /// An object's value lies elsewhere now.
-    void set_tiers(Object& object, bool in_memory, bool on_disk);
+    void set_tiers(Object& object, bool in_memory, bool on_disk) {
+        if (object.group != 0 || object.on_disk || on_disk) return set_tiers_of_counted(object, in_memory, on_disk);
+        object.in_memory = in_memory;
+    }
+    void set_tiers_of_counted(Object& object, bool in_memory, bool on_disk);
     bool disk_awaits(const Object& object) const;
     void queue_offload(ObjectId id);
     void queue_offload_of(ObjectId unit);

@@ -14,7 +14,7 @@ TenantNumber TenantTable::find_or_insert(std::string_view name) {
         number = free_.back();
         free_.pop_back();
     }
-    tenants_[number] = std::make_unique<Tenant>(std::string(name), hash(name), objects_);
+    tenants_[number] = std::make_unique<Tenant>(std::string(name), hash(name), objects_, looks_ahead_);
     by_name_.emplace(name, number);
     return number;
 }

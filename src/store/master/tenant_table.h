@@ -14,7 +14,8 @@
 namespace mooncake::store {
 
 struct Tenant {
-    Tenant(std::string tenant_name, uint64_t hash, ObjectTable& table) : name(std::move(tenant_name)), name_hash(hash), order(table) {}
+    Tenant(std::string tenant_name, uint64_t hash, ObjectTable& table, bool looks_ahead)
+        : name(std::move(tenant_name)), name_hash(hash), order(table, looks_ahead) {}
 
     std::string name;
     const uint64_t name_hash;                 // what outlives the tenant knows it by this
@@ -32,7 +33,10 @@ public:
     static constexpr TenantNumber kDefault = 1;
     static constexpr std::string_view kDefaultName = "default";
 
-    explicit TenantTable(ObjectTable& objects) : objects_(objects), tenants_(1) { find_or_insert(kDefaultName); }
+    /// `looks_ahead`: as of SegmentedLruPolicy.
+    explicit TenantTable(ObjectTable& objects, bool looks_ahead = false) : objects_(objects), looks_ahead_(looks_ahead), tenants_(1) {
+        find_or_insert(kDefaultName);
+    }
 
     TenantNumber find(std::string_view name) const {
         const auto found = by_name_.find(std::string(name));
@@ -58,6 +62,7 @@ public:
 
 private:
     ObjectTable& objects_;
+    const bool looks_ahead_;
     uint64_t shared_out_ = 0;
     std::vector<std::unique_ptr<Tenant>> tenants_;
     std::vector<TenantNumber> free_;
