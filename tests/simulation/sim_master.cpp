@@ -173,6 +173,9 @@ void SimMaster::crash_warm() {
     auto replayed = std::make_unique<MasterState>(options_, this);
     for (const Change& change : log_) replayed->apply(change);
     state_ = std::move(replayed);
+    // Whatever happens to their memory before they are back belongs to what they have missed.
+    for (const SegmentNumber segment : state_->segments().numbers())
+        (void)hub_->missed(state_->clients()[state_->segments()[segment].client].id, 0);
     run([this](Transaction& t) {
         t.apply(Restarted{.now = world_.now()});
         return true;

@@ -26,7 +26,7 @@ void SimNode::start() {
     catalogue_ = std::make_unique<Catalogue>();
     catalogue_->add_segment(spec_);
     view_ = whole_view_ = whole_update_ = last_update_ = 0;
-    ever_known_ = false;
+    ever_lent_ = false;
     renewing_ = false;
     answered_ = world_.now();
     report_.reset();
@@ -159,8 +159,9 @@ void SimNode::begin_report(const std::shared_ptr<Report>& report) {
     add_disk_parts(*report, entries_max);
     world_.note("{} reports {} objects in {} parts, {}exact", spec_.name, catalogue_->objects(), report->parts.size(),
                 report->parts[0].exact ? "" : "not ");
+    report->parts[0].fresh = !std::exchange(ever_lent_, true);
     // The new master may plan and drop from the last part on, before a stream of it has said so.
-    if (ever_known_) catalogue_->stream_ended(/*orderly=*/false);
+    if (!report->parts[0].fresh) catalogue_->stream_ended(/*orderly=*/false);
     send_part(report);
 }
 
@@ -188,7 +189,7 @@ void SimNode::send_part(const std::shared_ptr<Report>& report) {
 }
 
 bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec& spec, const Part& part) {
-    if (!ever_known_ && !part.disk) {
+    if (part.fresh) {
         remount(t, {.client = id, .segments = {}}, world_.now());
         return mount_segment(t, {.client = id, .segment = spec}, world_.now()) == StoreCode::kOk;
     }
@@ -215,7 +216,6 @@ bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec
 }
 
 void SimNode::joined(uint64_t view) {
-    ever_known_ = true;
     view_ = view;
     if (stream_) stream_->close();
     follow();

@@ -69,6 +69,7 @@ private:
         std::vector<HeldQuarantine> quarantined;
         bool exact = false, more = false;
         bool disk = false;
+        bool fresh = false;  // memory that nobody was told of before
     };
     /// A value on the disk.
     struct Record {
@@ -149,7 +150,7 @@ private:
     uint64_t view_ = 0;                           // the master that knows what we hold; 0: none
     uint64_t last_update_ = 0;                    // heard of the event stream
     uint64_t whole_update_ = 0, whole_view_ = 0;  // the last one before which none was missed, and whose it was
-    bool ever_known_ = false;
+    bool ever_lent_ = false;  // whether a master may have used its memory, whatever became of the answer
     std::shared_ptr<Report> report_;            // under way
     std::shared_ptr<SimEventStream> stream_;    // null: not following
     std::shared_ptr<SimEventStream> draining_;  // the one whose last events are awaited

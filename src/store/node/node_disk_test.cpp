@@ -184,7 +184,8 @@ TEST(NodeDisk, BringsValuesBackToMemoryInTheirStoredForm) {
         std::vector<uint64_t> table;
         const std::span<const std::byte> piece(value);
         hash_value({&piece, 1}, table);
-        EXPECT_EQ(std::memcmp(node.held->base + 8192 + length, table.data(), table.size() * sizeof(uint64_t)), 0);
+        const auto* const behind = reinterpret_cast<const std::byte*>(table.data());
+        EXPECT_TRUE(std::equal(behind, behind + table.size() * sizeof(uint64_t), node.held->base + 8192 + length));
     }
 }
 

@@ -106,7 +106,7 @@ TEST_P(DiskReads, GivesPartsOfValues) {
          {std::pair<size_t, size_t>{0, 1}, {65'535, 2}, {100, 200'000}, {299'999, 1}, {0, 300'000}, {65'536, 65'536}, {7, 0}}) {
         std::vector<std::byte> into(length);
         ASSERT_EQ(part("k", offset, into), static_cast<int64_t>(length)) << offset;
-        EXPECT_EQ(std::memcmp(into.data(), value.data() + offset, length), 0) << offset;
+        EXPECT_TRUE(std::equal(into.begin(), into.end(), value.begin() + static_cast<ptrdiff_t>(offset))) << offset;
     }
     std::vector<std::byte> into(2);
     EXPECT_EQ(part("k", 299'999, into), static_cast<int64_t>(StoreCode::kInvalidParams));
