@@ -288,10 +288,11 @@ void MasterState::update_order(ObjectId id) {
     const ObjectId unit_id = unit(id);
     const bool evictable = object.group == 0 ? !blocked && object.in_memory
                                              : groups_[object.group].blocked == 0 && groups_[object.group].in_memory != 0;
-    EvictionOrder& order = tenants_[object.tenant].order;
     const bool there = objects_[unit_id].shelf != Shelf::kNone;
-    if (evictable && !there) order.insert(unit_id);
-    if (!evictable && there) order.remove(unit_id);
+    if (evictable == there) return;
+    EvictionOrder& order = tenants_[object.tenant].order;
+    if (evictable) order.insert(unit_id);
+    else order.remove(unit_id);
 }
 
 // objects -----------------------------------------------------------------------------------------------------------------
