@@ -76,13 +76,14 @@ size_t Index::slot_of(const Part& part, uint32_t hash, std::string_view tenant, 
     return slot;
 }
 
-std::optional<Index::Location> Index::find(std::string_view tenant, std::string_view key) const {
+std::optional<Index::Location> Index::find(std::string_view tenant, std::string_view key, For purpose) const {
     const uint64_t hash = hash_of(tenant, key);
     const Part& part = part_of(hash);
     const Lock lock(part.mutex);
     if (part.slots.empty()) return std::nullopt;
     const Entry* entry = part.slots[slot_of(part, rest_of(hash), tenant, key)];
     if (entry == nullptr || entry->state != State::kValue) return std::nullopt;
+    if (purpose == For::kUse) std::atomic_ref(entry->used).store(true, std::memory_order_relaxed);
     return Location{entry->file->shared_from_this(), entry->block, entry->payload_at, entry->length, entry->generation, entry->checksum};
 }
 
@@ -276,6 +277,7 @@ void Index::become(Entry& entry, const Fact& fact) {
     entry.soft_pin_end_ms = fact.header.soft_pin_end_ms;
     entry.data_type = fact.header.data_type;
     entry.hard_pin = fact.header.hard_pin;
+    std::atomic_ref(entry.used).store(false, std::memory_order_relaxed);
     join(entry);
 }
 

@@ -35,9 +35,8 @@ public:
     std::atomic<uint64_t> live_bytes{0};  // records of values that count
     std::atomic<uint32_t> values{0};      // that count
     std::atomic<uint32_t> pinned{0};      // of them
-    std::atomic<Duration::rep> last_read{0};
-    std::atomic<bool> closed{false};   // not appended to any more
-    std::atomic<bool> damaged{false};  // could not be read completely, or in doubt: to be emptied first
+    std::atomic<bool> closed{false};      // not appended to any more
+    std::atomic<bool> damaged{false};     // could not be read completely, or in doubt: to be emptied first
 
     // the log thread's
     Entry* first_value = nullptr;

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "store/tier/arena.h"
+#include "store/tier/scan.h"
 
 namespace mooncake::store::log {
 
@@ -13,6 +15,7 @@ namespace {
 constexpr Duration kSweepInterval = 1s;
 constexpr uint64_t kSweepAtOnce = 4096;  // removals
 constexpr Duration kRetryInterval = 1s;
+constexpr uint64_t kKeptBytes = 8 << 20;  // are read before they are written again
 
 std::string joined(std::string_view tenant, std::string_view key) { return std::string(tenant).append(1, '\0').append(key); }
 
@@ -184,6 +187,7 @@ Result<> LogWorker::provide_file(uint64_t record_bytes, bool must) {
         if (!must) return room;
         over_capacity_ = true;
     }
+    if (appender_.fits(record_bytes)) return {};  // behind what was kept
     auto rolled = appender_.roll(bytes);
     if (rolled || rolled.error().code() != Code::kNoSpace) return rolled;
     // The disk has less room than we may use.
@@ -199,6 +203,7 @@ Result<> LogWorker::make_room(uint64_t bytes) {
         while (files_.bytes() + bytes > limit(options_.low_watermark) || index_.values() >= options_.objects_max) {
             const auto victim = pick_victim();
             if (victim == nullptr) break;
+            if (options_.eviction == TierEviction::kLru) keep_used(*victim);
             (void)retire(*victim);  // one that stays is not picked again soon
         }
     }
@@ -208,13 +213,44 @@ Result<> LogWorker::make_room(uint64_t bytes) {
 
 std::shared_ptr<LogFile> LogWorker::pick_victim() const {
     if (options_.eviction == TierEviction::kNone) return nullptr;
-    std::shared_ptr<LogFile> best;
     const Time now = Clock::now();
-    for (const auto& file : files_.all()) {
-        if (!file->closed || file->pinned != 0 || file->retire_not_before > now) continue;
-        if (best == nullptr || (options_.eviction == TierEviction::kLru && file->last_read < best->last_read)) best = file;
+    for (const auto& file : files_.all())  // the oldest; what was used of it has moved on, where that counts
+        if (file->closed && file->pinned == 0 && file->retire_not_before <= now) return file;
+    return nullptr;
+}
+
+void LogWorker::keep_used(LogFile& file) {
+    uint64_t left = file.bytes / 2;
+    std::vector<const Entry*> used;
+    for (const Entry* entry = file.first_value; entry != nullptr; entry = entry->next) {
+        const uint64_t bytes = entry->record_bytes();
+        if (!std::atomic_ref(entry->used).load(std::memory_order_relaxed) || bytes > left || appender_.is_alone(bytes)) continue;
+        left -= bytes;
+        used.push_back(entry);
     }
-    return best;
+    std::vector<Pages> values;  // until they are written
+    const auto commit = [&] {
+        if (!appender_.has_staged()) return true;
+        ++commits;
+        const bool done = appender_.commit().has_value();
+        values.clear();
+        return done;
+    };
+    for (const Entry* entry : used) {
+        const RecordHeader header = Appender::header_of(entry->object(wall_clock_ms()));
+        RecordHeader there = header;
+        there.payload_at = entry->payload_at;
+        if (appender_.staged_bytes() + header.bytes() > kKeptBytes && !commit()) return;
+        if (!appender_.fits(header.bytes()) && (!commit() || !appender_.roll(appender_.new_file_bytes(header.bytes())))) return;
+        auto pages = Pages::create(round_to_blocks(header.payload_bytes()));
+        if (!pages) break;
+        const auto payload = pages->bytes().first(header.payload_bytes());
+        if (!read_value(*file.disk, entry->block, there, payload)) continue;
+        if (!appender_.stage(header, payload.first(header.length))) break;
+        moved_bytes += header.bytes();
+        values.push_back(std::move(*pages));
+    }
+    (void)commit();
 }
 
 bool LogWorker::retire(LogFile& leaving) {

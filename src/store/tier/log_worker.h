@@ -90,6 +90,8 @@ private:
     Result<> provide_file(uint64_t record_bytes, bool must);
     Result<> make_room(uint64_t bytes);
     std::shared_ptr<LogFile> pick_victim() const;
+    /// Writes again what of it was read since it was written: at most half of it, so that room is made.
+    void keep_used(LogFile& file);
     /// Leaves behind what it must, and deletes it. False: the disk refused, and it is still there.
     bool retire(LogFile& file);
     /// Writes removals for what others of lie elsewhere.

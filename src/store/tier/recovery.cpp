@@ -85,7 +85,6 @@ private:
         auto file = std::make_shared<LogFile>(number, header->salt, std::move(*opened));
         file->bytes = file->disk->size();
         file->closed = true;
-        file->last_read = number;  // before any that is read, in the order of their age
         ScannedFile scanned = scan_file(*file->disk, file->salt);
         take(std::move(file), std::move(scanned));
     }
