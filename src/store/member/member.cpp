@@ -236,13 +236,24 @@ Result<bool> Member::introduce(uint64_t epoch) {
     if (!reply.segments.empty()) return fail(Code::kCorrupt, "{} answers for no segments", reply.segments.size());
     if (reply.missed_lost) forgotten_.store(true, std::memory_order_release);
     if (forgotten_.load(std::memory_order_acquire)) return false;
-    for (const std::vector<std::byte>& body : reply.missed) {
-        MC_ASSIGN_OR_RETURN(const EventView update, decode_event_view(body));
-        setup_.holdings.apply(update, setup_.clock());
-        whole_update_.store(update.sequence, std::memory_order_release);
+    MC_RETURN_IF_ERROR(hear_missed(epoch, reply.missed));
+    return true;
+}
+
+Result<> Member::hear_missed(uint64_t epoch, std::span<const std::vector<std::byte>> updates) {
+    if (updates.empty()) return {};
+    setup_.holdings.begin_missed();
+    Result<> outcome;
+    for (const std::vector<std::byte>& body : updates) {
+        const auto update = decode_event_view(body);
+        if (!update) outcome = Unexpected(update.error());
+        if (!update) break;
+        setup_.holdings.apply(*update, setup_.clock());
+        whole_update_.store(update->sequence, std::memory_order_release);
         whole_epoch_.store(epoch, std::memory_order_release);
     }
-    return true;
+    setup_.holdings.end_missed();
+    return outcome;
 }
 
 Result<> Member::send_part(uint64_t epoch, const HeldSegment& part) {

@@ -31,6 +31,8 @@ public:
         memory_.stream_ended(orderly);
         if (disk_ != nullptr) disk_->stream_ended(orderly);
     }
+    void begin_missed() override { memory_.begin_missed(); }
+    void end_missed() override { memory_.end_missed(); }
     bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const override {
         return memory_.report(entries_max, now, part) && (disk_ == nullptr || disk_->report(entries_max, now, part));
     }
