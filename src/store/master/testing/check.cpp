@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/master/check.h"
+#include "store/master/testing/check.h"
 
 #include <map>
 #include <vector>
