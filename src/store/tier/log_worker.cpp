@@ -66,9 +66,10 @@ Result<> LogWorker::check(const TierWrite& write) {
 Result<> LogWorker::check_rank(const TierObject& object) const {
     const Entry* known = index_.look(object.tenant, object.key);
     if (known == nullptr || known->generation < object.generation) return {};
-    if (known->generation > object.generation || known->state == State::kRemoved) return fail(Code::kStale, "'{}' is newer", object.key);
-    if (known->state == State::kDoubtful) return {};
-    return fail(Code::kAlreadyExists, "'{}' is there", object.key);
+    if (known->generation > object.generation) return fail(Code::kStale, "'{}' is newer", object.key);
+    if (known->state == State::kValue) return fail(Code::kAlreadyExists, "'{}' is there", object.key);
+    if (known->state == State::kRemoved && known->in_doubt()) return fail(Code::kStale, "'{}' may be newer", object.key);
+    return {};
 }
 
 void LogWorker::write(TierWrite& object, Deadline deadline, Completion& completion) {
@@ -119,6 +120,7 @@ void LogWorker::remove(TierRemove& object, Completion& completion) {
         const bool is_gone = known->state == State::kRemoved && !known->in_doubt();
         if (is_gone || (generation != 0 && known->generation > generation)) return answer(to, {});
         if (generation == 0) generation = std::max(known->generation, known->doubt);
+        stay_behind(known->high);
     } else if (!index_.has_floor() || generation == 0) {
         return answer(to, {});  // there is nothing of it
     }
@@ -132,6 +134,12 @@ void LogWorker::remove(TierRemove& object, Completion& completion) {
     appender_.stage(removal);
     answers_.push_back(to);
     group_keys_.insert(joined(object.tenant, object.key));
+}
+
+void LogWorker::stay_behind(uint32_t number) {
+    if (appender_.current() == nullptr || appender_.current()->number >= number) return;
+    commit_group();
+    appender_.close_current();
 }
 
 void LogWorker::move(const Move& move, Completion& completion) {
@@ -242,6 +250,8 @@ bool LogWorker::leave_removals(LogFile& file) {
     for (Entry* entry : entries_of(file))
         if (files_.any_other(entry->low, entry->high, file.number)) needed.push_back(entry);
     if (needed.empty()) return true;
+    const auto is_ahead = [&](const Entry* entry) { return files_.any_other(appender_.current()->number + 1, entry->high, file.number); };
+    if (appender_.current() != nullptr && std::any_of(needed.begin(), needed.end(), is_ahead)) appender_.close_current();
     if (appender_.current() == nullptr && !appender_.roll(appender_.new_file_bytes(kBlockBytes))) return false;
     for (size_t done = 0; done < needed.size();) {
         for (; done < needed.size() && appender_.staged_bytes() < kRemovalsBytesMax; ++done) {

@@ -86,6 +86,8 @@ private:
     void stage(const RecordHeader& header, std::span<const std::byte> value, const Answer& to, bool must);
     /// Ends the group if this key is in it: then it is first written what came before.
     void separate(std::string_view tenant, std::string_view key);
+    /// A removal must lie behind what it removes: the file that is appended to is older than one that has a single value.
+    void stay_behind(uint32_t number);
     /// A current file with so much room. `must`: whatever the watermarks say.
     Result<> provide_file(uint64_t record_bytes, bool must);
     Result<> make_room(uint64_t bytes);
