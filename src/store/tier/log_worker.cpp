@@ -202,6 +202,11 @@ Result<> LogWorker::provide_file(uint64_t record_bytes, bool must) {
 }
 
 Result<> LogWorker::make_room(uint64_t bytes) {
+    const auto no_room = [&] {
+        return fail(Code::kNoSpace, "{} of {} bytes are used, {} are needed", files_.bytes(), options_.capacity_bytes, bytes);
+    };
+    // For what has no place even then nothing goes.
+    if (files_.bytes() - std::min(files_.bytes(), evictable_bytes()) + bytes > options_.capacity_bytes) return no_room();
     const auto limit = [&](double watermark) { return static_cast<uint64_t>(static_cast<double>(options_.capacity_bytes) * watermark); };
     if (files_.bytes() + bytes > limit(options_.high_watermark) || index_.values() >= options_.objects_max) {
         while (files_.bytes() + bytes > limit(options_.low_watermark) || index_.values() >= options_.objects_max) {
@@ -211,15 +216,25 @@ Result<> LogWorker::make_room(uint64_t bytes) {
         }
     }
     if (files_.bytes() + bytes <= options_.capacity_bytes && index_.values() < options_.objects_max) return {};
-    return fail(Code::kNoSpace, "{} of {} bytes are used, {} are needed", files_.bytes(), options_.capacity_bytes, bytes);
+    return no_room();
+}
+
+bool LogWorker::may_go(const LogFile& file, Time now) const {
+    return options_.eviction != TierEviction::kNone && file.closed && file.pinned == 0 && file.retire_not_before <= now;
+}
+
+uint64_t LogWorker::evictable_bytes() const {
+    uint64_t sum = 0;
+    const Time now = Clock::now();
+    for (const auto& file : files_.all()) sum += may_go(*file, now) ? file->bytes.load() : 0;
+    return sum;
 }
 
 std::shared_ptr<LogFile> LogWorker::pick_victim() const {
-    if (options_.eviction == TierEviction::kNone) return nullptr;
     std::shared_ptr<LogFile> best;
     const Time now = Clock::now();
     for (const auto& file : files_.all()) {
-        if (!file->closed || file->pinned != 0 || file->retire_not_before > now) continue;
+        if (!may_go(*file, now)) continue;
         if (best == nullptr || (options_.eviction == TierEviction::kLru && file->last_read < best->last_read)) best = file;
     }
     return best;
