@@ -187,6 +187,23 @@ TEST(NodeDisk, ReportsWhatLiesThereWhenItJoinsAndWhenAnotherMasterTakesOver) {
     EXPECT_EQ(keys_of(), (std::vector<std::string>{"k1", "k3"}));
 }
 
+TEST(NodeDisk, WhatLiesOnADiskThatTheMasterDoesNotTakeStays) {
+    const auto shelf = std::make_shared<MemoryTier::Shelf>();
+    {
+        MemoryTier before(shelf, 64 << 20);
+        ASSERT_TRUE(before.recover());
+        for (uint64_t i = 1; i <= 3; ++i) ASSERT_EQ(tier_calls::put(before, "k" + std::to_string(i), i, make_bytes(i, 100)), Code::kOk);
+    }
+    DiskNode node(shelf);
+    node.master->remount_code = [](const SegmentSpec& segment) {
+        return segment.kind == SegmentKind::kDisk ? StoreCode::kInvalidParams : StoreCode::kOk;
+    };
+    node.master->die();
+    node.master->come_back(200);
+    ASSERT_TRUE(eventually([&] { return node.pool.membership().epoch() == 200 && node.node.disk()->settled(); }));
+    EXPECT_EQ(node.tier().usage().objects, 3u) << "another process may be called as this one: that is no reason to remove anything";
+}
+
 TEST(NodeDisk, WhatACompleteStreamDoesNotNameGoes) {
     DiskNode node;
     const auto value = node.fill(0, 1, 1000);
