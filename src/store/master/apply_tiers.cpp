@@ -11,7 +11,7 @@ namespace {
 /// Codes of a copy that broke off for reasons the disk has nothing to do with.
 bool is_innocent(StoreCode code) {
     return code == StoreCode::kReplicaIsGone || code == StoreCode::kObjectNotFound || code == StoreCode::kSegmentNotFound ||
-           code == StoreCode::kReplicaNotFound || code == StoreCode::kInvalidVersion;
+           code == StoreCode::kReplicaNotFound || code == StoreCode::kInvalidVersion || code == StoreCode::kUnavailableInCurrentStatus;
 }
 
 }  // namespace

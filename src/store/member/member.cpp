@@ -272,6 +272,8 @@ Result<> Member::send_part(uint64_t epoch, const HeldSegment& part) {
         return fail(Code::kBusy, "the disk {} still belongs to another process, as the master sees it", part.segment.id.to_string());
     if (answer.code != StoreCode::kOk)
         MC_LOG_WARNING("segment {} was not mounted again: {}", part.segment.name, store_code_name(answer.code));
+    // What lies on a disk is not the master's to judge then: that its events do not name it says nothing.
+    if (answer.code != StoreCode::kOk && part.segment.kind == SegmentKind::kDisk) setup_.holdings.remove_segment(part.segment.id);
     if (answer.stale + answer.refused != 0)
         MC_LOG_WARNING("segment {}: of {} values, {} are outdated and {} were refused", part.segment.name, part.objects.size(),
                        answer.stale, answer.refused);

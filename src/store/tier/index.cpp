@@ -22,7 +22,9 @@ std::span<const std::byte> bytes_of(std::string_view text) noexcept { return std
 bool outranks(const Fact& fact, const Entry& entry) noexcept {
     const uint64_t generation = fact.header.generation;
     if (generation != entry.generation) return generation > entry.generation;
-    if (fact.state != entry.state) return fact.state > entry.state;
+    // A value may be written again after it was removed, and removed again: the later of the two counts, where one can tell.
+    const bool ordered = entry.state != State::kDoubtful && fact.file->ordered && entry.file->ordered;
+    if (fact.state != entry.state && !ordered) return fact.state > entry.state;
     return std::pair(fact.file->number, fact.block) >= std::pair(entry.file->number, entry.block);
 }
 

@@ -21,7 +21,7 @@
 
 namespace mooncake::store::log {
 
-/// What counts of a key. The order is that of rank at equal generations.
+/// What counts of a key. The order is that of rank at equal generations, where it is not known which was made later.
 enum class State : uint8_t {
     kDoubtful,  // cannot be read; whatever may lie in its range is not known to be gone
     kValue,

@@ -41,6 +41,7 @@ public:
     // the log thread's
     Entry* first_value = nullptr;
     Entry* first_removal = nullptr;
+    bool ordered = true;               // what was made later lies behind, here or in a file of a higher number (version 2)
     std::vector<std::byte> directory;  // of a file that is appended to
     uint32_t end_block = 0;            // where the next record goes
     uint32_t synced_block = 0;         // what lies before is on the disk for good

@@ -69,9 +69,10 @@ Result<> LogWorker::check(const TierWrite& write) {
 Result<> LogWorker::check_rank(const TierObject& object) const {
     const Entry* known = index_.look(object.tenant, object.key);
     if (known == nullptr || known->generation < object.generation) return {};
-    if (known->generation > object.generation || known->state == State::kRemoved) return fail(Code::kStale, "'{}' is newer", object.key);
-    if (known->state == State::kDoubtful) return {};
-    return fail(Code::kAlreadyExists, "'{}' is there", object.key);
+    if (known->generation > object.generation) return fail(Code::kStale, "'{}' is newer", object.key);
+    if (known->state == State::kValue) return fail(Code::kAlreadyExists, "'{}' is there", object.key);
+    if (known->state == State::kRemoved && known->in_doubt()) return fail(Code::kStale, "'{}' may be newer", object.key);
+    return {};
 }
 
 void LogWorker::write(TierWrite& object, Deadline deadline, Completion& completion) {
@@ -122,6 +123,7 @@ void LogWorker::remove(TierRemove& object, Completion& completion) {
         const bool is_gone = known->state == State::kRemoved && !known->in_doubt();
         if (is_gone || (generation != 0 && known->generation > generation)) return answer(to, {});
         if (generation == 0) generation = std::max(known->generation, known->doubt);
+        stay_behind(known->high);
     } else if (!index_.has_floor() || generation == 0) {
         return answer(to, {});  // there is nothing of it
     }
@@ -135,6 +137,12 @@ void LogWorker::remove(TierRemove& object, Completion& completion) {
     appender_.stage(removal);
     answers_.push_back(to);
     group_keys_.insert(joined(object.tenant, object.key));
+}
+
+void LogWorker::stay_behind(uint32_t number) {
+    if (appender_.current() == nullptr || appender_.current()->number >= number) return;
+    commit_group();
+    appender_.close_current();
 }
 
 void LogWorker::move(const Move& move, Completion& completion) {
@@ -198,6 +206,11 @@ Result<> LogWorker::provide_file(uint64_t record_bytes, bool must) {
 }
 
 Result<> LogWorker::make_room(uint64_t bytes) {
+    const auto no_room = [&] {
+        return fail(Code::kNoSpace, "{} of {} bytes are used, {} are needed", files_.bytes(), options_.capacity_bytes, bytes);
+    };
+    // For what has no place even then nothing goes.
+    if (files_.bytes() - std::min(files_.bytes(), evictable_bytes()) + bytes > options_.capacity_bytes) return no_room();
     const auto limit = [&](double watermark) { return static_cast<uint64_t>(static_cast<double>(options_.capacity_bytes) * watermark); };
     if (files_.bytes() + bytes > limit(options_.high_watermark) || index_.values() >= options_.objects_max) {
         while (files_.bytes() + bytes > limit(options_.low_watermark) || index_.values() >= options_.objects_max) {
@@ -208,14 +221,24 @@ Result<> LogWorker::make_room(uint64_t bytes) {
         }
     }
     if (files_.bytes() + bytes <= options_.capacity_bytes && index_.values() < options_.objects_max) return {};
-    return fail(Code::kNoSpace, "{} of {} bytes are used, {} are needed", files_.bytes(), options_.capacity_bytes, bytes);
+    return no_room();
+}
+
+bool LogWorker::may_go(const LogFile& file, Time now) const {
+    return options_.eviction != TierEviction::kNone && file.closed && file.pinned == 0 && file.retire_not_before <= now;
+}
+
+uint64_t LogWorker::evictable_bytes() const {
+    uint64_t sum = 0;
+    const Time now = Clock::now();
+    for (const auto& file : files_.all()) sum += may_go(*file, now) ? file->bytes.load() : 0;
+    return sum;
 }
 
 std::shared_ptr<LogFile> LogWorker::pick_victim() const {
-    if (options_.eviction == TierEviction::kNone) return nullptr;
     const Time now = Clock::now();
-    for (const auto& file : files_.all())  // the oldest; what was used of it has moved on, where that counts
-        if (file->closed && file->pinned == 0 && file->retire_not_before <= now) return file;
+    for (const auto& file : files_.all())  // the oldest
+        if (may_go(*file, now)) return file;
     return nullptr;
 }
 
@@ -278,6 +301,8 @@ bool LogWorker::leave_removals(LogFile& file) {
     for (Entry* entry : entries_of(file))
         if (files_.any_other(entry->low, entry->high, file.number)) needed.push_back(entry);
     if (needed.empty()) return true;
+    const auto is_ahead = [&](const Entry* entry) { return files_.any_other(appender_.current()->number + 1, entry->high, file.number); };
+    if (appender_.current() != nullptr && std::any_of(needed.begin(), needed.end(), is_ahead)) appender_.close_current();
     if (appender_.current() == nullptr && !appender_.roll(appender_.new_file_bytes(kBlockBytes))) return false;
     for (size_t done = 0; done < needed.size();) {
         for (; done < needed.size() && appender_.staged_bytes() < kRemovalsBytesMax; ++done) {

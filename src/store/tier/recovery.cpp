@@ -85,6 +85,7 @@ private:
         auto file = std::make_shared<LogFile>(number, header->salt, std::move(*opened));
         file->bytes = file->disk->size();
         file->closed = true;
+        file->ordered = header->version >= kOrderedVersion;
         ScannedFile scanned = scan_file(*file->disk, file->salt);
         take(std::move(file), std::move(scanned));
     }
