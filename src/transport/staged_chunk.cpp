@@ -262,11 +262,7 @@ void StagedChunk::send(Submit how) noexcept {
     }
     network.add(static_cast<uint32_t>(slices.size()));
     const StagedCore* const before = std::exchange(submitting_to, core.get());
-    try {
-        core->host.submit(direction, slices, how);
-    } catch (const std::exception&) {
-        network.fail(out_of_memory(), static_cast<uint32_t>(slices.size()));  // none of it was taken
-    }
+    submit_or_fail(core->host, direction, slices, how);
     submitting_to = before;
     {
         Lock lock(core->mutex);

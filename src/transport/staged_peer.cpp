@@ -38,9 +38,12 @@ void StagedPeer::submit(Direction direction, std::span<const Slice> slices, Subm
         while (end < slices.size() && of_host(slices[end]) == host) ++end;
         const auto some = slices.first(end);
         slices = slices.subspan(end);
+        if (host) {
+            submit_or_fail(*host_, direction, some, how);
+            continue;
+        }
         try {
-            if (host) host_->submit(direction, some, how);
-            else stage(direction, some, how);
+            stage(direction, some, how);
         } catch (const std::bad_alloc&) {
             fail_slices(some, out_of_memory());  // none of these was taken; others may have been
         }
