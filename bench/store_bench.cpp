@@ -120,11 +120,11 @@ double median_us(const std::function<void()>& call, const std::function<void()>&
 class Batch {
 public:
     Batch(StoreClient& client, size_t count, uint64_t length) : client_(client), count_(count), length_(length) {
-        memory_ = static_cast<std::byte*>(client.engine().allocate_memory(count * length).value());
+        memory_ = static_cast<std::byte*>(client.engine()->allocate_memory(count * length).value());
         for (uint64_t i = 0; i < count * length; ++i) memory_[i] = static_cast<std::byte>(i * 31 + i / 4096);
         rename();
     }
-    ~Batch() { (void)client_.engine().free_memory(memory_); }
+    ~Batch() { (void)client_.engine()->free_memory(memory_); }
 
     void rename() {
         ++round_;
@@ -189,7 +189,7 @@ double engine_us(StoreClient& client, Batch& batch, Direction direction) {
         endpoint = info.replicas[0].endpoint;
         blocks.push_back({.local = batch.memory() + i++ * info.length, .remote = info.replicas[0].address, .length = info.length});
     }
-    return median_us([&] { must(client.engine().transfer(endpoint, direction, blocks, Deadline::after(10s)).has_value(), "transfer"); });
+    return median_us([&] { must(client.engine()->transfer(endpoint, direction, blocks, Deadline::after(10s)).has_value(), "transfer"); });
 }
 
 double gigabytes(uint64_t bytes, double us) { return static_cast<double>(bytes) / us / 1000; }
