@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <string>
@@ -59,7 +60,7 @@ using Bridge = std::unique_ptr<bridge::BridgeServer>;
 Result<Bridge> serve_thin_clients(StoreClient& client, const ClientFlags& flags, const StoreOptions& options) {
     if (flags.port == 0) return Bridge();
     auto server = bridge::BridgeServer::start(client, {.port = static_cast<uint16_t>(flags.port),
-                                                       .threads = static_cast<int>(flags.threads),
+                                                       .threads = std::max(16, static_cast<int>(flags.threads)),
                                                        .guest = {.memory_max = options.shared_bytes_max}});
     if (server || flags.port_given) return server;
     MC_LOG_WARNING("no thin clients are served on port {}: {}", flags.port, server.error().to_string());

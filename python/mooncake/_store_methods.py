@@ -183,7 +183,7 @@ def setup(
 def setup_dummy(self: MooncakeDistributedStore, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
     """Attaches to a mooncake_client of this host as a thin client: it shares memory with that node, which does the work.
 
-    Returns 0, -1 or a negative code. mem_pool_size is accepted and means nothing: alloc_from_mem_pool() takes what there is.
+    Returns 0, or -1: the log says why. mem_pool_size is accepted and means nothing: alloc_from_mem_pool() takes what there is.
     local_buffer_size: bytes of working memory, through which values pass that do not lie in memory of alloc_from_mem_pool() or
     MooncakeHostMemAllocator; with 0, calls that take or give objects fail.
     server_address: "host:port" of the node; only the port counts.
@@ -194,8 +194,9 @@ def setup_dummy(self: MooncakeDistributedStore, mem_pool_size: int, local_buffer
         if isinstance(size, (bool, str, bytes)):
             raise TypeError(f"setup_dummy() argument {name} must be an int, not {type(size).__name__}")
     if mem_pool_size < 0 or not 0 <= local_buffer_size <= _BUFFER_MAX:
-        return _refuse(f"sizes of {mem_pool_size} and {local_buffer_size} bytes")
-    return self._setup_thin(local_buffer_size, server_address)
+        _refuse(f"sizes of {mem_pool_size} and {local_buffer_size} bytes")
+        return -1
+    return 0 if self._setup_thin(local_buffer_size, server_address) == 0 else -1
 
 
 def init_all(self: MooncakeDistributedStore, protocol: str, device_name: str, mount_segment_size: int) -> int:
