@@ -178,9 +178,7 @@ public:
         for (const int64_t got : client_.read(reads_)) must(got == static_cast<int64_t>(length_), "get");
     }
     /// The next of them, by itself.
-    void get_one() {
-        must(client_.read({&reads_[next_++ % count_], 1})[0] == static_cast<int64_t>(length_), "get");
-    }
+    void get_one() { must(client_.read({&reads_[next_++ % count_], 1})[0] == static_cast<int64_t>(length_), "get"); }
     void remove() {
         for (const StoreCode code : client_.remove(keys_, true)) must(code == StoreCode::kOk, "remove");
     }

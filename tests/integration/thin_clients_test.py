@@ -161,6 +161,28 @@ def test_a_client_that_is_killed_leaves_nothing_behind(pool: Pool, clients: list
     assert eventually(lambda: pool.shared_with_node() == 0)
 
 
+def test_the_end_of_a_client_is_seen_while_all_others_wait_for_the_master(pool: Pool, clients: list[Client]) -> None:
+    extra = [Client(pool, f"extra{number}") for number in range(4)]
+    for client in extra:
+        client.ready()
+    assert extra[0].call("share", MiB) == [0, 1]
+    before = pool.shared_with_node()
+    pool.master.send_signal(signal.SIGSTOP)
+    try:
+        for client in (*clients, *extra[1:]):  # more than the node has threads
+            client.ask("exist", [f"unknown to the node: {client.name}"])
+        assert eventually(lambda: pool.node_threads() == 17)
+        extra[0].process.kill()
+        assert eventually(lambda: pool.shared_with_node() == before - 2, 20), "the master holds up those who asked, nobody else"
+        extra[1].process.kill()  # its question waits
+    finally:
+        pool.master.send_signal(signal.SIGCONT)
+    assert [client.answer() for client in (*clients, *extra[2:])] == [[0]] * (CLIENTS + 2)
+    assert eventually(lambda: pool.shared_with_node() == before - 3)
+    for client in extra:
+        client.close()
+
+
 def test_a_client_that_stands_still_holds_up_nobody(pool: Pool, clients: list[Client]) -> None:
     clients[0].call("share", MiB)
     clients[0].ask("load", 60, 4)

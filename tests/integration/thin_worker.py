@@ -11,8 +11,6 @@ import time
 
 from mooncake.store import MooncakeDistributedStore
 
-CALL_MAX_S = 30  # a call that takes longer hangs
-
 
 def value_of(key: str, length: int) -> bytes:
     return (hashlib.sha256(key.encode()).digest() * (length // 32 + 1))[:length]
@@ -47,6 +45,9 @@ class Worker:
             good.append(self.store.get_into(key, self.memory, self.length) == length
                         and ctypes.string_at(self.memory, length) == value_of(key, length))
         return good
+
+    def exist(self, keys: list[str]) -> list[int]:
+        return [self.store.is_exist(key) for key in keys]
 
     def load(self, seconds: float, threads: int) -> dict[str, float]:
         """Writes and reads by both ways until the time is over; counts what came out."""

@@ -254,6 +254,7 @@ void NodeLine::unshare(uint32_t entry) {
 }
 
 void NodeLine::close() noexcept {
+    if (born_ != fork_generation()) return;  // the connection is our parent's
     closed_.store(true, std::memory_order_release);
     {
         Lock lock(pause_mutex_);

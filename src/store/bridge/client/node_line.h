@@ -94,6 +94,7 @@ private:
     static Result<> map(Connection& connection, uint32_t entry, const HostBlock& block, Deadline deadline);
     bool pause(Deadline deadline);
 
+    const uint32_t born_ = fork_generation();
     const std::string name_;
     const Options options_;
     std::atomic<uint64_t> connections_{0};

@@ -152,27 +152,39 @@ void BridgeServer::arm(uint64_t number, const Guest& guest, bool reading) {
     ::epoll_ctl(poll_.fd(), EPOLL_CTL_MOD, guest.fd(), &event);  // fails for one that has been ended
 }
 
-void BridgeServer::end(uint64_t number) {
-    GuestRef gone;  // everything of it goes here, or with the last of its calls
-    Lock lock(mutex_);
-    const auto found = guests_.find(number);
-    if (found == guests_.end()) return;
-    gone = std::move(found->second);
-    guests_.erase(found);
-    ::shutdown(gone->fd(), SHUT_RDWR);
-    ::epoll_ctl(poll_.fd(), EPOLL_CTL_DEL, gone->fd(), nullptr);
-    std::erase_if(jobs_, [number](const Job& job) { return job.number == number; });
-    if (std::exchange(listening_, true) || !open_) return;
-    epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kListener}};
-    ::epoll_ctl(poll_.fd(), EPOLL_CTL_MOD, listener_.fd(), &event);
+void BridgeServer::end(uint64_t number, bool waits) {
+    GuestRef gone;
+    bool left = false;
+    {
+        Lock lock(mutex_);
+        const auto found = guests_.find(number);
+        if (found == guests_.end()) return;
+        gone = std::move(found->second);
+        guests_.erase(found);
+        ::shutdown(gone->fd(), SHUT_RDWR);
+        ::epoll_ctl(poll_.fd(), EPOLL_CTL_DEL, gone->fd(), nullptr);
+        std::erase_if(jobs_, [number](const Job& job) { return job.number == number; });
+        if (!std::exchange(listening_, true) && open_) {
+            epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kListener}};
+            ::epoll_ctl(poll_.fd(), EPOLL_CTL_MOD, listener_.fd(), &event);
+        }
+        left = waits && another_waits();
+    }
+    gone.reset();  // everything of it goes here, or with the last of its calls; values that it was writing may take a question to the master
+    if (left) look_for_jobs();
+}
+
+bool BridgeServer::another_waits() {
+    const auto most = static_cast<size_t>(options_.threads) + 1;
+    if (waiting_ < 2 && (end_->is_set() || threads_.size() >= most || !start_thread())) return false;
+    --waiting_;
+    return true;
 }
 
 bool BridgeServer::may_carry_out(Job& job) {
     Lock lock(mutex_);
-    if (waiting_ > 1) return --waiting_, true;
-    const auto most = static_cast<size_t>(options_.threads) + 1;
-    const bool more = !end_->is_set() && threads_.size() < most && start_thread();
-    if (more || threads_.size() == 1) return --waiting_, true;
+    if (another_waits()) return true;
+    if (threads_.size() == 1) return --waiting_, true;  // there are no others to be had
     // Somebody works, and will look for jobs. Until then nothing more is heard of this client but its end.
     if (!guests_.contains(job.number)) return false;
     job.frame.keep();
@@ -181,13 +193,30 @@ bool BridgeServer::may_carry_out(Job& job) {
     return false;
 }
 
+void BridgeServer::look_for_jobs() {
+    for (;;) {
+        Job job;
+        {
+            Lock lock(mutex_);
+            if (jobs_.empty() || end_->is_set()) {
+                ++waiting_;
+                return;
+            }
+            job = std::move(jobs_.front());
+            jobs_.pop_front();
+        }
+        arm(job.number, *job.guest, true);
+        carry_out(std::move(job));
+    }
+}
+
 void BridgeServer::handle(uint64_t number, uint32_t events, PacketRoom& room) {
     GuestRef guest = find(number);
     if (guest == nullptr) return;
     const bool gone = (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
     if (gone || ((events & EPOLLOUT) != 0 && !guest->flush())) {
         guest.reset();
-        return end(number);
+        return end(number, true);
     }
     if ((events & EPOLLIN) == 0) return arm(number, *guest, true);
     auto frame = receive_frame(guest->fd(), room);
@@ -195,21 +224,13 @@ void BridgeServer::handle(uint64_t number, uint32_t events, PacketRoom& room) {
     if (!frame) {
         if (frame.error().code() == Code::kCorrupt) MC_LOG_WARNING_EVERY(1s, "a client is sent away: {}", frame.error().to_string());
         guest.reset();
-        return end(number);
+        return end(number, true);
     }
     Job job{number, std::move(guest), std::move(*frame)};
     if (!may_carry_out(job)) return;
-    for (;;) {
-        arm(job.number, *job.guest, true);
-        carry_out(std::move(job));
-        Lock lock(mutex_);
-        if (jobs_.empty() || end_->is_set()) {
-            ++waiting_;
-            return;
-        }
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
-    }
+    arm(job.number, *job.guest, true);
+    carry_out(std::move(job));
+    look_for_jobs();
 }
 
 void BridgeServer::carry_out(Job job) {
@@ -221,7 +242,7 @@ void BridgeServer::carry_out(Job job) {
     }
     if (sensible && job.guest->wants_to_send()) arm(job.number, *job.guest, true);
     job.guest.reset();
-    if (!sensible) end(job.number);
+    if (!sensible) end(job.number, false);
 }
 
 }  // namespace mooncake::store::bridge

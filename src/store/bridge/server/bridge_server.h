@@ -50,16 +50,21 @@ private:
         Frame frame;
     };
 
-    Result<> start_thread();
+    Result<> start_thread() MC_REQUIRES(mutex_);
     void run();
     void accept_all();
     void handle(uint64_t number, uint32_t events, PacketRoom& room);
     void carry_out(Job job);
+    /// Then this thread, which waited for clients, may do something else.
+    bool another_waits() MC_REQUIRES(mutex_);
+    /// What was put aside meanwhile; then it waits again.
+    void look_for_jobs();
     /// Whether this thread may: another one waits for clients then. Otherwise it was put aside.
     bool may_carry_out(Job& job);
     void arm(uint64_t number, const Guest& guest, bool reading);
     GuestRef find(uint64_t number) const;
-    void end(uint64_t number);
+    /// `waits`: the caller counts as one that waits for clients.
+    void end(uint64_t number, bool waits);
 
     static constexpr size_t kGuestsMax = 1024;
     static constexpr uint64_t kListener = 0, kEnd = 1, kFirstGuest = 2;

@@ -89,7 +89,8 @@ bool Guest::serve(Frame frame) {
     const bool known = head.boot() == boot_ && head.table <= table_version_.load(std::memory_order_acquire);
     if (head.kind != Kind::kHello && !known) return answer(head, Kind::kStale, {});
     if (head.kind == Kind::kCreateTask) {
-        const auto task = decode_task_request(frame.body);
+        auto task = decode_task_request(frame.body);
+        if (task) task->request.tenant = {};  // ours, whatever it says
         return task && answer(head, Kind::kAnswer, encode_task_reply(node_.create_task(task->request)));
     }
     if (head.kind == Kind::kQueryTask) {
