@@ -21,11 +21,16 @@ import mooncake
 import pytest
 from mooncake.store import MooncakeDistributedStore
 
-PROGRAMS = Path(mooncake.__file__).parent / "bin"
+BUILT = Path(__file__).resolve().parents[2] / "build" / "dev" / "bin"
 WORKER = Path(__file__).with_name("thin_worker.py")
 PATIENCE_S = 60  # against hangs only
 MiB = 1 << 20
 CLIENTS = 16
+
+
+def program(name: str) -> str:
+    """What was built last here, or what is installed."""
+    return str(BUILT / name if (BUILT / name).exists() else Path(mooncake.__file__).parent / "bin" / name)
 
 
 def eventually(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
@@ -55,7 +60,7 @@ class Pool:
     """A master, and a node that serves thin clients."""
 
     def __init__(self) -> None:
-        self.master = subprocess.Popen([str(PROGRAMS / "mooncake_master"), "--port=0", "--metrics_port=0", "--rpc_address=127.0.0.1",
+        self.master = subprocess.Popen([program("mooncake_master"), "--port=0", "--metrics_port=0", "--rpc_address=127.0.0.1",
                                         "--metrics_host=127.0.0.1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.master.stdout
         for line in self.master.stdout:
@@ -66,7 +71,7 @@ class Pool:
         self.start_node()
 
     def start_node(self) -> None:
-        self.node = subprocess.Popen([str(PROGRAMS / "mooncake_client"), f"--port={self.port}", "--host=127.0.0.1", "--metadata_server=P2PHANDSHAKE",
+        self.node = subprocess.Popen([program("mooncake_client"), f"--port={self.port}", "--host=127.0.0.1", "--metadata_server=P2PHANDSHAKE",
                                       f"--master_server_address={self.address}", "--global_segment_size=64MB"], stdout=subprocess.PIPE, text=True)
         assert self.node.stdout and "lends" in self.node.stdout.readline()
 
