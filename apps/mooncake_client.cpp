@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/thread_annotations.h"
 #include "base/version.h"
 #include "net/address.h"
+#include "store/bridge/server/bridge_server.h"
 #include "store/process/offload_options.h"
 #include "store/process/store_client.h"
 
@@ -52,18 +54,36 @@ Result<StoreConfig> config_of(const ClientFlags& flags, const Environment& envir
     return config;
 }
 
+using Bridge = std::unique_ptr<bridge::BridgeServer>;
+
+/// Null: nobody asked for it.
+Result<Bridge> serve_thin_clients(StoreClient& client, const ClientFlags& flags, const StoreOptions& options) {
+    if (flags.port == 0) return Bridge();
+    auto server = bridge::BridgeServer::start(client, {.port = static_cast<uint16_t>(flags.port),
+                                                       .threads = std::max(16, static_cast<int>(flags.threads)),
+                                                       .guest = {.memory_max = options.shared_bytes_max}});
+    if (server || flags.port_given) return server;
+    MC_LOG_WARNING("no thin clients are served on port {}: {}", flags.port, server.error().to_string());
+    return Bridge();
+}
+
 /// Closes in order, or gives up after a while: the kernel takes back what we hold, and the master notices.
-void end_within(StoreClient& client, Duration timeout) {
+void end_within(StoreClient& client, const Bridge& bridge, Duration timeout) {
     Mutex mutex;
     std::condition_variable_any changed;
     bool done = false;
-    const auto closing = try_start_thread("close", [&] {
+    const auto close = [&] {
+        if (bridge) bridge->hang_up();
         client.close();
+        if (bridge) bridge->stop();
+    };
+    const auto closing = try_start_thread("close", [&] {
+        close();
         Lock lock(mutex);
         done = true;
         changed.notify_all();
     });
-    if (!closing) return client.close();  // as long as it takes
+    if (!closing) return close();  // as long as it takes
     const Deadline deadline = Deadline::after(timeout);
     {
         Lock lock(mutex);
@@ -104,12 +124,14 @@ int main(int argc, char** argv) {
         return complain(format_text("cannot join the pool of {}: {} ({}){}", config->master, store_code_name(client.error()),
                                     static_cast<int>(client.error()), hint));
     }
+    const auto bridge = serve_thin_clients(**client, *flags, config->options);
+    if (!bridge) return complain(format_text("thin clients cannot be served on port {}: {}", flags->port, bridge.error().to_string()));
     std::printf("Client %s lends %llu bytes to the pool of %s\n", (*client)->name().c_str(),
                 static_cast<unsigned long long>(config->segment_bytes), config->master.c_str());
     std::fflush(stdout);
     const int signal_number = signals.wait();
     MC_LOG_INFO("ending on signal {}", signal_number);
-    end_within(**client, kCloseTimeout);
+    end_within(**client, *bridge, kCloseTimeout);
     client->reset();
     return 0;
 }

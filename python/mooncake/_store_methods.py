@@ -181,9 +181,22 @@ def setup(
 
 
 def setup_dummy(self: MooncakeDistributedStore, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
-    """Attaches to a mooncake_client on this host. Not built yet: -1."""
-    _native()._log_warning(f"store: setup_dummy({server_address}): clients of an external node are not built yet; use setup()")
-    return -1
+    """Attaches to a mooncake_client of this host as a thin client: it shares memory with that node, which does the work.
+
+    Returns 0, or -1: the log says why. mem_pool_size is accepted and means nothing: alloc_from_mem_pool() takes what there is.
+    local_buffer_size: bytes of working memory, through which values pass that do not lie in memory of alloc_from_mem_pool() or
+    MooncakeHostMemAllocator; with 0, calls that take or give objects fail.
+    server_address: "host:port" of the node; only the port counts.
+    """
+    if not isinstance(server_address, str):
+        raise TypeError(f"setup_dummy() argument server_address must be a str, not {type(server_address).__name__}")
+    for name, size in (("mem_pool_size", mem_pool_size), ("local_buffer_size", local_buffer_size)):
+        if isinstance(size, (bool, str, bytes)):
+            raise TypeError(f"setup_dummy() argument {name} must be an int, not {type(size).__name__}")
+    if mem_pool_size < 0 or not 0 <= local_buffer_size <= _BUFFER_MAX:
+        _refuse(f"sizes of {mem_pool_size} and {local_buffer_size} bytes")
+        return -1
+    return 0 if self._setup_thin(local_buffer_size, server_address) == 0 else -1
 
 
 def init_all(self: MooncakeDistributedStore, protocol: str, device_name: str, mount_segment_size: int) -> int:

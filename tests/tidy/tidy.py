@@ -23,6 +23,7 @@ RANKS = (
     ("kvflow", "store/tier", "store/member", "store/master", "conductor"),
     ("store/node", "store/client", "store/service"),
     ("store/process", "store/admin"),
+    ("store/bridge",),
     ("capi", "store_capi", "nvlink_allocator", "apps", "python", "include"),
 )
 RANK_OF = {layer: rank for rank, layers in enumerate(RANKS) for layer in layers}

@@ -36,6 +36,7 @@ void bind_store_life(StoreClass& store) {
             },
             "local_hostname"_a, "metadata_server"_a, "segment_bytes"_a, "buffer_bytes"_a, "protocol"_a, "devices"_a, "master"_a, "tenant"_a,
             "http_server"_a, "http_port"_a, "disk"_a, "disk_path"_a, "engine"_a.none(), "What setup() ends in.")
+        .def("_setup_thin", &DistributedStore::setup_thin, "buffer_bytes"_a, "server_address"_a, "What setup_dummy() ends in.")
         .def("close", &DistributedStore::close,
              "Leaves the pool: ends calls in flight, takes our segments out, joins all threads. Returns 0, also where nothing was set up.\n"
              "Afterwards setup() may be called again.")

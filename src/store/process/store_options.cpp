@@ -120,6 +120,12 @@ StoreOptions load_store_options(const Environment& environment) {
     options.cluster_id = environment("MC_STORE_CLUSTER_ID").value_or("");
     read_timeout(numbers, "MC_RPC_TIMEOUT_MS", options.rpc_timeout);
     read_timeout(numbers, "MC_RPC_CONNECT_TIMEOUT_MS", options.rpc_connect_timeout);
+    numbers.read("MC_BRIDGE_RECONNECT_WAIT_MS", 0, 3'600'000, [&](int64_t value) { options.node_wait = std::chrono::milliseconds(value); });
+    if (const auto text = environment("MC_BRIDGE_MEMORY_MAX")) {
+        const auto size = parse_size(*text);
+        if (size && *size != 0) options.shared_bytes_max = *size;
+        else MC_LOG_WARNING("MC_BRIDGE_MEMORY_MAX='{}' ignored: a size is expected", *text);
+    }
     return options;
 }
 

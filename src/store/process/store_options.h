@@ -30,6 +30,8 @@ struct StoreOptions {
     Duration metrics_interval = 0s;                         // MC_STORE_CLIENT_METRIC_INTERVAL (s); 0: no log lines
     std::string cluster_id;                                 // MC_STORE_CLUSTER_ID
     Duration rpc_timeout = 30s, rpc_connect_timeout = 30s;  // MC_RPC_TIMEOUT_MS, MC_RPC_CONNECT_TIMEOUT_MS
+    Duration node_wait = 5s;                                // MC_BRIDGE_RECONNECT_WAIT_MS: of thin clients, for a node that is not there
+    uint64_t shared_bytes_max = uint64_t{1} << 50;          // MC_BRIDGE_MEMORY_MAX: that one thin client may share with its node
     EngineOptions engine;
 };
 MC_EXPORT StoreOptions load_store_options(const Environment& environment);

@@ -26,7 +26,7 @@ public:
 
     const std::string& name() const noexcept override { return pool_->name; }
     ClientId id() const noexcept override { return pool_->id; }
-    Engine& engine() noexcept override { return *pool_->engine; }
+    Engine* engine() noexcept override { return pool_->engine.get(); }
     const StoreConfig& config() const noexcept override { return config_; }
     metrics::Registry& metrics() noexcept override { return pool_->metrics.registry; }
 
@@ -45,16 +45,17 @@ public:
     std::vector<StoreCode> replica_clear(std::span<const std::string_view> keys, std::string_view segment_name) override {
         return client_->replica_clear(keys, segment_name);
     }
-    std::vector<StoreCode> open_reads(std::span<const std::string_view> keys) override { return client_->open_reads(keys); }
-    std::vector<int64_t> read_open(std::span<const PartToRead> parts) override { return client_->read_open(parts); }
-    bool close_reads(std::span<const std::string_view> keys) override { return client_->close_reads(keys); }
+    std::vector<StoreCode> open_reads(std::span<const std::string_view> keys) override { return client_->sessions().open_reads(keys); }
+    std::vector<int64_t> read_open(std::span<const PartToRead> parts) override { return client_->sessions().read_open(parts); }
+    bool close_reads(std::span<const std::string_view> keys) override { return client_->sessions().close_reads(keys); }
     std::vector<StoreCode> open_writes(std::span<const Reservation> values, const WriteConfig& config) override {
-        return client_->open_writes(values, config);
+        return client_->sessions().open_writes(values, config);
     }
-    std::vector<int64_t> write_open(std::span<const PartToWrite> parts) override { return client_->write_open(parts); }
+    std::vector<int64_t> write_open(std::span<const PartToWrite> parts) override { return client_->sessions().write_open(parts); }
     std::vector<StoreCode> close_writes(std::span<const std::string_view> keys, bool revoke) override {
-        return client_->close_writes(keys, revoke);
+        return client_->sessions().close_writes(keys, revoke);
     }
+    std::unique_ptr<PartSessions> other_sessions() override { return client_->other_sessions(); }
     StoreCode register_buffer(void* address, uint64_t length) override { return client_->register_buffer(address, length); }
     StoreCode unregister_buffer(void* address) override { return client_->unregister_buffer(address); }
     std::optional<Piece> registered_range(const void* address) const override { return client_->registered_range(address); }
