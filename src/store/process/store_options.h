@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ struct StoreOptions {
     bool huge_pages = false;                                // MC_STORE_USE_HUGEPAGE
     uint64_t huge_page_bytes = 2 << 20;                     // MC_STORE_HUGEPAGE_SIZE: 2MB or 1GB
     bool early_pages = true;                                // MC_STORE_EARLY_PAGES: "0" leaves pages of segments to their first use
+    std::string warm_dir;                                   // MC_STORE_WARM_DIR: the segment outlives the process, there; empty: it does not
+    bool warm_keep = false;                                 // MC_STORE_WARM_STOP: "keep", also if it is stopped in order; or "remove"
     bool checksum = true;                                   // MOONCAKE_STORE_CHECKSUM: "0" switches it off
     bool metrics = true;                                    // MC_STORE_CLIENT_METRIC
     Duration metrics_interval = 0s;                         // MC_STORE_CLIENT_METRIC_INTERVAL (s); 0: no log lines
@@ -50,6 +53,8 @@ struct StoreConfig {
     StoreOptions options;
 };
 
+/// "keep" -> true, "remove" -> false; nothing for anything else.
+MC_EXPORT std::optional<bool> parse_warm_stop(std::string_view text);
 /// "16MB", "16 MB", "1gb", "4096" -> bytes; kInvalidArgument for anything else, "50%" included.
 MC_EXPORT Result<uint64_t> parse_size(std::string_view text);
 
