@@ -135,7 +135,8 @@ public:
         size_t right = 0;
         const auto got = client_.read(reads);
         for (size_t i = 0; i < count_; ++i)
-            right += got[i] == static_cast<int64_t>(pieces[i].length) && std::memcmp(pieces[i].data, pieces_[i].data, pieces[i].length) == 0;
+            right += got[i] == static_cast<int64_t>(pieces[i].length) &&
+                     std::memcmp(pieces[i].data, pieces_[i].data, pieces[i].length) == 0;
         return right;
     }
 
@@ -174,7 +175,8 @@ void bench_puts(const std::string& folder, Duration time) {
             b.remove();
         }
         const double one = median_us(without), other = median_us(with);
-        std::printf("%4zu x %8llu bytes          %12.1f %12.1f %8.2f\n", count, static_cast<unsigned long long>(length), one, other, other / one);
+        std::printf("%4zu x %8llu bytes          %12.1f %12.1f %8.2f\n", count, static_cast<unsigned long long>(length), one, other,
+                    other / one);
     }
 }
 
@@ -204,8 +206,11 @@ void bench_restart(const std::string& folder, uint64_t objects, uint64_t length)
         right += puts.right();
     }
     const double gib = static_cast<double>(objects * length) / (1 << 30);
-    std::printf("restart: %llu values of %llu bytes (%.2f GiB); journal %.1f MB; first start %.2f s, the next %.2f s (%.2f s per 10 GiB); %zu values right\n",
-                static_cast<unsigned long long>(objects), static_cast<unsigned long long>(length), gib, journal / 1e6, cold, seconds, seconds / gib * 10, right);
+    std::printf(
+        "restart: %llu values of %llu bytes (%.2f GiB); journal %.1f MB; first start %.2f s, the next %.2f s (%.2f s per 10 GiB); %zu "
+        "values right\n",
+        static_cast<unsigned long long>(objects), static_cast<unsigned long long>(length), gib, journal / 1e6, cold, seconds,
+        seconds / gib * 10, right);
 }
 
 }  // namespace

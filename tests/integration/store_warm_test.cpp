@@ -71,8 +71,7 @@ public:
     }
     void kill() { process->kill(); }
     size_t files() const {
-        return static_cast<size_t>(
-            std::distance(std::filesystem::directory_iterator(memory.path), std::filesystem::directory_iterator()));
+        return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(memory.path), std::filesystem::directory_iterator()));
     }
     /// How it stands, as its next life would read it.
     Standing standing() const {
@@ -163,7 +162,8 @@ TEST_F(StoreWarm, ANodeThatWasKilledComesBackWithItsValues) {
                     const int seen = look(*client, prefix + std::to_string(i), {i});
                     EXPECT_NE(seen, -1) << i;
                     return seen == 1;
-                })) << prefix << i << " in life " << lives;
+                })) << prefix
+                    << i << " in life " << lives;
         }
         EXPECT_TRUE(eventually([&] { return put(*client, prefix + "new", 1) == StoreCode::kOk; })) << "it takes new values";
     }
@@ -351,7 +351,8 @@ protected:
                 std::jthread writer = start_thread("writer", [&, i](const std::stop_token& stop) {
                     write_for_ever(*writing, stop, seed * 1'000'000 + static_cast<uint64_t>(i + 1) * 10'000, keys, "k");
                 });
-                std::jthread reader = start_thread("reader", [&](const std::stop_token& stop) { read_for_ever(*reading, stop, keys, "k"); });
+                std::jthread reader = start_thread("reader",
+                                                   [&](const std::stop_token& stop) { read_for_ever(*reading, stop, keys, "k"); });
                 const uint64_t enough = put_ + 1 + random() % 60;
                 ASSERT_TRUE(eventually([&] { return put_ >= enough; })) << "nothing can be put";
                 WarmNode& node = *nodes[random() % nodes.size()];

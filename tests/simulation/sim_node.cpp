@@ -360,7 +360,8 @@ void SimNode::copy_chunk(const std::shared_ptr<Work>& work, size_t i, uint64_t a
         const Work::Target& to = work->targets[i];
         if (work->stopped) return;
         if (to.node->endpoint.life != to.node_life || !to.node->endpoint.up) {
-            if (to.node->same_memory(to.node_life) && world_.chance(0.5)) to.node->land(to.offset + at, work->to - at, work->order.generation);
+            if (to.node->same_memory(to.node_life) && world_.chance(0.5))
+                to.node->land(to.offset + at, work->to - at, work->order.generation);
             return;
         }
         if (endpoint.cut_until > world_.now() || to.node->endpoint.cut_until > world_.now()) {

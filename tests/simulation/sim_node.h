@@ -188,11 +188,11 @@ private:
     uint64_t view_ = 0;                           // the master that knows what we hold; 0: none
     uint64_t last_update_ = 0;                    // heard of the event stream
     uint64_t whole_update_ = 0, whole_view_ = 0;  // the last one before which none was missed, and whose it was
-    bool ever_lent_ = false;  // whether a master may have used its memory, whatever became of the answer
-    std::shared_ptr<Report> report_;            // under way
-    std::shared_ptr<SimEventStream> stream_;    // null: not following
-    std::shared_ptr<SimEventStream> draining_;  // the one whose last events are awaited
-    Time heard_{};                              // its last event, or when that began
+    bool ever_lent_ = false;                      // whether a master may have used its memory, whatever became of the answer
+    std::shared_ptr<Report> report_;              // under way
+    std::shared_ptr<SimEventStream> stream_;      // null: not following
+    std::shared_ptr<SimEventStream> draining_;    // the one whose last events are awaited
+    Time heard_{};                                // its last event, or when that began
     std::map<TaskId, std::shared_ptr<Work>> works_;
     Time answered_{};        // when the last heartbeat that was answered had been sent
     bool renewing_ = false;  // the master has not let go of the segment yet

@@ -7,7 +7,8 @@ namespace mooncake::store::simulation {
 void SimNode::begin_journal() {
     file_ = {};
     journal_ = std::make_unique<WarmJournal>(
-        WarmJournal::Setup{.file = file_, .catalogue = *catalogue_, .header = {.salt = 1, .client = id_, .segment = spec_.id}}, Remembered{}, 0);
+        WarmJournal::Setup{.file = file_, .catalogue = *catalogue_, .header = {.salt = 1, .client = id_, .segment = spec_.id}},
+        Remembered{}, 0);
     MC_CHECK(journal_->start_anew(world_.now()));
 }
 

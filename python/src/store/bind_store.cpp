@@ -38,7 +38,8 @@ void bind_store_life(StoreClass& store) {
                                    .engine = engine != nullptr ? engine->engine.share() : nullptr});
             },
             "local_hostname"_a, "metadata_server"_a, "segment_bytes"_a, "buffer_bytes"_a, "protocol"_a, "devices"_a, "master"_a, "tenant"_a,
-            "http_server"_a, "http_port"_a, "disk"_a, "disk_path"_a, "warm_dir"_a, "warm_stop"_a, "engine"_a.none(), "What setup() ends in.")
+            "http_server"_a, "http_port"_a, "disk"_a, "disk_path"_a, "warm_dir"_a, "warm_stop"_a, "engine"_a.none(),
+            "What setup() ends in.")
         .def("close", &DistributedStore::close,
              "Leaves the pool: ends calls in flight, takes our segments out, joins all threads. Returns 0, also where nothing was set up.\n"
              "Afterwards setup() may be called again.")

@@ -119,11 +119,11 @@ private:
     Deadline within(Duration most) const { return Deadline::after(most).earlier(limit_); }
 
     // Only beat().
-    Deadline limit_ = Deadline::never();  // of this one
-    uint64_t joined_epoch_ = 0;           // whose event stream we follow; 0: none
-    bool told_lost_ = true;               // the listener knows of no master
-    Time followed_at_{};                  // when the last event stream was asked for
-    Time claimed_since_{};                // since when another has our disk
+    Deadline limit_ = Deadline::never();                     // of this one
+    uint64_t joined_epoch_ = 0;                              // whose event stream we follow; 0: none
+    bool told_lost_ = true;                                  // the listener knows of no master
+    Time followed_at_{};                                     // when the last event stream was asked for
+    Time claimed_since_{};                                   // since when another has our disk
     uint64_t remembered_epoch_ = 0, remembered_update_ = 0;  // of who was here before us
     bool exact_ = false;                                     // what our memory holds is known exactly from it, if the master tells the rest
 

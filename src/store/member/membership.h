@@ -43,7 +43,7 @@ struct MembershipOptions {
     Duration retry_interval = 100ms;           // while the master does not answer
     size_t report_entries_max = 5'000;         // in one request
     Incarnation life{};                        // of this process; none: it does not say
-    std::optional<FormerLife> restarted{};      // it takes the place of one that is gone, under its id
+    std::optional<FormerLife> restarted{};     // it takes the place of one that is gone, under its id
 };
 
 /// Keeps this process a member of the pool: heartbeats on a thread of its own, follows the event stream, mounts again (with all they hold) whenever the

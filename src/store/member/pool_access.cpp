@@ -33,9 +33,9 @@ bool blames_segment(Code code) {
 }  // namespace
 
 PoolAccess::PoolAccess(Setup setup)
-    : id(setup.id ? setup.id : ClientId{.high = random_u64(), .low = random_u64()}), name(std::move(setup.name)), host(host_of(name)), engine(std::move(setup.engine)),
-      master(std::move(setup.master)), rpc_timeout(setup.rpc_timeout), metrics(setup.cluster_id), directory(*master, id),
-      mover(*engine, host) {}
+    : id(setup.id ? setup.id : ClientId{.high = random_u64(), .low = random_u64()}), name(std::move(setup.name)), host(host_of(name)),
+      engine(std::move(setup.engine)), master(std::move(setup.master)), rpc_timeout(setup.rpc_timeout), metrics(setup.cluster_id),
+      directory(*master, id), mover(*engine, host) {}
 
 Result<> PoolAccess::join(std::vector<MembershipListener*> listeners, Holdings& holdings, MembershipOptions options, Deadline deadline) {
     listeners_ = std::move(listeners);

@@ -91,10 +91,10 @@ private:
     const NodeConfig config_;
     Catalogue catalogue_;
     NodeHoldings holdings_{catalogue_};
-    std::shared_ptr<NodeDisk> disk_;  // constant once the pool was joined
+    std::shared_ptr<NodeDisk> disk_;    // constant once the pool was joined
     std::unique_ptr<WarmMemory> warm_;  // the same
     SegmentSpec warm_spec_;
-    Gate gate_;                       // every call is inside
+    Gate gate_;  // every call is inside
     Mutex leaving_mutex_;
     std::condition_variable_any leaving_changed_;
     std::vector<Leaving> leaving_ MC_GUARDED_BY(leaving_mutex_);

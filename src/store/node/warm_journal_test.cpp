@@ -57,13 +57,14 @@ std::string dump(const Catalogue& catalogue, Time now) {
         text += part.exact ? "exact\n" : "not exact\n";
         std::map<std::pair<uint64_t, uint64_t>, std::string> lines;
         for (const HeldObject& one : part.objects)
-            lines[{one.offset, one.generation}] = format_text("object {} {} {} {} {} {} {} {} {} {} {}\n", one.tenant, one.key, one.group, one.offset,
-                                                      one.length, one.generation, one.checksum, static_cast<int>(one.data_type), one.hard_pin,
-                                                      one.soft_pin_left.count(), one.writer.to_string());
+            lines[{one.offset, one.generation}] = format_text(
+                "object {} {} {} {} {} {} {} {} {} {} {}\n", one.tenant, one.key, one.group, one.offset, one.length, one.generation,
+                one.checksum, static_cast<int>(one.data_type), one.hard_pin, one.soft_pin_left.count(), one.writer.to_string());
         for (const HeldWrite& one : part.writes)
             lines[{one.offset, one.length}] += format_text("write {} {} {}\n", one.offset, one.length, one.writer.to_string());
         for (const HeldQuarantine& one : part.quarantined)
-            lines[{one.offset, 0}] += format_text("quarantined {} {} {} {}\n", one.offset, one.length, one.left.count(), one.writer.to_string());
+            lines[{one.offset, 0}] += format_text("quarantined {} {} {} {}\n", one.offset, one.length, one.left.count(),
+                                                  one.writer.to_string());
         for (const auto& [at, line] : lines) text += line;
         return true;
     });
@@ -216,7 +217,9 @@ TEST_F(Journal, RemembersWhatOthersDidNotHear) {
 TEST_F(Journal, IsWrittenAnewWhenItIsLong) {
     begin();
     for (uint64_t i = 1; i <= 60'000; ++i)
-        hear({.planned = {planned(i, i % 16 * 4096)}, .filled = {{kSegment, i, i}}, .dropped = {{kSegment, i > 16 ? i - 16 : 0, Duration(0)}}});
+        hear({.planned = {planned(i, i % 16 * 4096)},
+              .filled = {{kSegment, i, i}},
+              .dropped = {{kSegment, i > 16 ? i - 16 : 0, Duration(0)}}});
     EXPECT_GT(files_.rewritten, 3);
     EXPECT_LT(files_.current.size(), 4u << 20);
     const Read found = read(files_.current);

@@ -52,7 +52,8 @@ Result<> check_folder(const std::string& path, int folder) {
 }
 
 Result<UniqueFd> open_folder(const std::string& path, bool make) {
-    if (path.empty() || path.find('\0') != std::string::npos) return fail(Code::kInvalidArgument, "'{}' is not the name of a directory", path);
+    if (path.empty() || path.find('\0') != std::string::npos)
+        return fail(Code::kInvalidArgument, "'{}' is not the name of a directory", path);
     if (make && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
         return fail_errno(Code::kInvalidArgument, errno, "cannot make the directory {}", path);
     UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
@@ -63,7 +64,8 @@ Result<UniqueFd> open_folder(const std::string& path, bool make) {
 /// Of the open directory, which ends with the process, and with our descriptor: nothing to clean up.
 Result<> lock_folder(const std::string& path, int folder) {
     if (::flock(folder, LOCK_EX | LOCK_NB) == 0) return {};
-    if (errno == EWOULDBLOCK) return fail(Code::kBusy, "{} is used by another process that is alive; each node needs a directory of its own", path);
+    if (errno == EWOULDBLOCK)
+        return fail(Code::kBusy, "{} is used by another process that is alive; each node needs a directory of its own", path);
     return fail_errno(Code::kInvalidArgument, errno, "cannot lock {}", path);
 }
 
@@ -169,8 +171,7 @@ Result<std::optional<FormerLife>> WarmMemory::restore(Catalogue& catalogue, Time
     std::optional<FormerLife> restarted;
     if (found_) {
         replay = replay_journal({journal_bytes_.address(), journal_bytes_.length()}, header_, &catalogue, now);
-        if (!replay.whole)
-            MC_LOG_WARNING("{}: of the journal's {} bytes the first {} count", path_, journal_bytes_.length(), replay.bytes);
+        if (!replay.whole) MC_LOG_WARNING("{}: of the journal's {} bytes the first {} count", path_, journal_bytes_.length(), replay.bytes);
         journal_bytes_ = Mapping();
         if (::ftruncate(old_journal_.get(), static_cast<off_t>(replay.bytes)) != 0)
             return fail_errno(Code::kUnavailable, errno, "cannot cut the journal of {}", path_);

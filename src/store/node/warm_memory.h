@@ -67,8 +67,8 @@ private:
     bool found_ = false;
     bool standing_read_ = false;
     Standing standing_;
-    UniqueFd file_;      // that is appended to
-    uint64_t end_ = 0;   // of it
+    UniqueFd file_;     // that is appended to
+    uint64_t end_ = 0;  // of it
     std::unique_ptr<WarmJournal> journal_;
 };
 

@@ -48,7 +48,13 @@ protected:
     void put(Life& life, uint64_t generation) {
         std::memset(life.memory.address() + generation * 4096, static_cast<int>(generation), 4096);
         EventUpdate update{.sequence = ++sequence_};
-        update.planned = {{.segment = life.warm->segment(), .offset = generation * 4096, .length = 4096, .generation = generation, .tenant = "default", .key = "k" + std::to_string(generation), .group = {}}};
+        update.planned = {{.segment = life.warm->segment(),
+                           .offset = generation * 4096,
+                           .length = 4096,
+                           .generation = generation,
+                           .tenant = "default",
+                           .key = "k" + std::to_string(generation),
+                           .group = {}}};
         update.filled = {{life.warm->segment(), generation, generation}};
         life.catalogue->apply(update, Clock::now());
         life.warm->journal().heard(update, Clock::now());

@@ -219,7 +219,7 @@ void StoreProcess::close() {
     client_->close();
     node_->stop();
     pool_->leave(/*goodbye=*/!keep);  // our segments leave the pool
-    node_->close();  // the disk heard what the master dropped until now
+    node_->close();                   // the disk heard what the master dropped until now
     if (own_engine_) pool_->engine->close();
 }
 

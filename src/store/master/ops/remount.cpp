@@ -224,7 +224,8 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
                                  .restarted = request.remembered_update != 0});
     const ClientNumber client = state.clients().find(request.client);
     if (!state.absent().earlier_life() && tells_of_earlier_life(state, request)) transaction.apply(EarlierLifeSeen{});
-    if (state.clients()[client].quarantined != 0 && state.clients()[client].has_stopped()) transaction.apply(WriterQuiet{.client = request.client, .now = now});
+    if (state.clients()[client].quarantined != 0 && state.clients()[client].has_stopped())
+        transaction.apply(WriterQuiet{.client = request.client, .now = now});
     for (size_t i = 0; i < request.segments.size(); ++i) {
         const HeldSegment& held = request.segments[i];
         replace_owner_of_disk(transaction, client, held.segment, now);
