@@ -180,6 +180,9 @@ StoreCode StoreProcess::start(MembershipOptions membership, Deadline deadline) {
     if (config_.segment_bytes > 0) {
         const MountedSegments mounted = node_->warm() != nullptr ? node_->mount_warm()
                                                                  : node_->mount_memory(config_.segment_bytes, config_.protocol, "");
+        // Memory that this pool does not take is of no use to the next process either.
+        const bool unwanted = mounted.code == StoreCode::kSegmentNotFound || mounted.code == StoreCode::kSegmentAlreadyExists;
+        if (unwanted && node_->warm() != nullptr) node_->warm()->journal().discard();
         if (mounted.code != StoreCode::kOk) return mounted.code;
     }
     started_ = true;
