@@ -14,6 +14,7 @@ namespace mooncake::store {
 
 namespace {
 
+constexpr Duration kFirstPatience = 5s;  // with a master that is not known to answer
 constexpr Duration kReportTime = 60us;  // of one value on a disk, at most
 constexpr uint64_t kSizeLeast = 1024, kBufferMost = uint64_t{1} << 40;
 
@@ -92,7 +93,7 @@ Result<std::unique_ptr<WarmMemory>> open_warm(const StoreConfig& config, MasterA
     const Standing& stood = warm->standing();
     if (!warm->found() || !stood.following) return warm;
     // Another master knows nothing of what the one before did when that process was gone. Who does not answer now will be met when we join.
-    const auto met = master.heartbeat(warm->client(), deadline);
+    const auto met = master.heartbeat(warm->client(), Deadline::after(kFirstPatience).earlier(deadline));
     if (!met || met->epoch == stood.followed_epoch) return warm;
     MC_LOG_WARNING("the master has changed while this node was away: what its memory held is given up");
     MC_RETURN_IF_ERROR(warm->forget());
