@@ -87,13 +87,13 @@ std::string segment_name(const StoreConfig& config, const Engine& engine) {
 }
 
 /// What an earlier life left of the segment, if anything can come of it.
-Result<std::unique_ptr<WarmMemory>> open_warm(const StoreConfig& config, MasterApi& master, Deadline deadline) {
+Result<std::unique_ptr<WarmMemory>> open_warm(const StoreConfig& config, MasterApi& master) {
     if (config.options.warm_dir.empty() || config.segment_bytes == 0) return nullptr;
     MC_ASSIGN_OR_RETURN(auto warm, WarmMemory::open(config.options.warm_dir, config.segment_bytes));
     const Standing& stood = warm->standing();
     if (!warm->found() || !stood.following) return warm;
     // Another master knows nothing of what the one before did when that process was gone. Who does not answer now will be met when we join.
-    const auto met = master.heartbeat(warm->client(), Deadline::after(kFirstPatience).earlier(deadline));
+    const auto met = master.heartbeat(warm->client(), Deadline::after(kFirstPatience));
     if (!met || met->epoch == stood.followed_epoch) return warm;
     MC_LOG_WARNING("the master has changed while this node was away: what its memory held is given up");
     MC_RETURN_IF_ERROR(warm->forget());
@@ -127,12 +127,11 @@ Made StoreProcess::create(StoreConfig config, std::unique_ptr<MasterApi> master,
         if (!made) return tl::unexpected(made.error());
         engine = std::move(*made);
     }
-    const Deadline deadline = Deadline::after(config.options.rpc_connect_timeout);
     if (!master)
         master = connect_master({.address = config.master,
                                  .incarnation = engine->incarnation(),
                                  .connect_timeout = std::min<Duration>(config.options.rpc_connect_timeout, 5s)});
-    auto warm = open_warm(config, *master, deadline);
+    auto warm = open_warm(config, *master);
     if (!warm) {
         MC_LOG_ERROR("no memory that outlives this process: {}", warm.error().to_string());
         return tl::unexpected(StoreCode::kInvalidParams);
@@ -145,7 +144,7 @@ Made StoreProcess::create(StoreConfig config, std::unique_ptr<MasterApi> master,
                             .id = *warm ? (*warm)->client() : ClientId{}};
     setup.name = segment_name(config, *setup.engine);
     auto process = std::make_unique<StoreProcess>(std::move(config), std::move(setup), own_engine, std::move(*warm));
-    if (const StoreCode code = process->start(membership, deadline); code != StoreCode::kOk) return tl::unexpected(code);
+    if (const StoreCode code = process->start(std::move(membership)); code != StoreCode::kOk) return tl::unexpected(code);
     return process;
 }
 
@@ -165,14 +164,14 @@ StoreProcess::~StoreProcess() {
     close();
 }
 
-StoreCode StoreProcess::start(MembershipOptions membership, Deadline deadline) {
+StoreCode StoreProcess::start(MembershipOptions membership) {
     const bool with_disk = !config_.disk.path.empty() || config_.disk.make_tier;
     if (with_disk)
         if (const StoreCode code = node_->open_disk(config_.disk, config_.protocol).code; code != StoreCode::kOk) return code;
     if (const StoreCode code = start_warm(membership); code != StoreCode::kOk) return code;
-    // What lies on the disk, and in memory, is told with it, which takes its time.
+    // From now on: to read a disk takes as long as it takes. What lies there, and in memory, is told with it, which takes its time, too.
     const uint64_t found = node_->catalogue().objects() + (node_->disk() != nullptr ? node_->disk()->found() : 0);
-    deadline = Deadline(deadline.at() + kReportTime * found);
+    const Deadline deadline = Deadline::after(config_.options.rpc_connect_timeout + kReportTime * found);
     if (auto joined = pool_->join({client_.get(), node_.get()}, node_->holdings(), membership, deadline); !joined) {
         MC_LOG_ERROR("cannot join the pool of {}: {}", config_.master, joined.error().to_string());
         return joined.error().code() == Code::kTimedOut ? StoreCode::kRpcTimeout : StoreCode::kRpcFail;

@@ -73,7 +73,7 @@ public:
     tl::expected<TaskInfo, StoreCode> query_task(const TaskId& task) override { return client_->query_task(task); }
 
 private:
-    StoreCode start(MembershipOptions membership, Deadline deadline);
+    StoreCode start(MembershipOptions membership);
     StoreCode start_warm(MembershipOptions& membership);
     bool forked() const noexcept { return fork_generation() != born_; }
 
