@@ -15,7 +15,7 @@ namespace mooncake::store {
 namespace {
 
 constexpr Duration kFirstPatience = 5s;  // with a master that is not known to answer
-constexpr Duration kReportTime = 60us;  // of one value on a disk, at most
+constexpr Duration kReportTime = 60us;   // of one value on a disk, at most
 constexpr uint64_t kSizeLeast = 1024, kBufferMost = uint64_t{1} << 40;
 
 using Made = tl::expected<std::unique_ptr<StoreClient>, StoreCode>;
