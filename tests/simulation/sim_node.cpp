@@ -140,6 +140,8 @@ void SimNode::introduce(const std::shared_ptr<Report>& report) {
         world_.send(master_.endpoint, endpoint, [this, report, missed] {
             if (report_ != report || std::exchange(report->introduced, true)) return;
             if (missed.lost) world_.violated("more was missed than could be kept");
+            catalogue_->begin_missed();
+            if (journal_) journal_->missed(/*begins=*/true);
             for (const rpc::Bytes& body : missed.updates) {
                 const auto update = decode_event_update(body);
                 MC_CHECK(update);
@@ -149,6 +151,8 @@ void SimNode::introduce(const std::shared_ptr<Report>& report) {
                 whole_view_ = report->view;
                 whole_update_ = update->sequence;
             }
+            catalogue_->end_missed();
+            if (journal_) journal_->missed(/*begins=*/false);
             report->tries = 0;
             begin_report(report);
         });

@@ -109,6 +109,7 @@ void MasterState::apply(const LeasesGranted& change) {
             prefetch_to_write(&objects_[links.next].order);
         }
         Object& object = objects_[ids[i]];
+        if (object.untold) tell_of_memory(object, change.until);
         lease(object, change.until);
         lease_softly(object, change.soft_leased);
         if (!object.in_memory) note_disk_read(ids[i]);

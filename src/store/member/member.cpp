@@ -263,14 +263,25 @@ Result<bool> Member::introduce(uint64_t epoch) {
         tell_standing(/*following=*/false);
         return false;
     }
-    for (const std::vector<std::byte>& body : reply.missed) {
-        MC_ASSIGN_OR_RETURN(const EventView update, decode_event_view(body));
-        setup_.holdings.apply(update, setup_.clock());
-        whole_update_.store(update.sequence, std::memory_order_release);
+    MC_RETURN_IF_ERROR(hear_missed(epoch, reply.missed));
+    return true;
+}
+
+Result<> Member::hear_missed(uint64_t epoch, std::span<const std::vector<std::byte>> updates) {
+    if (updates.empty()) return {};
+    setup_.holdings.begin_missed();
+    Result<> outcome;
+    for (const std::vector<std::byte>& body : updates) {
+        const auto update = decode_event_view(body);
+        if (!update) outcome = Unexpected(update.error());
+        if (!update) break;
+        setup_.holdings.apply(*update, setup_.clock());
+        whole_update_.store(update->sequence, std::memory_order_release);
         whole_epoch_.store(epoch, std::memory_order_release);
     }
-    if (!reply.missed.empty()) tell_standing(/*following=*/false);
-    return true;
+    setup_.holdings.end_missed();
+    tell_standing(/*following=*/false);
+    return outcome;
 }
 
 void Member::tell_standing(bool following) {
@@ -306,6 +317,8 @@ Result<> Member::send_part(uint64_t epoch, const HeldSegment& part) {
         return fail(Code::kBusy, "the disk {} still belongs to another process, as the master sees it", part.segment.id.to_string());
     if (answer.code != StoreCode::kOk)
         MC_LOG_WARNING("segment {} was not mounted again: {}", part.segment.name, store_code_name(answer.code));
+    // What lies on a disk is not the master's to judge then: that its events do not name it says nothing.
+    if (answer.code != StoreCode::kOk && part.segment.kind == SegmentKind::kDisk) setup_.holdings.remove_segment(part.segment.id);
     if (answer.stale + answer.refused != 0)
         MC_LOG_WARNING("segment {}: of {} values, {} are outdated and {} were refused", part.segment.name, part.objects.size(),
                        answer.stale, answer.refused);

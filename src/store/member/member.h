@@ -72,6 +72,7 @@ private:
     Result<> await_stream(uint64_t epoch);
     /// Makes us known to the master, and hears what of its events we have missed; false: nobody knows that any more.
     Result<bool> introduce(uint64_t epoch);
+    Result<> hear_missed(uint64_t epoch, std::span<const std::vector<std::byte>> updates);
     Result<> send_part(uint64_t epoch, const HeldSegment& part);
     /// Whether the one who has our disk may just not have been given up yet.
     bool may_claim();

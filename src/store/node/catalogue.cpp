@@ -164,14 +164,23 @@ Catalogue::Lent* Catalogue::find(const SegmentId& segment) {
     return found == segments_.end() ? nullptr : found->second.get();
 }
 
-void Catalogue::begin_stream() {
+void Catalogue::begin_round() {
     // Two rounds are told apart, no more: whatever an unfinished stream left becomes one with what was there before.
     if (streaming_)
         for (const auto& [id, lent] : segments_) lent->ranges.settle(round_, {groups_, origins_});
-    for (const auto& [id, lent] : segments_) lent->ranges.forget_announced();
     streaming_ = true;
-    exact_ = false;
     round_ = !round_;
+}
+
+void Catalogue::begin_stream() {
+    begin_round();
+    for (const auto& [id, lent] : segments_) lent->ranges.forget_announced();
+    exact_ = false;
+}
+
+void Catalogue::begin_missed() {
+    Lock lock(mutex_);
+    begin_round();
 }
 
 void Catalogue::apply(const EventView& update, Time now) {

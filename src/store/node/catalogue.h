@@ -33,6 +33,8 @@ public:
     void apply(const EventView& update, Time now) override;
     void apply(const EventUpdate& update, Time now) { apply(EventView(update), now); }
     void stream_ended(bool orderly) override;
+    void begin_missed() override;
+    void end_missed() override { stream_ended(/*orderly=*/true); }
     bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const override;
     bool lends() const override;
 
@@ -56,6 +58,8 @@ private:
 
     Lent* find(const SegmentId& segment) MC_REQUIRES(mutex_);
     void begin_stream() MC_REQUIRES(mutex_);
+    /// From now on what is told is told from what was known before.
+    void begin_round() MC_REQUIRES(mutex_);
     void apply_locked(const EventView& update, Time now) MC_REQUIRES(mutex_);
     size_t count_values() const MC_REQUIRES(mutex_);
     bool report_segment(const SegmentId& id, size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const;

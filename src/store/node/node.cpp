@@ -77,8 +77,8 @@ void Node::master_lost() {
     if (disk_) disk_->master_lost();
 }
 
-void Node::master_found(uint64_t) {
-    if (disk_) disk_->master_found();
+void Node::master_found(uint64_t epoch) {
+    if (disk_) disk_->master_found(epoch);
 }
 
 MountedSegments Node::mount(Result<std::shared_ptr<LentMemory>> memory, std::string_view protocol) {

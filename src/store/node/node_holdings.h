@@ -43,6 +43,14 @@ public:
     void stands(const Standing& standing) override {
         if (journal_ != nullptr) journal_->stands(standing);
     }
+    void begin_missed() override {
+        memory_.begin_missed();
+        if (journal_ != nullptr) journal_->missed(/*begins=*/true);
+    }
+    void end_missed() override {
+        memory_.end_missed();
+        if (journal_ != nullptr) journal_->missed(/*begins=*/false);
+    }
     bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const override {
         return memory_.report(entries_max, now, part) && (disk_ == nullptr || disk_->report(entries_max, now, part));
     }

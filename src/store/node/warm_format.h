@@ -33,7 +33,7 @@ void encode_header(const Header& header, std::span<std::byte, kHeaderBytes> into
 /// kCorrupt; kNotSupported: of a version that this one does not read.
 Result<Header> parse_header(std::span<const std::byte> file);
 
-enum class RecordKind : uint32_t { kUpdate = 1, kStanding = 2, kEnd = 3 };
+enum class RecordKind : uint32_t { kUpdate = 1, kStanding = 2, kEnd = 3, kMissed = 4 };
 
 /// `position`: where the record begins in its file. What is appended has a multiple of 8 bytes.
 void append_record(std::vector<std::byte>& to, uint64_t salt, uint64_t position, RecordKind kind, std::span<const std::byte> payload);

@@ -127,6 +127,13 @@ void WarmJournal::stands(const Standing& standing) {
     flush();
 }
 
+void WarmJournal::missed(bool begins) {
+    Lock lock(mutex_);
+    if (dead_) return;
+    append(warm::RecordKind::kMissed, bytes_of(uint64_t{begins ? 1u : 0u}));
+    flush();
+}
+
 void WarmJournal::discard() {
     Lock lock(mutex_);
     if (std::exchange(dead_, true)) return;
@@ -205,6 +212,10 @@ WarmReplay replay_journal(std::span<const std::byte> file, const warm::Header& h
             if (!load(payload, end)) return false;
             if (catalogue != nullptr) catalogue->stream_ended(end.orderly != 0);
             remembered.standing.end(end.orderly != 0);
+        } else if (kind == warm::RecordKind::kMissed) {
+            uint64_t begins = 0;
+            if (!load(payload, begins)) return false;
+            if (catalogue != nullptr) begins != 0 ? catalogue->begin_missed() : catalogue->end_missed();
         } else if (kind == warm::RecordKind::kStanding) {
             FileStanding standing{};
             if (!load(payload, standing)) return false;

@@ -44,6 +44,8 @@ public:
     void heard(const EventView& update, Time now);
     void stream_ended(bool orderly, Time now);
     void stands(const Standing& standing);
+    /// Holdings::begin_missed() and end_missed(), which the catalogue was told before.
+    void missed(bool begins);
     /// Nothing is written any more. Idempotent.
     void discard();
 

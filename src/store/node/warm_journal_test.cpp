@@ -200,6 +200,22 @@ TEST_F(Journal, IsNotExactInTheMiddleOfABeginning) {
     EXPECT_EQ(found.replay.remembered.standing.last_update, sequence_) << "it may have said that it heard this";
 }
 
+TEST_F(Journal, WhatWasMissedTakesThePlaceOfWhatWasKnown) {
+    begin();
+    hear({.planned = {planned(10, 0), planned(11, 4096)}, .filled = {{kSegment, 10, 1}, {kSegment, 11, 2}}, .dropped = {}});
+    end(/*orderly=*/false);
+    catalogue_.begin_missed();
+    journal_.missed(/*begins=*/true);
+    hear({.planned = {planned(12, 4096)}, .filled = {{kSegment, 12, 3}}, .dropped = {}});
+    EXPECT_EQ(read(files_.current).catalogue->objects(), 2u) << "also of one that was killed before it had heard all";
+    catalogue_.end_missed();
+    journal_.missed(/*begins=*/false);
+    const Read found = read(files_.current);
+    EXPECT_EQ(found.catalogue->objects(), 2u) << "of 11 the place was taken";
+    EXPECT_EQ(without_exactness(dump(*found.catalogue, now_)), without_exactness(expected()));
+    EXPECT_TRUE(found.replay.remembered.standing.following) << "that is no end of a master";
+}
+
 TEST_F(Journal, RemembersWhatOthersDidNotHear) {
     follow();
     hear({.reset = true, .behind = {{{7, 7}, {kEpoch, 3}}, {{8, 8}, {kEpoch, 4}}}, .now = {kEpoch, 1}});

@@ -230,7 +230,7 @@ std::vector<std::byte> encode_put_start_reply(const PutStartReply& reply) {
         return wire::PutStartItem(item.generation, static_cast<int32_t>(item.code), item.replica_count);
     });
     return builder.finish(wire::CreatePutStartReply(*builder, items, replicas, duration_to_wire(reply.retry_after), reply.epoch,
-                                                    duration_to_wire(reply.release)));
+                                                    duration_to_wire(reply.release), duration_to_wire(reply.disk_wait)));
 }
 
 Result<PutStartReply> decode_put_start_reply(std::span<const std::byte> body) {
@@ -238,6 +238,7 @@ Result<PutStartReply> decode_put_start_reply(std::span<const std::byte> body) {
     PutStartReply reply{.items = std::vector<PutStartItem>(count_of(message->items())),
                         .replicas = replicas_from_wire(message->replicas()),
                         .retry_after = duration_from_wire(message->retry_after_ns()),
+                        .disk_wait = duration_from_wire(message->disk_wait_ns()),
                         .epoch = message->epoch(),
                         .release = duration_from_wire(message->release_ns())};
     size_t first = 0;

@@ -58,8 +58,10 @@ private:
         PutStartItem& item = reply_.items[i];
         item.code = refused != StoreCode::kOk ? refused : group != nullptr ? group->refused : StoreCode::kOk;
         if (item.code == StoreCode::kOk) item.code = start(i, group);
-        if (item.code == StoreCode::kNoAvailableHandle && reply_.retry_after == Duration::zero())
+        if (item.code == StoreCode::kNoAvailableHandle && reply_.retry_after == Duration::zero()) {
             reply_.retry_after = placer_.retry_after(request_.items[i].length);
+            reply_.disk_wait = placer_.disk_wait(request_.items[i].length);
+        }
         if (group == nullptr || !failed(item.code)) return;
         if (group->refused == StoreCode::kOk) group->refused = item.code;
         if (group->last_started != kNone) whole_.undoing_ = group;

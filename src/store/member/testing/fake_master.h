@@ -100,6 +100,7 @@ public:
     /// Runs in the given call, before it is answered, without a lock.
     std::function<void()> in_heartbeat, in_remount, in_mount, in_unmount;
     std::function<Result<StoreCode>(const MountRequest&)> mount_code;
+    std::function<StoreCode(const SegmentSpec&)> remount_code;
     SegmentsReply list;
     std::function<void()> in_segments;
     bool streams_complete = true;     // at once
@@ -203,6 +204,9 @@ public:
             reply.missed_lost = missed_lost;
         }
         for (const HeldSegment& held : request.segments) {
+            StoreCode& code = reply.segments[static_cast<size_t>(&held - request.segments.data())].code;
+            if (remount_code) code = remount_code(held.segment);
+            if (code != StoreCode::kOk) continue;
             Part& part = parts_.emplace_back();
             part = {.epoch = epoch_,
                     .segment = held.segment.id,
