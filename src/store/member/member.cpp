@@ -46,6 +46,7 @@ Member::Member(Setup setup)
     remembered_epoch_ = stood.followed_epoch;
     remembered_update_ = stood.last_update;
     exact_ = setup_.options.restarted->exact;
+    whole_ = exact_;  // for who comes after us, if we do not get so far as to follow
     Lock lock(mutex_);
     heard_ = stood.heard;
     for (const Behind& behind : setup_.options.restarted->behind) behind_.add(behind);
