@@ -16,6 +16,7 @@
 #include "base/version.h"
 #include "net/address.h"
 #include "store/bridge/server/bridge_server.h"
+#include "store/node/warm_memory.h"
 #include "store/process/offload_options.h"
 #include "store/process/store_client.h"
 
@@ -47,6 +48,12 @@ Result<StoreConfig> config_of(const ClientFlags& flags, const Environment& envir
     config.http_server = flags.enable_http_server;
     config.http_port = static_cast<uint16_t>(flags.http_port);
     config.options = load_store_options(environment);
+    if (!flags.warm_dir.empty()) config.options.warm_dir = flags.warm_dir;
+    if (!flags.warm_stop.empty()) {
+        const auto keep = parse_warm_stop(flags.warm_stop);
+        if (!keep) return fail(Code::kInvalidArgument, "--warm_stop '{}': remove or keep is expected", flags.warm_stop);
+        config.options.warm_keep = *keep;
+    }
     if (flags.enable_offload) {
         MC_ASSIGN_OR_RETURN(config.disk, load_disk_config(environment, flags.offload_path));
     }
@@ -94,6 +101,16 @@ void end_within(StoreClient& client, const Bridge& bridge, Duration timeout) {
     ::_exit(0);
 }
 
+int clean_up(const std::string& directory) {
+    const auto cleaned = WarmMemory::clean(directory);
+    if (!cleaned) {
+        std::fprintf(stderr, "mooncake_client: %s\n", cleaned.error().message().c_str());
+        return 1;
+    }
+    std::printf("%llu bytes of %s are free again\n", static_cast<unsigned long long>(cleaned->bytes), directory.c_str());
+    return 0;
+}
+
 int complain(std::string_view text) {
     std::fprintf(stderr, "mooncake_client: %s\n", std::string(text).c_str());
     return 1;
@@ -111,6 +128,7 @@ int main(int argc, char** argv) {
     configure_program_log(flags->log, load_options(environment).log, "mooncake_client");
     for (const std::string& warning : flags->warnings) MC_LOG_WARNING("{}", warning);
 
+    if (!flags->warm_clean.empty()) return clean_up(flags->warm_clean);
     const auto config = config_of(*flags, environment);
     if (!config) return complain(config.error().message());
     signals.end_at_once();  // joining may take long, and then nothing is lost

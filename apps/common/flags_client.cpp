@@ -27,6 +27,15 @@ void add_client_flags(FlagSet& set, ClientFlags& f) {
     set.add({.name = "offload_path",
              .target = &f.offload_path,
              .help = "directory for that, absolute and existing; empty: MOONCAKE_OFFLOAD_FILE_STORAGE_PATH, or /data/file_storage"});
+    set.add({.name = "warm_dir",
+             .target = &f.warm_dir,
+             .help = "directory on a tmpfs for the memory that is lent, so that it outlives this process; made if missing; empty: "
+                     "MC_STORE_WARM_DIR"});
+    set.add(
+        {.name = "warm_stop", .target = &f.warm_stop, .help = "what an orderly end does with it: remove, or keep for the next process"});
+    set.add({.name = "warm_clean",
+             .target = &f.warm_clean,
+             .help = "removes what a process that is gone has left in this directory, and ends"});
     set.add(
         {.name = "start_offload_rpc_server", .target = set.spare(true), .help = "accepted, means nothing: values there are always served"});
     set.add({.name = "enable_http_server", .target = &f.enable_http_server, .help = "serve /metrics, /metrics/summary and /health"});

@@ -25,6 +25,7 @@ struct ClientFlags {
     std::string tenant_id = "default";
     bool enable_offload = false;
     std::string offload_path;
+    std::string warm_dir, warm_stop, warm_clean;
     bool enable_http_server = false;
     int64_t http_port = 9300;
     LogFlags log;

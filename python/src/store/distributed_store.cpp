@@ -68,6 +68,8 @@ int DistributedStore::setup(Setup setup) {
                               .http_port = setup.http_port,
                               .engine = std::move(setup.engine),
                               .options = store::load_store_options(process_environment())};
+    if (!setup.warm_dir.empty()) config.options.warm_dir = std::move(setup.warm_dir);
+    if (setup.warm_keep) config.options.warm_keep = *setup.warm_keep;
     if (setup.disk) {
         auto disk = store::load_disk_config(process_environment(), setup.disk_path);
         if (!disk) {

@@ -70,7 +70,8 @@ public:
         bool http_server = false;
         uint16_t http_port = 9300;
         bool disk = false;
-        std::string disk_path;  // empty: what the environment says
+        std::string disk_path, warm_dir;  // empty: what the environment says
+        std::optional<bool> warm_keep;    // the same
         std::shared_ptr<Engine> engine;
     };
 

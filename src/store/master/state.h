@@ -218,6 +218,8 @@ private:
     struct Departed {
         ClientId client;
         Incarnation engine;  // none: not known
+        SegmentId segment;
+        uint64_t offset = 0;  // there
         uint64_t address = 0, bytes = 0;
         Time until{};
         ClientId writer;  // of an unfinished write; none: readers only

@@ -38,6 +38,11 @@ public:
     bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const override;
     bool lends() const override;
 
+    /// Hands out what lies in a segment, as updates that would tell all of it after a reset. Nothing may be applied meanwhile, and no event stream be in the middle of
+    /// its beginning. Returns whether nothing else can be in use.
+    bool save(const SegmentId& segment, Time now, const std::function<void(const EventView&)>& part) const;
+    /// An event stream began, and has not told all yet.
+    bool streaming() const;
     /// Values, without writes that have not ended.
     size_t objects() const;
     size_t memory_bytes() const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -20,7 +21,7 @@ public:
     static tl::expected<std::unique_ptr<StoreClient>, StoreCode> create(StoreConfig config, std::unique_ptr<MasterApi> master,
                                                                         MembershipOptions membership = {});
     /// `own_engine`: closed at the end.
-    StoreProcess(StoreConfig config, PoolAccess::Setup setup, bool own_engine);
+    StoreProcess(StoreConfig config, PoolAccess::Setup setup, bool own_engine, std::unique_ptr<WarmMemory> warm = nullptr);
     ~StoreProcess() override;
     void close() override;
 
@@ -73,7 +74,8 @@ public:
     tl::expected<TaskInfo, StoreCode> query_task(const TaskId& task) override { return client_->query_task(task); }
 
 private:
-    StoreCode start(MembershipOptions membership, Deadline deadline);
+    StoreCode start(MembershipOptions membership);
+    StoreCode start_warm(MembershipOptions& membership);
     bool forked() const noexcept { return fork_generation() != born_; }
 
     const uint32_t born_ = fork_generation();
@@ -82,6 +84,8 @@ private:
     std::unique_ptr<PoolAccess> pool_;  // outlives both
     std::unique_ptr<Node> node_;
     std::unique_ptr<PoolClient> client_;
+    std::unique_ptr<WarmMemory> warm_;  // until the node has it
+    std::atomic<bool> started_{false};
     Mutex close_mutex_;  // held while close() runs
     bool closed_ MC_GUARDED_BY(close_mutex_) = false;
 };

@@ -388,9 +388,9 @@ std::string dump_state(const MasterState& state) {
     for (ClientNumber number = 1; number < state.clients().limit(); ++number) {
         const Client& client = state.clients()[number];
         if (client.id)
-            text += format_text("client {} {} {} {} follows {} expires {} stream down {} objects {} quarantined {}\n", number,
+            text += format_text("client {} {} {} {} follows {} expires {} stream down {} objects {} quarantined {} life {} {}\n", number,
                                 client.id.to_string(), client.alive, client.attached, client.follows, ticks(client.expires),
-                                ticks(client.stream_down_since), client.objects, client.quarantined);
+                                ticks(client.stream_down_since), client.objects, client.quarantined, client.life.value, client.restarted);
     }
     for (const SegmentNumber number : state.segments().numbers()) {
         const Segment& segment = state.segments()[number];

@@ -136,6 +136,10 @@ public:
         std::unique_lock lock(mutex_);
         return heard_update_;
     }
+    uint64_t remembered_update() {
+        std::unique_lock lock(mutex_);
+        return remembered_update_;
+    }
     /// Of whom members have said that an earlier master went on without them.
     std::vector<Behind> take_witnessed() {
         std::unique_lock lock(mutex_);
@@ -195,6 +199,7 @@ public:
         if (request.segments.empty()) {
             heard_ = request.heard;
             heard_update_ = request.heard_update;
+            remembered_update_ = request.remembered_update;
             for (const EventUpdate& update : missed) reply.missed.push_back(encode_event_update(update));
             reply.missed_lost = missed_lost;
         }
@@ -340,7 +345,7 @@ private:
     std::vector<Part> parts_;
     std::vector<Behind> witnessed_;
     HistoryPoint heard_;
-    uint64_t heard_update_ = 0;
+    uint64_t heard_update_ = 0, remembered_update_ = 0;
     std::vector<std::string> log_;
     std::map<uint64_t, EventStream> streams_;
     uint64_t stream_number_ = 0;
