@@ -97,7 +97,8 @@ Result<int> run_proxy(std::span<const std::string> arguments) {
     // The line that scripts wait for.
     std::printf("Proxy started on port %u\n", server->port());
     std::fflush(stdout);
-    MC_LOG_INFO("ending on signal {}", signals.wait());
+    const int number = signals.wait();  // not as an argument of what may not be logged
+    MC_LOG_INFO("ending on signal {}", number);
     server->stop();
     return 0;
 }
