@@ -32,7 +32,7 @@ class Bootstrap:
 
     async def _start(self, host: str, port: int) -> int:
         app = web.Application(client_max_size=1 << 20)
-        app.add_routes([web.post("/register", self._register), web.get("/query", self._query), web.get("/health", lambda _: _ok())])
+        app.add_routes([web.post("/register", self._register), web.get("/query", self._query), web.get("/health", _ok)])
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
@@ -67,7 +67,7 @@ class Bootstrap:
         self._thread.start(self._runner.cleanup()).result()
 
 
-async def _ok() -> web.Response:
+async def _ok(_: web.Request) -> web.Response:
     return web.json_response({"status": "ok"})
 
 

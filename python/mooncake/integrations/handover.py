@@ -224,7 +224,7 @@ class WorkerSide:
 
     def register_kv_caches(self, caches: Mapping[str, Any], regions: Sequence[kvplan.Region]) -> None:
         """regions: of these caches. From here on others can reach us."""
-        for cache in _storages(caches.values()):
+        for cache in storages_of(caches.values()):
             if self.engine.register_memory(*cache) != 0:
                 raise RuntimeError(f"KV cache cannot be registered: {self.engine.last_error()}")
         settings = self.settings
@@ -253,13 +253,18 @@ class WorkerSide:
             self._target.cancel(request)
         if self._source is None:
             return
-        for transfer in metadata.restarts:
-            self._source.restart(transfer)
+        self.handle_preemptions(metadata)
         for transfer in metadata.drops:
             self._source.drop(transfer, "the request was aborted")
         for transfer, request in metadata.holds.items():
             self._request_of[transfer] = request
             self._source.hold(transfer)
+
+    def handle_preemptions(self, metadata: Metadata) -> None:
+        """To be called before blocks of preempted requests are overwritten; start_load_kv() does it otherwise."""
+        for transfer in metadata.restarts if self._source is not None else ():
+            self._source.restart(transfer)
+        metadata.restarts = []
 
     def _fetch(self, fetch: Fetch) -> None:
         assert self._target is not None
@@ -323,7 +328,7 @@ class WorkerSide:
         self.engine.close()
 
 
-def _storages(caches: Any) -> list[tuple[int, int]]:
+def storages_of(caches: Any) -> list[tuple[int, int]]:
     """Addresses and lengths of the memory of tensors, each once."""
     found: dict[int, int] = {}
     for cache in caches:

@@ -8,6 +8,7 @@ were still held, that is, whether what they read is what was computed. So a read
 from __future__ import annotations
 
 import asyncio
+import collections
 import concurrent.futures
 import threading
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from .control import HELLO_TIMEOUT_S, LoopThread, Refused, check_hello, frame, h
 
 UNSENT_BYTES_MAX = 64 << 20  # a reader that does not listen is given up
 TRANSFERS_MAX = 100_000
+OVER_MAX = 10_000
 
 
 @dataclass(eq=False)
@@ -61,6 +63,7 @@ class Source:
         self._attach_timeout, self._handover_timeout = attach_timeout, handover_timeout
         self._layers = list(dict.fromkeys(region.layer for region in rank.regions))
         self._transfers: dict[str, _Transfer] = {}
+        self._over: collections.OrderedDict[str, str] = collections.OrderedDict()  # the latest that ended, and why, for readers that come too late
         self._lock = threading.Lock()
         self._finished: dict[str, str] = {}  # guarded by the lock
         self._order: concurrent.futures.ThreadPoolExecutor | None = None
@@ -120,6 +123,7 @@ class Source:
         return self._transfers.setdefault(name, _Transfer())
 
     def _ready(self, name: str, tables: list[list[int]], layers: dict[str, int]) -> None:
+        self._over.pop(name, None)
         transfer = self._of(name)
         transfer.tables = tables
         transfer.ready.update(layers)
@@ -161,12 +165,12 @@ class Source:
             self._finished[name] = reason
 
     def _drop(self, name: str, reason: str) -> None:
-        transfer = self._transfers.pop(name, None)
-        if transfer is not None:
-            self._detach(name, transfer, reason)
+        self._detach(name, self._transfers.pop(name, _Transfer()), reason)
 
-    @staticmethod
-    def _detach(name: str, transfer: _Transfer, reason: str) -> None:
+    def _detach(self, name: str, transfer: _Transfer, reason: str) -> None:
+        self._over[name] = reason or "it was read already"
+        while len(self._over) > OVER_MAX:
+            self._over.popitem(last=False)
         if transfer.timer is not None:
             transfer.timer.cancel()
         for reader, link in transfer.readers.items():
@@ -209,6 +213,9 @@ class Source:
             raise ValueError("no such reader")
         if len(self._transfers) >= TRANSFERS_MAX and name not in self._transfers:
             link.tell({"failed": name, "reason": "too many transfers at the same time"})
+            return
+        if name not in self._transfers and name in self._over:
+            link.tell({"failed": name, "reason": self._over[name]})
             return
         transfer = self._of(name)
         transfer.expected = readers

@@ -159,7 +159,7 @@ class _Reading:
         self._progress = _Progress([links[number] for number in self._needed])
         self._layers = list(dict.fromkeys(region.layer for region in rank.regions))
         self._taken = dict.fromkeys(self._layers, load.first_token)
-        self._flows: dict[tuple[int, int], kvplan.Flow] = {}
+        self._flows: dict[tuple[Any, ...], kvplan.Flow] = {}
         self._steps: list[asyncio.Task[int]] = []
         self.bytes = self.steps = 0
 
@@ -238,26 +238,29 @@ class _Reading:
             since = self._taken[layer]
             if until <= since:
                 continue
-            flow = await self._flow(since, until)
+            flow = await self._flow(since, until, tuple(self._progress.layers[layer]))
             self._taken[layer] = until
             self.steps += 1
             self._steps.append(asyncio.ensure_future(flow.submit(layer)._await()))
 
-    async def _flow(self, since: int, until: int) -> kvplan.Flow:
-        """Layers that have come equally far share one plan."""
-        flow = self._flows.get((since, until))
+    async def _flow(self, since: int, until: int, sources: tuple[int, ...]) -> kvplan.Flow:
+        """Layers of the same ranks (a stage of a pipeline) that have come equally far share one plan. What other stages have is not known yet."""
+        flow = self._flows.get((since, until, sources))
         if flow is None:
+            progress = self._progress
+            layers = {layer for layer, holders in progress.layers.items() if tuple(holders) == sources}
+            ours = kvplan.Rank(self._rank.segment, [region for region in self._rank.regions if region.layer in layers])
             tables = [list(table) for table in self.load.tables]
             try:
                 plan = kvplan.make_plan(
-                    [link.rank for link in self._progress.links], [self._rank], tokens=until - since, first_token=since,
-                    source_blocks=self._progress.tables, target_blocks=[tables], seed=self._seed,
+                    [progress.links[number].rank for number in sources], [ours], tokens=until - since, first_token=since,
+                    source_blocks=[progress.tables[number] for number in sources], target_blocks=[tables], seed=self._seed,
                 )
             except ValueError as problem:
                 raise LoadFailed(f"the two sides do not fit together: {problem}") from problem
             loop = asyncio.get_running_loop()
             flow = await loop.run_in_executor(None, lambda: kvplan.Flow(self._engine, plan, target=0, timeout=min(self.load.timeout, 30.0)))
-            self._flows[(since, until)] = flow
+            self._flows[(since, until, sources)] = flow
         return flow
 
     async def _confirmed(self, news: asyncio.Queue[tuple[_Link, dict[str, Any]]], number_of: dict[int, int]) -> bool:
