@@ -14,6 +14,7 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "base/log.h"
@@ -113,6 +114,7 @@ private:
     std::vector<std::unique_ptr<Loop>> loops_;
     std::optional<Tcp::acceptor> acceptor_;
     std::optional<asio::steady_timer> pump_timer_, probe_timer_;
+    std::set<InstanceId> probing_;  // only the first loop's thread
     std::atomic<bool> stopping_{false};
     std::atomic<size_t> connections_{0};
     uint16_t port_ = 0;
@@ -315,11 +317,16 @@ Task<void> Server::pass_to_any(Loop& loop, ClientStream& client, const Message& 
 }
 
 Task<void> Server::probe_all() {
+    Time next_round{};
     while (!stopping_) {
+        const bool all = Clock::now() >= next_round;
+        if (all) next_round = Clock::now() + options_.probe_interval;
         for (Cluster::Member& member : cluster_.members()) {
-            if (!member.removed) asio::co_spawn(loops_[0]->context, probe(std::move(member)), asio::detached);
+            const bool ill = !member.healthy || member.breaker == BreakerState::kOpen;
+            if (member.removed || !(all || ill) || !probing_.insert(member.id).second) continue;
+            asio::co_spawn(loops_[0]->context, probe(std::move(member)), asio::detached);
         }
-        probe_timer_->expires_after(options_.probe_interval);
+        probe_timer_->expires_after(std::min(options_.probe_interval, options_.ill_probe_interval));
         co_await probe_timer_->async_wait(kTuple);
     }
 }
@@ -331,6 +338,7 @@ Task<void> Server::probe(Cluster::Member member) {
     bool ok = status && *status == 200;
     if (status) ok &= static_cast<bool>(co_await call.read_all(1 << 20, options_.probe_timeout));
     cluster_.probed(member.id, member.endpoint.get(), ok);
+    probing_.erase(member.id);
 }
 
 }  // namespace
