@@ -88,7 +88,8 @@ Result<Request> Exchange::describe() {
     if (!body_.is_object()) return fail(Code::kInvalidArgument, "the body is no JSON object");
     MC_ASSIGN_OR_RETURN(const Prompt prompt, prompt_of(body_));
     const uint32_t block_tokens = context_.options.block_tokens;
-    const uint64_t seed = std::hash<std::string>()(body_.value("model", Json()).dump());
+    const Json model = body_.value("model", Json());
+    const uint64_t seed = seed_of_model(model.is_string() ? model.get<std::string>() : std::string());
     Request request{
         .id = id_, .block_tokens = block_tokens, .tokens = prompt.token_count(), .priority = request_.priority, .tenant = request_.tenant};
     request.blocks = prompt.tokens.empty() ? hash_text(prompt.text, block_tokens * 4, seed)

@@ -72,6 +72,7 @@ public:
     /// The client went away: everything under way for it is aborted.
     void client_left();
     State state() const noexcept { return state_; }
+    bool left() const noexcept { return left_; }
 
 private:
     enum class Outcome : uint8_t { kDone, kClientGone, kPrefillFailed, kDecodeFailed, kPairFailed, kBroken };

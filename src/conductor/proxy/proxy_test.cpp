@@ -462,6 +462,31 @@ TEST_F(ProxyTest, AsksForTheEngineIdAgainAfterAFailure) {
     EXPECT_EQ(decode.seen().size(), 2u);
 }
 
+TEST_F(ProxyTest, EndsARequestForSomebodyElse) {
+    FakeEngine& prefill = add(Role::kPrefill,
+                              [](const SeenRequest&, FakeConnection& connection) { EXPECT_TRUE(connection.wait_for_close()); });
+    add(Role::kDecode, stream_ok);
+    start();
+    FakeClient client(server_->port());
+    client.post("/v1/completions", kStream, "X-Request-Id: mine\r\n");
+    ASSERT_TRUE(prefill.wait_for_requests(1));
+    EXPECT_EQ(ask(R"({"request_id": "other"})", "", "/abort_request").status, 404);
+    EXPECT_EQ(ask("[]", "", "/abort_request").status, 404);
+    EXPECT_EQ(ask(R"({"request_id": "mine"})", "", "/abort_request").status, 200);
+    EXPECT_FALSE(client.read().whole);
+    await_metric("client_left");
+    EXPECT_EQ(server_->cluster().metrics().open.value(), 0);
+    EXPECT_EQ(ask(R"({"request_id": "mine"})", "", "/abort_request").status, 404);
+}
+
+TEST_F(ProxyTest, HasAPageForPeople) {
+    start();
+    const auto page = get("/");
+    EXPECT_EQ(page.status, 200);
+    EXPECT_THAT(page.headers, HasSubstr("text/html"));
+    EXPECT_THAT(page.body, HasSubstr("fetch(\"/status\")"));
+}
+
 TEST_F(ProxyTest, HoldsManyStreamsOnFewThreads) {
     add(Role::kPrefill, prefill_ok);
     std::atomic<int> streaming{0};
