@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "conductor/proxy/dialect.h"
+#include "conductor/proxy/engine_call.h"
 #include "net/address.h"
 
 namespace mooncake::conductor {
@@ -102,10 +103,11 @@ asio::awaitable<Result<>> EventFeed::open(Socket& socket, const std::string& end
                                           zmtp::Parser& parser) {
     const auto address = parse_endpoint(endpoint);
     if (!address) co_return Unexpected(Error(address.error()));
-    asio::ip::tcp::resolver resolver(loop_);
-    auto [unknown, found] = co_await resolver.async_resolve(address->host, std::to_string(address->port), kTuple);
-    if (unknown) co_return fail(Code::kUnavailable, "{}: {}", endpoint, unknown.message());
-    auto [unreachable, where] = co_await asio::async_connect(socket, found, kTuple);
+    const auto found = co_await resolve_host(address->host, address->port);
+    if (!found) co_return Unexpected(Error(found.error()));
+    std::vector<asio::ip::tcp::endpoint> endpoints;
+    for (const net::SocketAddress& one : *found) endpoints.push_back(endpoint_of(one));
+    auto [unreachable, where] = co_await asio::async_connect(socket, endpoints, kTuple);
     if (unreachable) co_return fail(Code::kUnavailable, "{}: {}", endpoint, unreachable.message());
     // Its greeting is awaited: libzmq gives up on whoever says more before it has said anything.
     const std::string greeting = zmtp::greeting();

@@ -479,6 +479,15 @@ TEST_F(ProxyTest, EndsARequestForSomebodyElse) {
     EXPECT_EQ(ask(R"({"request_id": "mine"})", "", "/abort_request").status, 404);
 }
 
+TEST_F(ProxyTest, FindsInstancesByTheNamesOfTheirHosts) {
+    FakeEngine prefill(prefill_ok), decode(stream_ok);
+    const auto at = [](const FakeEngine& engine, Role role) {
+        return parse_member_address("localhost:" + std::to_string(engine.port()), role).value();
+    };
+    start({.members = {at(prefill, Role::kPrefill), at(decode, Role::kDecode)}});
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(ask(kStream).whole);
+}
+
 TEST_F(ProxyTest, HasAPageForPeople) {
     start();
     const auto page = get("/");
