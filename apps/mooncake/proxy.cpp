@@ -47,6 +47,7 @@ void add_flags(store::FlagSet& set, ProxyFlags& flags) {
     set.add({"first_token_timeout", store::Seconds{&options.first_token_timeout}, "for the first byte of a decode instance"});
     set.add({"stream_timeout", store::Seconds{&options.stream_timeout}, "between two pieces of a stream"});
     set.add({"queue_timeout", store::Seconds{&options.queue_timeout}, "to wait for its turn"});
+    set.add({"nobody_timeout", store::Milliseconds{&options.nobody_timeout}, "to wait for an instance that is fit, before 503"});
     set.add({"probe_interval", store::Seconds{&options.probe_interval}, "between two looks at /health of each instance; 0: none"});
     set.add({"advertised_url", &options.advertised_url, "how decode instances reach us, for dialects that call back"});
     set.add({"api_key", &options.api_key, "asked for (X-API-Key) by pages that change something"});
@@ -97,7 +98,8 @@ Result<int> run_proxy(std::span<const std::string> arguments) {
     // The line that scripts wait for.
     std::printf("Proxy started on port %u\n", server->port());
     std::fflush(stdout);
-    MC_LOG_INFO("ending on signal {}", signals.wait());
+    const int number = signals.wait();  // not as an argument of what may not be logged
+    MC_LOG_INFO("ending on signal {}", number);
     server->stop();
     return 0;
 }

@@ -5,6 +5,7 @@
     python -m mooncake.demo --once                some seconds, then ends: 0 only if every byte was right and nothing was refused
     python -m mooncake.demo --trace TRACE.jsonl   the requests of a trace instead of made-up chats
     python -m mooncake.demo --ssd FOLDER          values that leave memory stay readable on a disk
+    python -m mooncake.demo --serve               a tiny model behind prefill and decode processes, a store and the conductor; ends by itself
 """
 
 from __future__ import annotations
@@ -217,9 +218,20 @@ def run(arguments: argparse.Namespace) -> int:
         pool.close()
 
 
+def serve(arguments: argparse.Namespace) -> int:
+    from .serving_demo.cluster import run as run_cluster  # NumPy is needed for this alone
+
+    pool = Pool(arguments.pool_mb << 20, arguments.admin_port)
+    try:
+        return run_cluster(pool.master)
+    finally:
+        pool.close()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mooncake.demo", description=__doc__.splitlines()[0])
     parser.add_argument("--once", action="store_true", help="end by itself, with 0 if every byte was right and nothing was refused")
+    parser.add_argument("--serve", action="store_true", help="serve a tiny model with prefill and decode processes (needs NumPy)")
     parser.add_argument("--seconds", type=float, default=3.0, help="with --once: of work per path (%(default)s)")
     parser.add_argument("--trace", help="a file of requests as JSON lines with hash_ids")
     parser.add_argument("--ssd", default="", help="a folder on a disk, for values that leave memory")
@@ -229,7 +241,7 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # the summary says it all
     try:
-        return run(arguments)
+        return serve(arguments) if arguments.serve else run(arguments)
     except KeyboardInterrupt:  # before there was anything to show
         return 130
 

@@ -20,12 +20,17 @@ from ._kvplan import (
     Plan,
     Rank,
     Region,
+    ShardGrid,
     _Flow,
     _make_plan,
+    _make_plan_of_writes,
     _regions_of_tensor,
+    _shard_grid,
     _Step,
+    head_cuts_for,
     heads_of_rank,
     sglang_stages,
+    shard_bytes,
     vllm_stages,
 )
 from .engine import TransferEngine, TransferNotify
@@ -38,13 +43,18 @@ __all__ = [
     "Plan",
     "Rank",
     "Region",
+    "ShardGrid",
     "Step",
     "describe",
+    "head_cuts_for",
     "heads_of_rank",
     "make_plan",
+    "make_plan_of_writes",
     "rank_from",
     "regions_of_tensor",
     "sglang_stages",
+    "shard_bytes",
+    "shard_grid",
     "vllm_stages",
 ]
 
@@ -144,6 +154,30 @@ def make_plan(
     return _make_plan(
         list(sources), list(targets), tokens, _tables(source_blocks), _tables(target_blocks), first_token, seed, list(only_targets), only_source
     )
+
+
+def shard_grid(stages: Sequence[tuple[Sequence[Region], int]], block_tokens: int) -> ShardGrid:
+    """How blocks are cut in the store, so that any parallelism can read them. All who share the store must agree about it.
+
+    stages: what is stored together, in the model's order: regions (of any rank; what counts is layer, part, the model's number of heads and the size of a
+    cell) and into how many shards their heads are cut (head_cuts_for()). Pipelines are cut at the borders of stages only.
+    """
+    named = [([(region.layer, region.part, region.total_heads, region.cell_bytes) for region in regions], cuts) for regions, cuts in stages]
+    return _shard_grid(named, block_tokens)
+
+
+def make_plan_of_writes(
+    ranks: Sequence[Rank],
+    shards: Sequence[Rank],
+    *,
+    tokens: int,
+    source_blocks: _Tables,
+    target_blocks: _Tables,
+    first_token: int = 0,
+    seed: int = 0,
+) -> Plan:
+    """As make_plan(), with shards (ShardGrid.shards()) as targets: each has exactly one source. ValueError: the grid cuts elsewhere than the ranks do."""
+    return _make_plan_of_writes(list(ranks), list(shards), tokens, _tables(source_blocks), _tables(target_blocks), first_token, seed)
 
 
 class Step:

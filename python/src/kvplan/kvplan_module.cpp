@@ -159,6 +159,50 @@ void bind_plans(nb::module_& module) {
                "total_heads"_a, "is_state"_a, "group"_a);
 }
 
+/// What Python says of a stage: its parts as (layer, part, total heads, bytes of a cell), and the number of shards of its heads.
+using StageTuple = std::tuple<std::vector<std::tuple<std::string, std::string, uint32_t, uint64_t>>, uint32_t>;
+
+kvplan::ShardGrid grid_from(const std::vector<StageTuple>& stages, uint32_t block_tokens) {
+    kvplan::ShardGrid grid{.stages = {}, .block_tokens = block_tokens};
+    for (const auto& [parts, cuts] : stages) {
+        kvplan::ShardStage& stage = grid.stages.emplace_back(kvplan::ShardStage{.parts = {}, .head_cuts = cuts});
+        for (const auto& [layer, part, heads, bytes] : parts) stage.parts.push_back({layer, part, heads, bytes});
+    }
+    return grid;
+}
+
+std::shared_ptr<KvPlan> plan_of_writes(Ranks ranks, Ranks shards, uint64_t tokens, std::vector<RankBlocks> source_blocks,
+                                       std::vector<RankBlocks> target_blocks, uint64_t first_token, uint64_t seed) {
+    auto made = std::make_shared<KvPlan>(KvPlan{.sources = std::move(ranks), .targets = std::move(shards), .plan = {}});
+    const kvplan::Request request{
+        .seed = seed, .first_token = first_token, .tokens = tokens, .source_blocks = source_blocks, .target_blocks = target_blocks};
+    made->plan = value_of("make_plan_of_writes", kvplan::make_plan_of_writes(made->sources, made->targets, request));
+    return made;
+}
+
+void bind_shards(nb::module_& module) {
+    using kvplan::ShardGrid;
+    nb::class_<ShardGrid>(module, "ShardGrid", "How stored blocks are cut into shards. Made by shard_grid().")
+        .def_ro("block_tokens", &ShardGrid::block_tokens)
+        .def(
+            "shards", [](const ShardGrid& self, const std::string& key) { return value_of("shards", kvplan::shards_of_block(self, key)); },
+            "key"_a, "The shards of the block with this key, as ranks: their segments are the keys of the values.")
+        .def(
+            "table", [](const ShardGrid& self, uint64_t number) { return kvplan::shard_blocks(self, number); }, "number"_a,
+            "The block tables of a shard whose block is the number-th of its request.");
+    module.def("_shard_grid", grid_from, "stages"_a, "block_tokens"_a);
+    module.def(
+        "shard_bytes", [](const kvplan::Rank& shard) { return kvplan::value_bytes(shard); }, "shard"_a, "The length of a shard's value.");
+    module.def(
+        "head_cuts_for",
+        [](uint32_t total_heads, const std::vector<uint32_t>& sizes) {
+            return value_of("head_cuts_for", kvplan::head_cuts_for(total_heads, sizes));
+        },
+        "total_heads"_a, "tensor_parallelisms"_a, "The smallest number of shards that no rank of any of these holds in part.");
+    module.def("_make_plan_of_writes", plan_of_writes, "ranks"_a, "shards"_a, "tokens"_a, "source_blocks"_a, "target_blocks"_a,
+               "first_token"_a, "seed"_a);
+}
+
 void bind_ownership(nb::module_& module) {
     module.def(
         "heads_of_rank",
@@ -217,6 +261,7 @@ NB_MODULE(_kvplan_of_main, module) {
     nb::module_::import_("mooncake.engine");  // whose engines flows take
     bind_layouts(module);
     bind_plans(module);
+    bind_shards(module);
     bind_ownership(module);
     bind_flows(module);
 }

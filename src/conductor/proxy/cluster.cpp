@@ -108,7 +108,8 @@ std::variant<Cluster::Placed, Rejection> Cluster::place_again(RequestId id, cons
 std::variant<Cluster::Placed, Rejection> Cluster::keep(RequestId id, std::variant<Placement, Rejection> placed, std::function<void()> wake,
                                                        Wakes& wakes) {
     if (const auto* rejection = std::get_if<Rejection>(&placed)) {
-        metrics_.rejected(rejection->reason).add();
+        // Who finds nobody may ask again.
+        if (rejection->reason != RejectReason::kNobody) metrics_.rejected(rejection->reason).add();
         return *rejection;
     }
     const auto& placement = std::get<Placement>(placed);
@@ -228,6 +229,7 @@ void Cluster::probed(InstanceId id, const Endpoint* endpoint, bool ok) {
     int& failures = failed_probes_[id];
     failures = ok ? 0 : failures + 1;
     if (failures == 0 || failures == kProbesToFail) scheduler_.set_healthy(id, ok);
+    if (ok) scheduler_.instance_answered(id, Clock::now());
 }
 
 void Cluster::learned_engine_id(const Endpoint& endpoint, const std::string& engine_id) {

@@ -28,30 +28,29 @@ constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr Duration kConnectTimeout = 5s;
 constexpr uint32_t kHeaderBytesMax = 64 * 1024;
 
-Tcp::endpoint endpoint_of(const net::SocketAddress& address) {
+}  // namespace
+
+boost::asio::ip::tcp::endpoint endpoint_of(const net::SocketAddress& address) {
     Tcp::endpoint endpoint;
     std::memcpy(endpoint.data(), address.get(), address.length);
     endpoint.resize(address.length);
     return endpoint;
 }
 
-/// The system's resolver on a thread of its own; literal addresses need none.
 Task<Result<std::vector<net::SocketAddress>>> resolve_host(const std::string& host, uint16_t port) {
     using Addresses = Result<std::vector<net::SocketAddress>>;
     if (net::is_numeric_host(host)) co_return net::resolve(host, port);
     const auto executor = co_await asio::this_coro::executor;
-    co_return co_await asio::async_initiate<const asio::use_awaitable_t<>, void(Addresses)>(
-        [executor, host, port](auto handler) {
-            auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-            const auto work = asio::prefer(executor, asio::execution::outstanding_work.tracked);
-            net::resolve_in_background(host, port, [shared, work](Addresses addresses) {
-                asio::post(work, [shared, result = std::move(addresses)]() mutable { std::move (*shared)(std::move(result)); });
-            });
-        },
-        asio::use_awaitable);
+    // Named: gcc 12 destroys the captures of a lambda within an awaited expression twice.
+    const auto initiate = [executor, host, port](auto handler) {
+        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+        const auto work = asio::prefer(executor, asio::execution::outstanding_work.tracked);
+        net::resolve_in_background(host, port, [shared, work](Addresses addresses) {
+            asio::post(work, [shared, result = std::move(addresses)]() mutable { std::move (*shared)(std::move(result)); });
+        });
+    };
+    co_return co_await asio::async_initiate<const asio::use_awaitable_t<>, void(Addresses)>(initiate, asio::use_awaitable);
 }
-
-}  // namespace
 
 std::unique_ptr<beast::tcp_stream> EnginePool::take(const Endpoint& endpoint) {
     auto& idle = idle_[{endpoint.host, endpoint.port}];

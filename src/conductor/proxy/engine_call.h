@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "conductor/proxy/dialect.h"
+#include "net/address.h"
 
 namespace mooncake::conductor {
 
@@ -28,6 +29,10 @@ template <typename T>
 using Task = boost::asio::awaitable<T>;
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
+
+/// The system's resolver on a thread of its own; literal addresses need none.
+boost::asio::awaitable<Result<std::vector<net::SocketAddress>>> resolve_host(const std::string& host, uint16_t port);
+boost::asio::ip::tcp::endpoint endpoint_of(const net::SocketAddress& address);
 
 /// Connections to engines that wait for their next request; one pool for each thread of the proxy. Not thread-safe.
 class EnginePool {

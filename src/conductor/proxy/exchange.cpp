@@ -88,7 +88,8 @@ Result<Request> Exchange::describe() {
     if (!body_.is_object()) return fail(Code::kInvalidArgument, "the body is no JSON object");
     MC_ASSIGN_OR_RETURN(const Prompt prompt, prompt_of(body_));
     const uint32_t block_tokens = context_.options.block_tokens;
-    const uint64_t seed = std::hash<std::string>()(body_.value("model", Json()).dump());
+    const Json model = body_.value("model", Json());
+    const uint64_t seed = seed_of_model(model.is_string() ? model.get<std::string>() : std::string());
     Request request{
         .id = id_, .block_tokens = block_tokens, .tokens = prompt.token_count(), .priority = request_.priority, .tenant = request_.tenant};
     request.blocks = prompt.tokens.empty() ? hash_text(prompt.text, block_tokens * 4, seed)
@@ -114,17 +115,26 @@ Task<void> Exchange::converse() {
         co_await answer_error(400, request.error(), Headers());
         co_return;
     }
-    auto placed = context_.cluster.submit(std::move(*request), waker());
+    described_ = std::move(*request);
+    auto placed = context_.cluster.submit(described_, waker());
     Error last;
     for (uint32_t number = 1;; ++number) {
         if (const auto* rejection = std::get_if<Rejection>(&placed)) {
             admitted_ = false;
-            metrics.ended("refused").add();
+            if (rejection->reason == RejectReason::kNobody && co_await wait_for_somebody()) {
+                placed = context_.cluster.submit(described_, waker());
+                --number;
+                continue;
+            }
+            metrics.ended(left_ ? "client_left" : "refused").add();
+            if (left_) co_return;
+            if (rejection->reason == RejectReason::kNobody) metrics.rejected(rejection->reason).add();
             // After failures the reason is that nobody else is left: what failed says more.
             if (number == 1) co_return co_await refuse(*rejection);
             co_return co_await answer_error(502, last, Headers());
         }
         admitted_ = true;
+        nobody_until_.reset();
         Attempt now{.placed = std::get<Cluster::Placed>(placed)};
         now.hand_over = {.request_id = request_.request_id,
                          .transfer_id = fmt::format("xfer-{}-{}", request_.request_id, number),
@@ -150,6 +160,17 @@ Task<void> Exchange::converse() {
         my_turn_ = false;
         placed = context_.cluster.place_again(id_, avoid_, waker());
     }
+}
+
+/// True: it is worth asking again. Those that failed for this request may be back by then.
+Task<bool> Exchange::wait_for_somebody() {
+    constexpr Duration kPause = 50ms;
+    if (!nobody_until_) nobody_until_ = Clock::now() + context_.options.nobody_timeout;
+    if (left_ || Clock::now() + kPause > *nobody_until_) co_return false;
+    avoid_ = {};
+    turn_.expires_after(kPause);
+    co_await turn_.async_wait(kTuple);
+    co_return !left_;
 }
 
 std::function<void()> Exchange::waker() {
@@ -191,6 +212,7 @@ bool Exchange::avoid_after(Outcome outcome, const Attempt& now) {
             cluster.report(placement, Blame::kPrefill);
             cluster.metrics().retried("prefill").add();
             avoid_.prefill.push_back(placement.prefill);
+            forget_engine_id(now);
             if (!now.decode_failed) avoid_.keep_decode = placement.decode;
             return true;
         case Outcome::kDecodeFailed:
@@ -198,9 +220,15 @@ bool Exchange::avoid_after(Outcome outcome, const Attempt& now) {
             cluster.report(placement, outcome == Outcome::kPairFailed ? Blame::kPair : Blame::kDecode);
             cluster.metrics().retried(outcome == Outcome::kPairFailed ? "pair" : "decode").add();
             avoid_.decode.push_back(placement.decode);
+            if (outcome == Outcome::kPairFailed) forget_engine_id(now);
             return true;
     }
     return false;
+}
+
+/// It may have restarted under another one.
+void Exchange::forget_engine_id(const Attempt& now) {
+    if (context_.dialect.needs_engine_id()) context_.cluster.learned_engine_id(*now.placed.prefill, std::string());
 }
 
 void Exchange::note_event(const std::string& event) {

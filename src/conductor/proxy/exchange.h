@@ -72,6 +72,7 @@ public:
     /// The client went away: everything under way for it is aborted.
     void client_left();
     State state() const noexcept { return state_; }
+    bool left() const noexcept { return left_; }
 
 private:
     enum class Outcome : uint8_t { kDone, kClientGone, kPrefillFailed, kDecodeFailed, kPairFailed, kBroken };
@@ -90,6 +91,7 @@ private:
     Result<Request> describe();
     Task<void> converse();
     Task<bool> wait_for_turn();
+    Task<bool> wait_for_somebody();
     std::function<void()> waker();
     Task<Outcome> attempt(Attempt& now);
     Task<void> prefill_leg(Attempt& now);
@@ -106,12 +108,15 @@ private:
     Outcome failed_as(Attempt& now, Error error, Outcome otherwise);
     EngineRequest engine_request(const Json& body, const Attempt& now, bool prefill) const;
     bool avoid_after(Outcome outcome, const Attempt& now);
+    void forget_engine_id(const Attempt& now);
 
     const ExchangeContext context_;
     EnginePool& pool_;
     const ClientRequest request_;
     ClientStream& client_;
     Json body_;
+    Request described_{};
+    std::optional<Time> nobody_until_;  // while nobody is fit
     RequestId id_ = 0;
     State state_ = State::kReceived;
     Attempt* current_ = nullptr;

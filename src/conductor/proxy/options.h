@@ -26,8 +26,10 @@ struct ProxyOptions {
     Duration stream_timeout = 120s;       // between two pieces of a stream
     Duration client_timeout = 60s;        // for a client to take a piece, or to send its request
     Duration queue_timeout = 300s;        // to wait for its turn
+    Duration nobody_timeout = 2s;         // to wait for an instance that is fit; most outages are shorter than a client's patience
     Duration idle_timeout = 75s;          // of a client's connection between two requests
     Duration probe_interval = 5s, probe_timeout = 2s;
+    Duration ill_probe_interval = 250ms;  // of instances that are not fit
     size_t connections_max = 20'000;
     std::string api_key;  // asked for by the pages that change something; empty: not
     std::vector<MemberSpec> members{};

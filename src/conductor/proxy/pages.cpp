@@ -88,6 +88,29 @@ PageAnswer change_members(std::string_view what, std::string_view body, Cluster&
     return result_page(cluster.drain(*name, what == "drain"));
 }
 
+/// {"token_ids", "model"} or {"seq_hashes"} -> how much of it each instance holds, in tokens: {"default": {name: {"longest_matched", "GPU", "DP": {"0": ...}}}}.
+PageAnswer query_page(std::string_view body, bool by_hash, Cluster& cluster, uint32_t block_tokens) {
+    const Json request = Json::parse(body, nullptr, false);
+    const auto list = request.is_object() ? request.find(by_hash ? "seq_hashes" : "token_ids") : request.end();
+    if (list == request.end() || !list->is_array()) return error_page(400, by_hash ? "seq_hashes is missing" : "token_ids is missing");
+    for (const Json& one : *list)
+        if (!one.is_number_unsigned()) return error_page(400, "not a list of numbers");
+    if (const auto size = request.find("block_size"); size != request.end() && *size != block_tokens)
+        return error_page(400, fmt::format("blocks have {} tokens here (--block_tokens)", block_tokens));
+    const auto model = request.find("model");
+    const uint64_t seed = seed_of_model(model != request.end() && model->is_string() ? model->get<std::string>() : std::string());
+    const auto blocks = by_hash ? list->get<std::vector<BlockHash>>() : hash_tokens(list->get<std::vector<uint32_t>>(), block_tokens, seed);
+    std::vector<uint32_t> lengths;
+    cluster.with_cache([&](PrefixIndex& cache, const auto&) { cache.match(blocks, lengths); });
+    Json instances = Json::object();
+    for (const auto& member : cluster.members()) {
+        if (!prefills(member.role) || member.removed || member.id >= lengths.size()) continue;
+        const uint64_t tokens = uint64_t{lengths[member.id]} * block_tokens;
+        instances[member.endpoint->name] = {{"longest_matched", tokens}, {"GPU", tokens}, {"CPU", 0}, {"DISK", 0}, {"DP", {{"0", tokens}}}};
+    }
+    return {.body = Json{{"default", std::move(instances)}}.dump(-1, ' ', false, Json::error_handler_t::replace)};
+}
+
 template <typename Number>
 Result<> read_number(const Json& request, const char* name, Number& value) {
     const auto found = request.find(name);
@@ -152,14 +175,40 @@ Result<MemberSpec> parse_member(std::string_view json) {
     return spec;
 }
 
+namespace {
+
+/// For people: what /status says, again and again.
+constexpr const char* kStatusHtml = R"(<!doctype html><html lang="en"><meta charset="utf-8"><title>Mooncake conductor</title>
+<style>body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark}table{border-collapse:collapse}td,th{padding:.3em .8em;text-align:right;border-bottom:1px solid #8884}
+td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}.bad{color:#c33;font-weight:600}.calm{opacity:.7}</style>
+<h1>Mooncake conductor</h1><p id="sum" class="calm">...</p><table><thead><tr><th>instance<th>role<th>state<th>waiting<th>prefilling<th>decoding<th>work, s<th>cached blocks</tr></thead>
+<tbody id="rows"></tbody></table><p class="calm"><a href="/status">status</a> <a href="/metrics">metrics</a></p>
+<script>
+const cell=(row,text,kind)=>{const td=row.insertCell();td.textContent=text;if(kind)td.className=kind};
+async function look(){
+ try{const s=await(await fetch("/status")).json();
+  document.getElementById("sum").textContent=`${s.dialect}, policy ${s.policy}: ${s.open_requests} open, ${s.waiting_requests} waiting`;
+  const rows=document.getElementById("rows");rows.replaceChildren();
+  for(const i of s.instances){const r=rows.insertRow();const state=i.removed?"removed":i.draining?"draining":!i.healthy?"ill":i.breaker!="closed"?i.breaker:"well";
+   cell(r,i.name);cell(r,i.role);cell(r,state,state=="well"?"":"bad");cell(r,i.waiting);cell(r,i.prefilling);cell(r,i.decoding);cell(r,i.work_seconds.toFixed(1));cell(r,i.cached_blocks)}
+ }catch(e){document.getElementById("sum").textContent="no answer: "+e}
+ setTimeout(look,1000)}
+look()</script></html>
+)";
+
+}  // namespace
+
 std::optional<PageAnswer> answer_page(const PageRequest& request, Cluster& cluster, const ProxyOptions& options) {
     const bool get = request.method == "GET" || request.method == "HEAD";
     if (get && (request.path == "/health" || request.path == "/healthcheck" || request.path == "/readiness")) return health_page(cluster);
+    if (get && request.path == "/") return PageAnswer{.body = kStatusHtml, .content_type = "text/html; charset=utf-8"};
     if (get && request.path == "/liveness") return PageAnswer{.body = R"({"status": "ok"})"};
     if (get && (request.path == "/status" || request.path == "/instances")) return status_page(cluster, options);
     if (get && request.path == "/metrics") {
         return PageAnswer{.body = cluster.metrics().registry.to_prometheus_text(), .content_type = "text/plain; version=0.0.4"};
     }
+    if (request.method == "POST" && (request.path == "/query" || request.path == "/query_by_hash"))
+        return query_page(request.body, request.path == "/query_by_hash", cluster, options.block_tokens);
     constexpr std::string_view kInstances = "/instances/";
     if (!request.path.starts_with(kInstances)) return std::nullopt;
     const std::string_view what = request.path.substr(kInstances.size());

@@ -61,7 +61,11 @@ protected:
         options.host = "127.0.0.1";
         options.port = 0;
         if (options.probe_interval == ProxyOptions{}.probe_interval) options.probe_interval = 0s;
-        for (auto& [engine, role] : engines_) options.members.push_back(parse_member_address(engine->address(), role).value());
+        if (options.nobody_timeout == ProxyOptions{}.nobody_timeout) options.nobody_timeout = 0s;
+        for (auto& [engine, role] : engines_) {
+            options.members.push_back(parse_member_address(engine->address(), role).value());
+            options.members.back().bootstrap_port = engine->port();
+        }
         server_ = ProxyServer::create(std::move(options), registry_).value();
     }
     FakeEngine& add(Role role, FakeEngine::Script script) {
@@ -414,6 +418,82 @@ TEST_F(ProxyTest, AvoidsInstancesWhoseProbesFailUntilTheyAnswerAgain) {
     prefill.set_healthy(true);
     while (get("/health").status != 200) std::this_thread::yield();
     EXPECT_TRUE(ask(kStream).whole);
+}
+
+TEST_F(ProxyTest, WaitsAWhileForSomebodyWhoIsFit) {
+    FakeEngine prefill(prefill_ok), decode(stream_ok);
+    start({.nobody_timeout = 30s});
+    FakeClient client(server_->port());
+    client.post("/v1/completions", kStream);
+    while (server_->cluster().metrics().open.value() != 1) std::this_thread::yield();
+    const auto add_later = [&](const FakeEngine& engine, const char* role) {
+        return ask(Json{{"url", "http://" + engine.address()}, {"role", role}}.dump(), "", "/instances/add").status;
+    };
+    EXPECT_EQ(add_later(prefill, "prefill"), 200);
+    EXPECT_EQ(add_later(decode, "decode"), 200);
+    EXPECT_TRUE(client.read().whole);
+}
+
+TEST_F(ProxyTest, TriesOneAgainThatFailedOnceNobodyElseIsLeft) {
+    std::atomic<int> asked{0};
+    add(Role::kPrefill, [&](const SeenRequest& request, FakeConnection& connection) {
+        if (++asked == 1) drop(request, connection);
+        else prefill_ok(request, connection);
+    });
+    add(Role::kDecode, stream_ok);
+    start({.nobody_timeout = 30s});
+    EXPECT_TRUE(ask(kStream).whole);
+    EXPECT_EQ(asked, 2);
+}
+
+TEST_F(ProxyTest, AsksForTheEngineIdAgainAfterAFailure) {
+    std::atomic<int> life{1};
+    add(Role::kPrefill, [&](const SeenRequest& request, FakeConnection& connection) {
+        if (request.target == "/query") connection.answer(200, Json{{"0", {{"engine_id", "life-" + std::to_string(life)}}}}.dump());
+        else prefill_ok(request, connection);
+    });
+    FakeEngine& decode = add(Role::kDecode, [&](const SeenRequest& request, FakeConnection& connection) {
+        if (request.body.find("life-2") != std::string::npos) return stream_ok(request, connection);
+        life = 2;  // it had restarted, and the decode instance could not find the old one
+        connection.answer(500, "{}");
+    });
+    start({.dialect = "vllm-mooncake", .nobody_timeout = 30s});
+    EXPECT_TRUE(ask(kStream).whole);
+    EXPECT_EQ(decode.seen().size(), 2u);
+}
+
+TEST_F(ProxyTest, EndsARequestForSomebodyElse) {
+    FakeEngine& prefill = add(Role::kPrefill,
+                              [](const SeenRequest&, FakeConnection& connection) { EXPECT_TRUE(connection.wait_for_close()); });
+    add(Role::kDecode, stream_ok);
+    start();
+    FakeClient client(server_->port());
+    client.post("/v1/completions", kStream, "X-Request-Id: mine\r\n");
+    ASSERT_TRUE(prefill.wait_for_requests(1));
+    EXPECT_EQ(ask(R"({"request_id": "other"})", "", "/abort_request").status, 404);
+    EXPECT_EQ(ask("[]", "", "/abort_request").status, 404);
+    EXPECT_EQ(ask(R"({"request_id": "mine"})", "", "/abort_request").status, 200);
+    EXPECT_FALSE(client.read().whole);
+    await_metric("client_left");
+    EXPECT_EQ(server_->cluster().metrics().open.value(), 0);
+    EXPECT_EQ(ask(R"({"request_id": "mine"})", "", "/abort_request").status, 404);
+}
+
+TEST_F(ProxyTest, FindsInstancesByTheNamesOfTheirHosts) {
+    FakeEngine prefill(prefill_ok), decode(stream_ok);
+    const auto at = [](const FakeEngine& engine, Role role) {
+        return parse_member_address("localhost:" + std::to_string(engine.port()), role).value();
+    };
+    start({.members = {at(prefill, Role::kPrefill), at(decode, Role::kDecode)}});
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(ask(kStream).whole);
+}
+
+TEST_F(ProxyTest, HasAPageForPeople) {
+    start();
+    const auto page = get("/");
+    EXPECT_EQ(page.status, 200);
+    EXPECT_THAT(page.headers, HasSubstr("text/html"));
+    EXPECT_THAT(page.body, HasSubstr("fetch(\"/status\")"));
 }
 
 TEST_F(ProxyTest, HoldsManyStreamsOnFewThreads) {

@@ -13,11 +13,14 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
+#include <map>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "conductor/proxy/event_feed.h"
 #include "conductor/proxy/exchange.h"
 #include "conductor/proxy/pages.h"
 #include "net/address.h"
@@ -79,6 +82,43 @@ Priority priority_of(const http::fields& fields) {
     return beast::iequals(text, "high") ? Priority::kHigh : beast::iequals(text, "low") ? Priority::kLow : Priority::kNormal;
 }
 
+/// Requests under way by their id, so that somebody else than their client can end them. Two of one id are ended together. Thread-safe.
+class OpenRequests {
+public:
+    void add(const std::string& id, asio::io_context& loop, const std::shared_ptr<Exchange>& exchange) MC_EXCLUDES(mutex_) {
+        Lock lock(mutex_);
+        open_.emplace(id, Entry{&loop, exchange});
+    }
+    void remove(const std::string& id, const Exchange* exchange) MC_EXCLUDES(mutex_) {
+        Lock lock(mutex_);
+        const auto [first, last] = open_.equal_range(id);
+        for (auto at = first; at != last; ++at) {
+            if (at->second.exchange.lock().get() != exchange) continue;
+            open_.erase(at);
+            return;
+        }
+    }
+    /// As if its client had left: both engines hear of it, and the client's connection ends. False: there is none.
+    bool abort(const std::string& id) MC_EXCLUDES(mutex_) {
+        Lock lock(mutex_);
+        const auto [first, last] = open_.equal_range(id);
+        for (auto at = first; at != last; ++at) {
+            asio::post(*at->second.loop, [gone = at->second.exchange] {
+                if (const auto exchange = gone.lock()) exchange->client_left();
+            });
+        }
+        return first != last;
+    }
+
+private:
+    struct Entry {
+        asio::io_context* loop;
+        std::weak_ptr<Exchange> exchange;
+    };
+    Mutex mutex_;
+    std::multimap<std::string, Entry> open_ MC_GUARDED_BY(mutex_);
+};
+
 class Server : public ProxyServer {
 public:
     Server(ProxyOptions options, std::unique_ptr<Dialect> dialect, metrics::Registry& registry)
@@ -103,6 +143,7 @@ private:
     Task<void> probe(Cluster::Member member);
     void arm(Time when);
     bool called_back(const Message& request);
+    PageAnswer change_feeds(const Message& request, bool add);
 
     const ProxyOptions options_;
     const std::unique_ptr<Dialect> dialect_;
@@ -111,8 +152,11 @@ private:
     ConversationTable conversations_;
     std::string callback_url_;
     std::vector<std::unique_ptr<Loop>> loops_;
+    std::optional<EventFeeds> feeds_;
+    OpenRequests open_;
     std::optional<Tcp::acceptor> acceptor_;
     std::optional<asio::steady_timer> pump_timer_, probe_timer_;
+    std::set<InstanceId> probing_;  // only the first loop's thread
     std::atomic<bool> stopping_{false};
     std::atomic<size_t> connections_{0};
     uint16_t port_ = 0;
@@ -134,6 +178,7 @@ Result<> Server::start() {
                         ? fmt::format("http://{}/v1/metaserver",
                                       net::join_host_port(options_.host.empty() ? "127.0.0.1" : options_.host, port_))
                         : options_.advertised_url + "/v1/metaserver";
+    feeds_.emplace(loops_[0]->context, cluster_, options_.block_tokens);
     pump_timer_.emplace(loops_[0]->context);
     probe_timer_.emplace(loops_[0]->context);
     cluster_.on_next_wake([this](Time when) { asio::post(loops_[0]->context, [this, when] { arm(when); }); });
@@ -158,6 +203,7 @@ void Server::stop() {
     acceptor_.reset();
     pump_timer_.reset();
     probe_timer_.reset();
+    feeds_.reset();
     for (auto& loop : loops_) loop->pool.clear();
     loops_.clear();
 }
@@ -255,12 +301,15 @@ Task<bool> Server::answer(Loop& loop, const std::shared_ptr<beast::tcp_stream>& 
                            .priority = priority_of(request),
                            .headers = engine_headers(request)};
         const ExchangeContext context{options_, *dialect_, cluster_, callbacks_, conversations_, callback_url_};
+        const std::string id = what.request_id;
         auto exchange = std::make_shared<Exchange>(context, loop.pool, std::move(what), client);
         asio::co_spawn(loop.context, watch(stream, exchange), asio::detached);
+        open_.add(id, loop.context, exchange);
         co_await exchange->run();
+        open_.remove(id, exchange.get());
         boost::system::error_code ignored;
         stream->socket().cancel(ignored);  // the watch
-        co_return client.keep_alive();
+        co_return client.keep_alive() && !exchange->left();
     }
     const PageRequest page{
         .method = view(request.method_string()), .path = path, .body = request.body(), .api_key = view(request["X-API-Key"])};
@@ -268,6 +317,15 @@ Task<bool> Server::answer(Loop& loop, const std::shared_ptr<beast::tcp_stream>& 
         const Headers headers(1, {"Content-Type", found->content_type});
         const std::string body = request.method() == http::verb::head ? std::string() : found->body;
         co_await client.whole(found->status, headers, body);
+    } else if (post && (path == "/register" || path == "/unregister")) {
+        const PageAnswer changed = change_feeds(request, path == "/register");
+        co_await client.whole(changed.status, json_headers(), changed.body);
+    } else if (post && path == "/abort_request") {
+        const Json body = Json::parse(request.body(), nullptr, false);
+        const Json id = body.is_object() ? body.value("request_id", Json()) : Json();
+        const bool known = id.is_string() && open_.abort(id.get<std::string>());
+        const std::string text = known ? std::string("{}") : error_body("there is no such request", "invalid_request_error", 404);
+        co_await client.whole(known ? 200 : 404, json_headers(), text);
     } else if (post && path == "/v1/metaserver") {
         const bool known = called_back(request);
         const std::string body = known ? std::string("{}") : error_body("nobody waits for this request", "invalid_request_error", 404);
@@ -278,6 +336,31 @@ Task<bool> Server::answer(Loop& loop, const std::shared_ptr<beast::tcp_stream>& 
         co_await client.whole(404, json_headers(), error_body("there is no such page", "invalid_request_error", 404));
     }
     co_return client.keep_alive();
+}
+
+/// What an instance publishes about its cache is listened to from now on, or no more.
+PageAnswer Server::change_feeds(const Message& request, bool add) {
+    const auto wrong = [](int status, std::string_view text) {
+        return PageAnswer{.status = status, .body = error_body(text, "invalid_request_error", status)};
+    };
+    if (!options_.api_key.empty() && view(request["X-API-Key"]) != options_.api_key) return wrong(401, "X-API-Key is missing or wrong");
+    if (!add) {
+        const Json body = Json::parse(request.body(), nullptr, false);
+        const Json name = body.is_object() ? body.value("instance_id", Json()) : Json(),
+                   rank = body.is_object() ? body.value("dp_rank", Json()) : Json();
+        if (!name.is_string()) return wrong(400, "instance_id is missing");
+        std::optional<uint32_t> dp_rank;
+        if (rank.is_number_unsigned()) dp_rank = rank.get<uint32_t>();
+        return feeds_->remove(name.get<std::string>(), dp_rank) ? PageAnswer{.body = "{}"}
+                                                                : wrong(404, "nobody of that name is listened to");
+    }
+    auto spec = parse_feed(request.body(), options_.block_tokens);
+    if (!spec) return wrong(400, spec.error().message());
+    bool known = false;
+    cluster_.with_cache([&](PrefixIndex&, const auto& find) { known = find(spec->instance) != kNoInstance; });
+    if (!known) return wrong(404, "there is no instance of that name; add it first");
+    feeds_->add(std::move(*spec));
+    return PageAnswer{.body = "{}"};
 }
 
 bool Server::called_back(const Message& request) {
@@ -315,11 +398,16 @@ Task<void> Server::pass_to_any(Loop& loop, ClientStream& client, const Message& 
 }
 
 Task<void> Server::probe_all() {
+    Time next_round{};
     while (!stopping_) {
+        const bool all = Clock::now() >= next_round;
+        if (all) next_round = Clock::now() + options_.probe_interval;
         for (Cluster::Member& member : cluster_.members()) {
-            if (!member.removed) asio::co_spawn(loops_[0]->context, probe(std::move(member)), asio::detached);
+            const bool ill = !member.healthy || member.breaker == BreakerState::kOpen;
+            if (member.removed || !(all || ill) || !probing_.insert(member.id).second) continue;
+            asio::co_spawn(loops_[0]->context, probe(std::move(member)), asio::detached);
         }
-        probe_timer_->expires_after(options_.probe_interval);
+        probe_timer_->expires_after(std::min(options_.probe_interval, options_.ill_probe_interval));
         co_await probe_timer_->async_wait(kTuple);
     }
 }
@@ -331,6 +419,7 @@ Task<void> Server::probe(Cluster::Member member) {
     bool ok = status && *status == 200;
     if (status) ok &= static_cast<bool>(co_await call.read_all(1 << 20, options_.probe_timeout));
     cluster_.probed(member.id, member.endpoint.get(), ok);
+    probing_.erase(member.id);
 }
 
 }  // namespace

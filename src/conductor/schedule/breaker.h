@@ -28,6 +28,11 @@ public:
     void begin(Time now) noexcept;
     void succeeded() noexcept;
     void failed(Time now) noexcept;
+    /// It answered when asked how it is: what was gone may be back, so a trial need not wait for the end of the rest. Not where a trial has failed: then
+    /// it answers, but does not work.
+    void answered(Time now) noexcept {
+        if (open_ && rest_ == options_.rest && now < open_until_) open_until_ = now;
+    }
     /// The one that began neither succeeded nor failed.
     void abandoned() noexcept { trial_ = false; }
 

@@ -170,6 +170,20 @@ TEST(Breaker, OpensAfterFailuresInARowAndTriesOnceWhenItHasRested) {
     EXPECT_EQ(breaker.state(kStart + 16s), BreakerState::kClosed);
 }
 
+TEST(Breaker, TriesAtOnceWhatAnswersAgainUnlessATrialFailed) {
+    Breaker breaker({.failures_to_open = 1, .rest = 5s});
+    breaker.failed(kStart);
+    EXPECT_FALSE(breaker.allows(kStart + 1s));
+    breaker.answered(kStart + 1s);
+    EXPECT_TRUE(breaker.allows(kStart + 1s));
+    breaker.begin(kStart + 1s);
+    EXPECT_FALSE(breaker.allows(kStart + 1s)) << "one trial at a time";
+    breaker.failed(kStart + 2s);
+    breaker.answered(kStart + 3s);
+    EXPECT_FALSE(breaker.allows(kStart + 3s)) << "it answers, but does not work";
+    EXPECT_TRUE(breaker.allows(kStart + 12s));
+}
+
 TEST(Breaker, IsNotHeldOpenLongerByRequestsThatBeganBefore) {
     Breaker breaker({.failures_to_open = 1, .rest = 5s});
     breaker.failed(kStart);

@@ -28,7 +28,7 @@ std::variant<Placement, Rejection> Scheduler::submit(Request request, Time now) 
     Job& job = jobs_.emplace(id, Job{.request = std::move(request), .submitted = now, .bound = now}).first->second;
     auto placed = place(job, {}, now);
     if (std::holds_alternative<Rejection>(placed)) {
-        tenants_.release(job.request.tenant);
+        tenants_.release(job.request.tenant, job.request.tokens);
         jobs_.erase(id);
     }
     return placed;

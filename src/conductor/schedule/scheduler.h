@@ -85,6 +85,7 @@ public:
     /// What became of an attempt; a pair is blamed when both of its instances are well.
     void instance_failed(InstanceId id, Time now);
     void instance_succeeded(InstanceId id);
+    void instance_answered(InstanceId id, Time now);  // a probe, not a request
     void pair_failed(InstanceId prefill, InstanceId decode, Time now);
     void pair_succeeded(InstanceId prefill, InstanceId decode);
     BreakerState pair_state(InstanceId prefill, InstanceId decode, Time now) const;

@@ -63,6 +63,10 @@ void Scheduler::instance_succeeded(InstanceId id) {
     if (find(id) != nullptr) at(id).breaker.succeeded();
 }
 
+void Scheduler::instance_answered(InstanceId id, Time now) {
+    if (find(id) != nullptr) at(id).breaker.answered(now);
+}
+
 void Scheduler::pair_failed(InstanceId prefill, InstanceId decode, Time now) {
     if (find(prefill) == nullptr || find(decode) == nullptr) return;
     pairs_.try_emplace({prefill, decode}, options_.pair_breaker).first->second.failed(now);

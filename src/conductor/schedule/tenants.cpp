@@ -35,9 +35,11 @@ std::optional<double> TenantTable::admit(std::string_view tenant, uint64_t token
     return std::nullopt;
 }
 
-void TenantTable::release(std::string_view tenant) {
+void TenantTable::release(std::string_view tenant, uint64_t refund) {
     const auto found = uses_.find(tenant);
-    if (found != uses_.end() && found->second.requests > 0) --found->second.requests;
+    if (found == uses_.end()) return;
+    if (found->second.requests > 0) --found->second.requests;
+    found->second.debt_tokens = std::max(0.0, found->second.debt_tokens - static_cast<double>(refund));
 }
 
 uint32_t TenantTable::requests(std::string_view tenant) const {

@@ -27,7 +27,8 @@ public:
     /// Counts a request; or says in how many seconds it may be tried again.
     std::optional<double> admit(std::string_view tenant, uint64_t tokens, Time now);
     /// One that was counted is over.
-    void release(std::string_view tenant);
+    /// `refund`: tokens of a request that was not taken after all.
+    void release(std::string_view tenant, uint64_t refund = 0);
     uint32_t requests(std::string_view tenant) const;
 
 private:
