@@ -49,7 +49,8 @@ Result<std::vector<uint16_t>> ports_to_try(uint16_t base, int physical, uint64_t
         return fail(Code::kInvalidArgument, "ASCEND_BASE_PORT={}: the ports of device {} would be {} to {}", base, physical, first,
                     first + kPortsPerDevice - 1);
     std::vector<uint16_t> ports;
-    for (uint32_t i = 0; i < kPortsPerDevice; ++i) ports.push_back(static_cast<uint16_t>(first + (seed + i) % kPortsPerDevice));
+    for (uint32_t i = 0; i < kPortsPerDevice; ++i)
+        ports.push_back(static_cast<uint16_t>(first + (seed % kPortsPerDevice + i) % kPortsPerDevice));
     std::stable_partition(ports.begin(), ports.end(), [](uint16_t port) { return port < kEphemeralFirst || port > kEphemeralLast; });
     return ports;
 }

@@ -15,7 +15,7 @@ namespace {
 
 std::atomic<uint64_t> next_id{1};
 
-constexpr Duration kGrace = 500ms;  // for what is in flight, before its link is cut
+constexpr Duration kGrace = 50ms;  // for what is in flight, before its link is cut
 constexpr Duration kPauseMin = 10ms, kPauseMax = 320ms;
 
 bool usable_as(const RegionRecord& region, bool write) noexcept { return region.writable || !write; }
@@ -85,6 +85,7 @@ void Route::run_connect() {
             break_down(made.error(), done);
         }
         if (ended_) state_.leave();
+        ++completing_;
     }
     complete(done);
     task_over();
@@ -141,6 +142,7 @@ void Route::submit(std::vector<Item> items) {
             else queue_.push_back(std::move(item));
         }
         schedule();
+        ++completing_;
     }
     complete(done);
 }
@@ -177,6 +179,7 @@ void Route::run_resolve() {
         if (!answer) break_down(answer.error(), done);
         else if (state_.state() == RouteState::State::kReady) sort_out(request, *answer, done, elsewhere);
         moving_ = !elsewhere.empty();
+        ++completing_;
     }
     complete(done);
     for (auto& [engine, items] : elsewhere) elsewhere_(engine, std::move(items));
@@ -364,13 +367,14 @@ void Route::finish(const std::shared_ptr<Flight>& flight, abi::Status status, st
     {
         Lock lock(mutex_);
         state_.finish(Clock::now());
-        std::erase(flights_, flight);
         if (status == abi::kSuccess) {
             pause_ = 0s;
             for (Item& item : flight->items)
                 done.emplace_back(std::move(item), failure ? std::optional(copy_error(*failure)) : std::nullopt);
             if (shared_.options.short_connection && queue_.empty()) state_.leave();
         } else judge(*flight, status, done);
+        std::erase(flights_, flight);
+        ++completing_;
         changed_.notify_all();
     }
     complete(done);
@@ -426,7 +430,15 @@ void Route::break_down(const Error& error, Done& done) {
     drain_queue(*ended_, done);
 }
 
+/// Tells those whose turn it is. Who filled the list, and is not waited for as a flight is, has counted itself in completing_.
 void Route::complete(Done& done) {
+    tell(done);
+    Lock lock(mutex_);
+    --completing_;
+    changed_.notify_all();
+}
+
+void Route::tell(Done& done) {
     for (auto& [item, failure] : done) {
         const Slice& slice = *item.slice;
         if (item.whole != nullptr) {
@@ -444,6 +456,7 @@ void Route::complete(Done& done) {
 }
 
 bool Route::flying(const Completion* completion) const {
+    if (completion == nullptr && (completing_ > 0 || moving_)) return true;
     return std::any_of(flights_.begin(), flights_.end(), [completion](const auto& flight) {
         return completion == nullptr || std::any_of(flight->items.begin(), flight->items.end(),
                                                     [completion](const Item& item) { return item.slice->completion == completion; });
@@ -483,7 +496,7 @@ bool Route::cancel(const Completion& completion, const Error& reason) {
         Lock lock(mutex_);
         cancelling_.erase(&completion);
     }
-    complete(done);
+    tell(done);
     return certain;
 }
 
@@ -494,8 +507,8 @@ void Route::close(const Error& reason) {
         if (!ended_) ended_ = copy_error(reason);
         drain_queue(*ended_, done);
     }
+    tell(done);
     (void)wait_for_flights(nullptr);
-    complete(done);
     Lock lock(mutex_);
     state_.leave();
     schedule();

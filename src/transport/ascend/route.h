@@ -134,7 +134,8 @@ private:
     void break_down(const Error& error, Done& done) MC_REQUIRES(mutex_);
     bool flying(const Completion* completion) const MC_REQUIRES(mutex_);
     bool wait_for_flights(const Completion* completion);
-    static void complete(Done& done);
+    void complete(Done& done);
+    static void tell(Done& done);
 
     RouteShared& shared_;
     Station& station_;
@@ -151,6 +152,7 @@ private:
     bool working_ MC_GUARDED_BY(mutex_) = false;
     std::optional<Error> ended_ MC_GUARDED_BY(mutex_);  // closed, or broken
     std::map<const Completion*, const Error*> cancelling_ MC_GUARDED_BY(mutex_);
+    uint32_t completing_ MC_GUARDED_BY(mutex_) = 0;                   // lists that are being told
     bool moving_ MC_GUARDED_BY(mutex_) = false;                       // items are between this route and another
     std::map<uint64_t, RegionRecord> regions_ MC_GUARDED_BY(mutex_);  // of the peer's engine, learnt over this link
     uint64_t their_version_ MC_GUARDED_BY(mutex_) = 0;                // the link reaches what was there in these
