@@ -48,7 +48,7 @@ Result<> XferEngine::open(const std::string& name, const Options& options) {
     MC_CHECK(object_ == nullptr);
     MC_ASSIGN_OR_RETURN(context_, library_->acl.context_of(device_));
     MC_ASSIGN_OR_RETURN(const auto scope, ContextScope::enter(library_->acl, context_));
-    name_ = name;
+    if (name_ != name) name_ = name;  // others may read it while one comes back under its name
     auto* const made = new abi::EngineObject;
     library_->engine.construct(made);
     Object object(made, Closer{library_.get()});

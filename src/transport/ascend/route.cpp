@@ -201,11 +201,15 @@ void Route::sort_out(const ResolveRequest& asked, const ResolveAnswer& answer, D
     }
     std::set<std::pair<uint64_t, uint64_t>> ranges;
     for (const AddressRange& range : asked.ranges) ranges.emplace(range.address, range.length);
-    const auto found = [&](const Item& item) -> const RegionRecord* {
-        for (const RegionRecord& region : answer.regions)
-            if (region.address <= item.remote() && item.remote() < region.end() && usable_as(region, item.direction == Direction::kWrite))
-                return &region;
-        return nullptr;
+    // Where its first byte lies; at our own engine if it is there, too.
+    const auto found = [&](const Item& item) {
+        const RegionRecord* best = nullptr;
+        for (const RegionRecord& region : answer.regions) {
+            if (region.address > item.remote() || region.end() <= item.remote() || !usable_as(region, item.direction == Direction::kWrite))
+                continue;
+            if (best == nullptr || region.engine == target_.engine) best = &region;
+        }
+        return best;
     };
     std::deque<Item> left;
     for (Item& item : queue_) {
@@ -216,7 +220,7 @@ void Route::sort_out(const ResolveRequest& asked, const ResolveAnswer& answer, D
         }
         const RegionRecord* const region = found(item);
         if (region != nullptr && region->engine != target_.engine) elsewhere[region->engine].push_back(std::move(item));
-        else if (region != nullptr && younger && region->since > their_version_) left.push_back(std::move(item));
+        else if (region != nullptr && younger) left.push_back(std::move(item));  // the next link will show
         else {
             Error missing = error(Code::kNotRegistered, "[{:#x}, +{}) is not registered at {} for {}", item.remote(), item.length,
                                   target_.descriptor.name, write ? "writing" : "reading");
