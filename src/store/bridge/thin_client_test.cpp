@@ -57,6 +57,20 @@ TEST_F(ThinTest, RegisteredMemoryIsUsedWhereItIs) {
     EXPECT_EQ(a->are_shared(addresses), (std::vector<bool>{false, false, false}));
 }
 
+TEST_F(ThinTest, EmptyPiecesAreNoMistake) {
+    const auto a = thin();
+    std::byte* const memory = a->allocate_shared(kMiB);
+    ASSERT_EQ(a->register_buffer(memory, kMiB), StoreCode::kOk);
+    std::byte elsewhere{};
+    const Piece pieces[] = {{nullptr, 0}, {memory, 10}, {&elsewhere, 0}, {memory + 100, 5}};
+    const ValueToWrite write{.key = "k", .pieces = pieces};
+    EXPECT_EQ(a->write({&write, 1}, {}, false).at(0), StoreCode::kOk);
+    const ValueToRead read{.key = "k", .pieces = pieces};
+    EXPECT_EQ(a->read({&read, 1}).at(0), 15);
+    const PartToRead nothing{.key = "k", .offset = 3, .to = {nullptr, 0}};
+    EXPECT_EQ(a->read_parts({&nothing, 1}).at(0), node_->read_parts({&nothing, 1}).at(0));
+}
+
 TEST_F(ThinTest, SessionsOfClientsAreApart) {
     const auto a = thin(), b = thin();
     auto value = pattern(1000, 4);

@@ -230,7 +230,7 @@ Result<uint32_t> NodeLine::share(std::shared_ptr<HostBlock> block) {
         }
         if (mapped) return entry;
         const Code code = mapped.error().code();
-        if (code == Code::kStale) connection->break_off();
+        if (connection && (code == Code::kStale || code == Code::kTimedOut)) connection->break_off();
         if ((code == Code::kStale || code == Code::kUnavailable) && attempt < kAttempts && connection && connection->broken()) continue;
         entries_.erase(entry);
         return Unexpected(std::move(mapped).error());

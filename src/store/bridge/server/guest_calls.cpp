@@ -62,6 +62,10 @@ struct Guest::Call {
     Call(Guest& guest, const ReceivedRequest& named_by) : request(named_by), pieces(named_by.pieces.size()) {
         for (size_t i = 0; i < pieces.size(); ++i) {
             const SharedPiece& named = request.pieces[i];
+            if (named.length == 0) {  // nobody's
+                pieces[i] = {&nothing, 0};
+                continue;
+            }
             Entry* const entry = find(guest, named.entry);
             if (entry != nullptr) pieces[i] = {entry->at(named.offset, named.length), named.length};
         }
@@ -90,6 +94,7 @@ struct Guest::Call {
     /// Whether every key has one piece and an offset.
     bool parts() const { return request.keys.size() == pieces.size() && request.keys.size() == request.offsets.size(); }
 
+    static inline std::byte nothing{};
     const ReceivedRequest& request;
     std::vector<Held> held;
     std::vector<Piece> pieces;  // null: not the client's
