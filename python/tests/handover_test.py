@@ -235,6 +235,21 @@ def test_a_cancelled_load_moves_nothing_more(make):
     assert all(np.array_equal(memory, before[name]) for name, memory in pair.decode[0].memory.items())
 
 
+def test_a_load_that_is_cancelled_before_it_began_is_reported_all_the_same(make):
+    """Its blocks would be held for ever otherwise."""
+    pair = make(1, 1, 1)
+
+    async def find():
+        raise AssertionError("it never began")
+
+    def both() -> None:
+        pair.targets[0]._load(Load("r", "t", find, 0, TOKENS, [pair.decode[0].table()]))
+        pair.targets[0]._cancel("r")
+
+    pair.thread.call(both)
+    assert pair.loaded().error == "cancelled"
+
+
 def test_sides_that_do_not_fit_together_say_where(make):
     pair = make(1, 2, 1)
     pair.sources.pop()  # the second half of the heads is nowhere
