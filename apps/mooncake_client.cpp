@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <string>
@@ -14,6 +15,8 @@
 #include "base/thread_annotations.h"
 #include "base/version.h"
 #include "net/address.h"
+#include "store/bridge/server/bridge_server.h"
+#include "store/node/warm_memory.h"
 #include "store/process/offload_options.h"
 #include "store/process/store_client.h"
 
@@ -45,6 +48,12 @@ Result<StoreConfig> config_of(const ClientFlags& flags, const Environment& envir
     config.http_server = flags.enable_http_server;
     config.http_port = static_cast<uint16_t>(flags.http_port);
     config.options = load_store_options(environment);
+    if (!flags.warm_dir.empty()) config.options.warm_dir = flags.warm_dir;
+    if (!flags.warm_stop.empty()) {
+        const auto keep = parse_warm_stop(flags.warm_stop);
+        if (!keep) return fail(Code::kInvalidArgument, "--warm_stop '{}': remove or keep is expected", flags.warm_stop);
+        config.options.warm_keep = *keep;
+    }
     if (flags.enable_offload) {
         MC_ASSIGN_OR_RETURN(config.disk, load_disk_config(environment, flags.offload_path));
     }
@@ -52,18 +61,36 @@ Result<StoreConfig> config_of(const ClientFlags& flags, const Environment& envir
     return config;
 }
 
+using Bridge = std::unique_ptr<bridge::BridgeServer>;
+
+/// Null: nobody asked for it.
+Result<Bridge> serve_thin_clients(StoreClient& client, const ClientFlags& flags, const StoreOptions& options) {
+    if (flags.port == 0) return Bridge();
+    auto server = bridge::BridgeServer::start(client, {.port = static_cast<uint16_t>(flags.port),
+                                                       .threads = std::max(16, static_cast<int>(flags.threads)),
+                                                       .guest = {.memory_max = options.shared_bytes_max}});
+    if (server || flags.port_given) return server;
+    MC_LOG_WARNING("no thin clients are served on port {}: {}", flags.port, server.error().to_string());
+    return Bridge();
+}
+
 /// Closes in order, or gives up after a while: the kernel takes back what we hold, and the master notices.
-void end_within(StoreClient& client, Duration timeout) {
+void end_within(StoreClient& client, const Bridge& bridge, Duration timeout) {
     Mutex mutex;
     std::condition_variable_any changed;
     bool done = false;
-    const auto closing = try_start_thread("close", [&] {
+    const auto close = [&] {
+        if (bridge) bridge->hang_up();
         client.close();
+        if (bridge) bridge->stop();
+    };
+    const auto closing = try_start_thread("close", [&] {
+        close();
         Lock lock(mutex);
         done = true;
         changed.notify_all();
     });
-    if (!closing) return client.close();  // as long as it takes
+    if (!closing) return close();  // as long as it takes
     const Deadline deadline = Deadline::after(timeout);
     {
         Lock lock(mutex);
@@ -72,6 +99,16 @@ void end_within(StoreClient& client, Duration timeout) {
     }
     MC_LOG_WARNING("cannot leave the pool in order; ending all the same");
     ::_exit(0);
+}
+
+int clean_up(const std::string& directory) {
+    const auto cleaned = WarmMemory::clean(directory);
+    if (!cleaned) {
+        std::fprintf(stderr, "mooncake_client: %s\n", cleaned.error().message().c_str());
+        return 1;
+    }
+    std::printf("%llu bytes of %s are free again\n", static_cast<unsigned long long>(cleaned->bytes), directory.c_str());
+    return 0;
 }
 
 int complain(std::string_view text) {
@@ -91,6 +128,7 @@ int main(int argc, char** argv) {
     configure_program_log(flags->log, load_options(environment).log, "mooncake_client");
     for (const std::string& warning : flags->warnings) MC_LOG_WARNING("{}", warning);
 
+    if (!flags->warm_clean.empty()) return clean_up(flags->warm_clean);
     const auto config = config_of(*flags, environment);
     if (!config) return complain(config.error().message());
     signals.end_at_once();  // joining may take long, and then nothing is lost
@@ -104,12 +142,14 @@ int main(int argc, char** argv) {
         return complain(format_text("cannot join the pool of {}: {} ({}){}", config->master, store_code_name(client.error()),
                                     static_cast<int>(client.error()), hint));
     }
+    const auto bridge = serve_thin_clients(**client, *flags, config->options);
+    if (!bridge) return complain(format_text("thin clients cannot be served on port {}: {}", flags->port, bridge.error().to_string()));
     std::printf("Client %s lends %llu bytes to the pool of %s\n", (*client)->name().c_str(),
                 static_cast<unsigned long long>(config->segment_bytes), config->master.c_str());
     std::fflush(stdout);
     const int signal_number = signals.wait();
     MC_LOG_INFO("ending on signal {}", signal_number);
-    end_within(**client, kCloseTimeout);
+    end_within(**client, *bridge, kCloseTimeout);
     client->reset();
     return 0;
 }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "store/allocation/random.h"
-#include "store/master/check.h"
+#include "store/master/testing/check.h"
 #include "store/master/jobs/jobs.h"
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"

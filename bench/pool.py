@@ -15,7 +15,8 @@ NODE = """
 import sys
 from mooncake.store import MooncakeDistributedStore
 store = MooncakeDistributedStore()
-code = store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 0, sys.argv[3], "", sys.argv[1])
+disk = {"enable_ssd_offload": True, "ssd_offload_path": sys.argv[4]} if sys.argv[4:] else {}
+code = store.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 0, sys.argv[3], "", sys.argv[1], **disk)
 print("ready" if code == 0 else f"setup: {code}", flush=True)
 sys.stdin.read()
 store.close()
@@ -27,14 +28,15 @@ class Pool:
     """`with Pool(bytes) as pool: store = pool.client()`"""
 
     def __init__(self, node_bytes: int, master_args: list[str] | None = None, protocol: str = "tcp", env: dict[str, str] | None = None,
-                 python: str = sys.executable) -> None:
+                 python: str = sys.executable, disk: str = "") -> None:
+        """`disk`: a directory for values that leave memory; the master must be told to offload."""
         self._processes: list[subprocess.Popen[str]] = []
         self._env = {**QUIET, **os.environ, **(env or {})}
         self._python = python
         self.address = ""
         try:
             self._start_master(master_args or [])
-            self._start_node(node_bytes, protocol)
+            self._start_node(node_bytes, protocol, [disk] if disk else [])
             self._bytes = node_bytes
         except BaseException:
             self.close()
@@ -51,8 +53,8 @@ class Pool:
                 return
         raise RuntimeError(f"mooncake_master ended with {master.wait()}")
 
-    def _start_node(self, size: int, protocol: str) -> None:
-        node = subprocess.Popen([self._python, "-c", NODE, self.address, str(size), protocol], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    def _start_node(self, size: int, protocol: str, disk: list[str]) -> None:
+        node = subprocess.Popen([self._python, "-c", NODE, self.address, str(size), protocol, *disk], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                 env=self._env)
         self._processes.append(node)
         for line in node.stdout:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store from one client to a node in another process on this host: by mapped memory, and over TCP. Figures are medians, and also
+// The store from one client to a node in another process on this host: by mapped memory, over TCP, and as a thin client of that node. Figures are medians, and also
 // given as ratios to a copy in memory, to the engine alone, or to a round trip to the master, measured in the same run.
-//   store_bench [--seconds=1 per case] [--path=shm|tcp|both] [--best: the least instead of the median, for a machine that others use]
+//   store_bench [--seconds=1 per case] [--path=shm|tcp|thin|all] [--best: the least instead of the median, for a machine that others use]
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -16,7 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "base/incarnation.h"
 #include "engine/engine.h"
+#include "store/bridge/client/thin_client.h"
+#include "store/bridge/server/bridge_server.h"
 #include "store/process/store_client.h"
 #include "store/service/master_server.h"
 
@@ -38,6 +41,17 @@ void must(bool good, const char* what) {
     std::exit(1);
 }
 
+enum class Way { kShm, kTcp, kThin };
+constexpr const char* kNames[] = {"shm", "tcp", "thin"};
+
+std::unique_ptr<StoreClient> make_thin(const std::string& node) {
+    bridge::ThinConfig config;
+    config.server_address = node;
+    auto client = bridge::ThinClient::create(std::move(config));
+    must(client.has_value(), "setup_dummy");
+    return std::move(*client);
+}
+
 std::unique_ptr<StoreClient> make_client(const std::string& master, bool tcp, uint64_t segment_bytes) {
     StoreConfig config;
     config.local_hostname = "127.0.0.1";
@@ -50,17 +64,24 @@ std::unique_ptr<StoreClient> make_client(const std::string& master, bool tcp, ui
     return std::move(*client);
 }
 
-/// The other process: master and node. Ends when its standard input does.
-int serve(bool tcp) {
+/// The other process: master and node. Says whom to ask, and ends when its standard input does.
+int serve(Way way) {
     auto server = MasterServer::create({});
     must(server.has_value(), "master");
     (*server)->start();
     const std::string address = format_text("127.0.0.1:{}", (*server)->port());
-    const auto node = make_client(address, tcp, kSegmentBytes);
-    std::printf("%s\n", address.c_str());
+    const auto node = make_client(address, way == Way::kTcp, kSegmentBytes);
+    std::unique_ptr<bridge::BridgeServer> thin;
+    bridge::BridgeOptions options;
+    for (int tries = 0; way == Way::kThin && !thin && tries < 100; ++tries) {
+        options.port = static_cast<uint16_t>(1024 + random_u64() % 60'000);
+        if (auto started = bridge::BridgeServer::start(*node, options)) thin = std::move(*started);
+    }
+    std::printf("%s\n", thin ? format_text("127.0.0.1:{}", options.port).c_str() : address.c_str());
     std::fflush(stdout);
     char byte = 0;
     while (::read(STDIN_FILENO, &byte, 1) > 0) {}
+    thin.reset();
     node->close();
     (*server)->stop();
     return 0;
@@ -69,14 +90,14 @@ int serve(bool tcp) {
 /// A child of this program in its other role; ends with this object.
 class Server {
 public:
-    explicit Server(bool tcp) {
+    explicit Server(Way way) {
         int to[2], from[2];
         must(::pipe2(to, O_CLOEXEC) == 0 && ::pipe2(from, O_CLOEXEC) == 0, "pipe");
         posix_spawn_file_actions_t actions;
         posix_spawn_file_actions_init(&actions);
         posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
         posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
-        std::string name = "store_bench", role = tcp ? "--serve=tcp" : "--serve=shm";
+        std::string name = "store_bench", role = std::string("--serve=") + kNames[static_cast<int>(way)];
         char* arguments[] = {name.data(), role.data(), nullptr};
         must(::posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments, environ) == 0, "spawn");
         posix_spawn_file_actions_destroy(&actions);
@@ -120,11 +141,19 @@ double median_us(const std::function<void()>& call, const std::function<void()>&
 class Batch {
 public:
     Batch(StoreClient& client, size_t count, uint64_t length) : client_(client), count_(count), length_(length) {
-        memory_ = static_cast<std::byte*>(client.engine().allocate_memory(count * length).value());
+        if (client.engine() != nullptr) {
+            memory_ = static_cast<std::byte*>(client.engine()->allocate_memory(count * length).value());
+        } else {
+            memory_ = client.allocate_shared(count * length);
+            must(client.register_buffer(memory_, count * length) == StoreCode::kOk, "register");
+        }
         for (uint64_t i = 0; i < count * length; ++i) memory_[i] = static_cast<std::byte>(i * 31 + i / 4096);
         rename();
     }
-    ~Batch() { (void)client_.engine().free_memory(memory_); }
+    ~Batch() {
+        if (client_.engine() != nullptr) (void)client_.engine()->free_memory(memory_);
+        else (void)client_.unregister_buffer(memory_);
+    }
 
     void rename() {
         ++round_;
@@ -148,6 +177,8 @@ public:
     void get() {
         for (const int64_t got : client_.read(reads_)) must(got == static_cast<int64_t>(length_), "get");
     }
+    /// The next of them, by itself.
+    void get_one() { must(client_.read({&reads_[next_++ % count_], 1})[0] == static_cast<int64_t>(length_), "get"); }
     void remove() {
         for (const StoreCode code : client_.remove(keys_, true)) must(code == StoreCode::kOk, "remove");
     }
@@ -165,6 +196,7 @@ private:
     const uint64_t length_;
     std::byte* memory_ = nullptr;
     uint64_t round_ = 0;
+    size_t next_ = 0;
     std::vector<std::string> names_;
     std::vector<std::string_view> keys_;
     std::vector<Piece> pieces_;
@@ -189,7 +221,7 @@ double engine_us(StoreClient& client, Batch& batch, Direction direction) {
         endpoint = info.replicas[0].endpoint;
         blocks.push_back({.local = batch.memory() + i++ * info.length, .remote = info.replicas[0].address, .length = info.length});
     }
-    return median_us([&] { must(client.engine().transfer(endpoint, direction, blocks, Deadline::after(10s)).has_value(), "transfer"); });
+    return median_us([&] { must(client.engine()->transfer(endpoint, direction, blocks, Deadline::after(10s)).has_value(), "transfer"); });
 }
 
 double gigabytes(uint64_t bytes, double us) { return static_cast<double>(bytes) / us / 1000; }
@@ -204,6 +236,14 @@ void bench_large(StoreClient& client, const char* path) {
                                  });
     batch.put();
     const double get = median_us([&] { batch.get(); });
+    const double get_one = median_us([&] { batch.get_one(); });
+    std::printf("%s  memcpy                %8.2f GB/s\n", path, gigabytes(batch.bytes(), copy));
+    std::printf("%s  get 1 MiB             %8.2f GB/s   %.2f of memcpy\n", path, gigabytes(kMiB, get_one), copy / batch.count() / get_one);
+    if (client.engine() == nullptr) {
+        std::printf("%s  put 32 x 1 MiB        %8.2f GB/s   %.2f of memcpy\n", path, gigabytes(batch.bytes(), put), copy / put);
+        std::printf("%s  get 32 x 1 MiB        %8.2f GB/s   %.2f of memcpy\n", path, gigabytes(batch.bytes(), get), copy / get);
+        return batch.remove();
+    }
     const double read = engine_us(client, batch, Direction::kRead);
     batch.get();
     const double write = engine_us(client, batch, Direction::kWrite);
@@ -211,7 +251,6 @@ void bench_large(StoreClient& client, const char* path) {
                 gigabytes(batch.bytes(), put), copy / put, write / put, gigabytes(batch.bytes(), write));
     std::printf("%s  get 32 x 1 MiB        %8.2f GB/s   %.2f of memcpy, %.2f of the engine's read (%.2f GB/s)\n", path,
                 gigabytes(batch.bytes(), get), copy / get, read / get, gigabytes(batch.bytes(), read));
-    std::printf("%s  memcpy                %8.2f GB/s\n", path, gigabytes(batch.bytes(), copy));
     batch.remove();
 }
 
@@ -252,29 +291,31 @@ void bench_exist(StoreClient& client, const char* path) {
     batch.remove();
 }
 
-void bench(bool tcp) {
-    const char* const path = tcp ? "tcp" : "shm";
-    const Server server(tcp);
-    const auto client = make_client(server.address(), tcp, 0);
+void bench(Way way) {
+    const char* const path = kNames[static_cast<int>(way)];
+    const Server server(way);
+    const auto client = way == Way::kThin ? make_thin(server.address()) : make_client(server.address(), way == Way::kTcp, 0);
     bench_large(*client, path);
     bench_small(*client, path);
-    if (!tcp) bench_exist(*client, path);
+    if (way != Way::kTcp) bench_exist(*client, path);
     std::fflush(stdout);
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
-    std::string path = "both";
+    std::string path = "all";
+    constexpr Way kWays[] = {Way::kShm, Way::kTcp, Way::kThin};
     for (int i = 1; i < count; ++i) {
         const std::string argument = arguments[i];
-        if (argument.rfind("--serve=", 0) == 0) return serve(argument == "--serve=tcp");
+        for (const Way way : kWays)
+            if (argument == std::string("--serve=") + kNames[static_cast<int>(way)]) return serve(way);
         if (argument.rfind("--seconds=", 0) == 0) case_time = std::chrono::milliseconds(static_cast<int>(1000 * std::atof(&argument[10])));
         if (argument == "--best") best = true;
         if (argument.rfind("--path=", 0) == 0) path = argument.substr(7);
     }
     configure_log({.level = LogLevel::kWarning});
-    if (path != "tcp") bench(false);
-    if (path != "shm") bench(true);
+    for (const Way way : kWays)
+        if (path == "all" || path == kNames[static_cast<int>(way)]) bench(way);
     return 0;
 }

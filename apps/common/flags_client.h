@@ -15,7 +15,9 @@ namespace mooncake::store {
 struct ClientFlags {
     std::string host = "0.0.0.0";  // or host:port
     std::string bind_address;
-    int64_t port = 50052;  // for clients that share our memory; not built
+    int64_t port = 50052;     // of thin clients (docs/thin-clients.md); 0: none
+    bool port_given = false;  // somebody counts on it
+    int64_t threads = 1;      // for their calls; fewer than 16 count as 16
     std::string metadata_server = "http://127.0.0.1:8080/metadata";
     std::string master_server_address = "127.0.0.1:50051";
     std::string protocol = "tcp", device_names;
@@ -23,6 +25,7 @@ struct ClientFlags {
     std::string tenant_id = "default";
     bool enable_offload = false;
     std::string offload_path;
+    std::string warm_dir, warm_stop, warm_clean;
     bool enable_http_server = false;
     int64_t http_port = 9300;
     LogFlags log;

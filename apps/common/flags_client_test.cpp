@@ -37,6 +37,9 @@ TEST(ClientFlags, HaveTheirDefaults) {
         {"tenant_id", "default"},
         {"enable_offload", "false"},
         {"offload_path", ""},
+        {"warm_dir", ""},
+        {"warm_stop", ""},
+        {"warm_clean", ""},
         {"start_offload_rpc_server", "true"},
         {"enable_http_server", "false"},
         {"http_port", "9300"},
@@ -61,7 +64,9 @@ TEST(ClientFlags, AreTakenInAllForms) {
 TEST(ClientFlags, SayWhatIsWrongOrNotBuilt) {
     EXPECT_THAT(parse({"--hots=a"}).error().message(), HasSubstr("did you mean --host?"));
     EXPECT_THAT(parse({"--http_port=0"}).error().message(), HasSubstr("http_port"));
-    EXPECT_THAT(parse({"--port=1"})->warnings, ElementsAre(AllOf(HasSubstr("--port"), HasSubstr("not built"))));
+    EXPECT_TRUE(parse({"--port=1", "--threads=3"})->port_given);
+    EXPECT_FALSE(parse({"--threads=3"})->port_given);
+    EXPECT_THAT(parse({"--threads=0"}).error().message(), HasSubstr("threads"));
     EXPECT_THAT(parse({"--enable_offload", "--offload_path=/mnt/ssd", "--nostart_offload_rpc_server"})->warnings, IsEmpty());
     EXPECT_TRUE(parse({"--enable_offload"})->enable_offload);
     EXPECT_EQ(parse({"--offload_path", "/mnt/ssd"})->offload_path, "/mnt/ssd");

@@ -5,10 +5,12 @@ Importing the package loads nothing native; that happens with `mooncake.engine` 
 """
 
 import os.path
-from pkgutil import extend_path
+import sys
 from typing import Any, NamedTuple
 
-__path__ = extend_path(__path__, __name__)
+# Other distributions may have modules of this package, elsewhere on the path. As pkgutil.extend_path(), which takes longer to import than all of this.
+__path__ += [found for entry in sys.path if isinstance(entry, str) and os.path.isdir(found := os.path.join(entry, __name__))
+             and found not in __path__]
 
 try:
     from ._version import version as __version__

@@ -33,6 +33,8 @@ _DEFAULTS: dict[str, Any] = {
     "tenant_id": "default",
     "enable_client_http_server": False,
     "client_http_port": 9300,
+    "warm_dir": "",
+    "warm_stop": "",
     "ipc_socket_path": "",
     "engine": None,
 }
@@ -107,19 +109,24 @@ def _start(store: MooncakeDistributedStore, config: Mapping[str, Any]) -> int:
         return _refuse(f"local_buffer_size must be at most 1 TiB, not {buffer}")
     if not 0 <= http_port <= 65535:
         return _refuse(f"client_http_port is no port: {http_port}")
-    path = config["ssd_offload_path"]
-    if path is not None and not isinstance(path, (str, os.PathLike)):
-        return _refuse(f"ssd_offload_path must be a text, not {type(path).__name__}")
-    path = os.fspath(path) if path else ""
-    if not isinstance(path, str) or "\0" in path:
-        return _refuse("ssd_offload_path must be a text without null bytes")
+    paths = {}
+    for name in ("ssd_offload_path", "warm_dir"):
+        path = config.get(name)
+        if path is not None and not isinstance(path, (str, os.PathLike)):
+            return _refuse(f"{name} must be a text, not {type(path).__name__}")
+        paths[name] = os.fspath(path) if path else ""
+        if not isinstance(paths[name], str) or "\0" in paths[name]:
+            return _refuse(f"{name} must be a text without null bytes")
+    warm_stop = config.get("warm_stop") or ""
+    if warm_stop not in ("", "keep", "remove"):
+        return _refuse(f"warm_stop must be keep or remove, not {warm_stop!r}")
     engine = config["engine"]
     if hasattr(engine, "get_engine"):
         engine = engine.get_engine()
     return store._setup(
         str(config["local_hostname"]), str(config["metadata_server"]), segment, buffer, str(config["protocol"]).strip().lower(),
         _device_list(config["rdma_devices"]), str(config["master_server_addr"]), str(config["tenant_id"] or "default"), with_http, http_port,
-        with_disk, path, engine)
+        with_disk, paths["ssd_offload_path"], paths["warm_dir"], warm_stop, engine)
 
 
 def setup(
@@ -181,9 +188,22 @@ def setup(
 
 
 def setup_dummy(self: MooncakeDistributedStore, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
-    """Attaches to a mooncake_client on this host. Not built yet: -1."""
-    _native()._log_warning(f"store: setup_dummy({server_address}): clients of an external node are not built yet; use setup()")
-    return -1
+    """Attaches to a mooncake_client of this host as a thin client: it shares memory with that node, which does the work.
+
+    Returns 0, or -1: the log says why. mem_pool_size is accepted and means nothing: alloc_from_mem_pool() takes what there is.
+    local_buffer_size: bytes of working memory, through which values pass that do not lie in memory of alloc_from_mem_pool() or
+    MooncakeHostMemAllocator; with 0, calls that take or give objects fail.
+    server_address: "host:port" of the node; only the port counts.
+    """
+    if not isinstance(server_address, str):
+        raise TypeError(f"setup_dummy() argument server_address must be a str, not {type(server_address).__name__}")
+    for name, size in (("mem_pool_size", mem_pool_size), ("local_buffer_size", local_buffer_size)):
+        if isinstance(size, (bool, str, bytes)):
+            raise TypeError(f"setup_dummy() argument {name} must be an int, not {type(size).__name__}")
+    if mem_pool_size < 0 or not 0 <= local_buffer_size <= _BUFFER_MAX:
+        _refuse(f"sizes of {mem_pool_size} and {local_buffer_size} bytes")
+        return -1
+    return 0 if self._setup_thin(local_buffer_size, server_address) == 0 else -1
 
 
 def init_all(self: MooncakeDistributedStore, protocol: str, device_name: str, mount_segment_size: int) -> int:

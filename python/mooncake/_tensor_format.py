@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, field
 from typing import Sequence
+
+from ._record import field, record
 
 HEADER_BYTES = 304
 DIMENSIONS_MAX = 8
@@ -45,7 +46,7 @@ def safetensor_code(name: str) -> int | None:
     return _SAFE_CODES.get(name)
 
 
-@dataclass
+@record
 class Axis:
     """Which part of a whole this is, along one kind of parallelism."""
 
@@ -57,7 +58,7 @@ class Axis:
     extent: int = 0  # of the split dimension, here
 
 
-@dataclass
+@record
 class Header:
     dtype: int
     shape: tuple[int, ...]
@@ -110,7 +111,7 @@ def parse_header(text: bytes, total_bytes: int) -> Header | None:
     return header
 
 
-@dataclass
+@record
 class Manifest:
     dtype: int
     split_dim: int

@@ -8,10 +8,10 @@ and the part that the axes name is stored. A manifest beside the parts says how 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Sequence
 
 from . import _tensors as tensors
+from ._record import field, record
 from ._tensor_format import AXES_MAX, KIND_CODES, Axis, Header, Manifest, dtype_code, parse_manifest
 from ._tensors import INVALID_PARAMS, Serialized
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MODES = ("as_stored", "shard", "full")
 
 
-@dataclass
+@record
 class ParallelAxis:
     """One kind of parallelism: "tp" needs split_dim, "ep" expert_id, "pp" stage_id; "dp" none of them."""
 
@@ -43,7 +43,7 @@ class ParallelAxis:
         return None if extra is None else Axis(kind, self.rank, self.size, -1 if self.split_dim is None else self.split_dim, extra)
 
 
-@dataclass
+@record
 class TensorParallelism:
     """The axes along which a tensor is spread, at most one of each kind."""
 
@@ -99,7 +99,7 @@ def _writer_key(key: str, rank: int, size: int, split_dim: int) -> str:
 # ---- writing
 
 
-@dataclass
+@record
 class _Plan:
     """What one call stores: a part and, if it is one of several, the manifest."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import struct
@@ -234,6 +233,8 @@ def batch_put_tensor_with_tp_from(self: Store, base_keys: Sequence[str], buffer_
 
 def save_tensor_to_safetensor(self: Store, key: str, file_name: str | None = None) -> int:
     """Writes a stored tensor to a file in the safetensors format. Returns 0 or a code: -1100: there is no such tensor."""
+    import json
+
     from ._tensor_format import parse_header
 
     path = os.fspath(file_name or key)  # a number would be taken for a descriptor, and closed
@@ -268,6 +269,8 @@ def load_tensor_from_safetensor(self: Store, key: str | None = None, file_name: 
 
 def _read_safetensor(file_name: str, key: str | None) -> bytearray | None:
     """A stored tensor out of a file; None if the file is damaged."""
+    import json
+
     try:
         with open(file_name, "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
+from ._record import record
 from ._tensor_format import DIMENSIONS_MAX, HEADER_BYTES, Axis, Header, dtype_code, parse_header
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 INVALID_PARAMS, NOT_OF_A_GPU = -600, -1012
 
 
-@dataclass
+@record
 class Serialized:
     """A tensor as it will be stored; `owner` keeps the memory at `address`."""
 

@@ -4,6 +4,7 @@
     python -m mooncake.demo                       until Ctrl-C; the admin page stays up meanwhile
     python -m mooncake.demo --once                some seconds, then ends: 0 only if every byte was right and nothing was refused
     python -m mooncake.demo --trace TRACE.jsonl   the requests of a trace instead of made-up chats
+    python -m mooncake.demo --ssd FOLDER          values that leave memory stay readable on a disk
     python -m mooncake.demo --serve               a tiny model behind prefill and decode processes, a store and the conductor; ends by itself
 """
 
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -33,8 +35,10 @@ SAMPLES_MAX = 20_000
 class Pool:
     """The process that is master and node."""
 
-    def __init__(self, pool_bytes: int, admin_port: int) -> None:
+    def __init__(self, pool_bytes: int, admin_port: int, ssd: str) -> None:
         command = [cli.program("mooncake_standalone"), "--port=0", f"--metrics_port={admin_port}", f"--global_segment_size={pool_bytes}"]
+        if ssd:
+            command += ["--enable_offload", "--promotion_on_hit", f"--offload_path={os.path.abspath(ssd)}"]
         self.master = self.admin = ""
         # An interrupt must not come between the start of the process and the place where we see to its end.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -126,6 +130,11 @@ class Line:
         counts = re.findall(r'^mooncake_transfer_bytes_total\{.*?path="(\w+)".*\} (\S+)$', self._engine.get_metrics(), re.MULTILINE)
         return "+".join(sorted({name for name, moved in counts if float(moved) > 0})) or "-"
 
+    def reads(self) -> dict[str, int]:
+        """Values read so far, by where they lay."""
+        counts = re.findall(r'^mooncake_client_reads_total\{.*?tier="(\w+)".*\} (\S+)$', self._store.get_metrics(), re.MULTILINE)
+        return {tier: int(float(count)) for tier, count in counts}
+
     def text(self) -> str:
         tally, seconds = self.tally, max(self._seconds, 1e-9)
         moved = (tally.hit + tally.put) * self._block_bytes
@@ -134,7 +143,7 @@ class Line:
                 f"{tally.hit_ratio:>8.1%}{times}{tally.refused:>9}{tally.wrong:>7}")
 
     def good(self) -> bool:
-        return self.tally.wrong == 0 and self.tally.refused == 0 and self.tally.put > 0 and self.tally.hit > 0
+        return self.tally.wrong == 0 and self.tally.refused == 0 and self.tally.hit > 0
 
     def close(self) -> None:
         self._player.close()
@@ -146,6 +155,23 @@ HEADER = (f"{'path':<16}{'over':<8}{'req/s':>8}{'blocks/s':>10}{'GB/s':>8}{'hits
           f"{'refused':>9}{'wrong':>7}")
 
 
+class Disk:
+    """What the master says of the disk behind the memory."""
+
+    def __init__(self, admin: str) -> None:
+        self._url, self._start = admin + "metrics", time.perf_counter()
+
+    def text(self, lines: list[Line]) -> str:
+        with urllib.request.urlopen(self._url, timeout=5) as answer:
+            counts = {name: float(value) for name, value in re.findall(r"^(master_\w+) (\S+)$", answer.read().decode(), re.MULTILINE)}
+        seconds = max(time.perf_counter() - self._start, 1e-9)
+        read = [line.reads() for line in lines]
+        memory, disk = (sum(one.get(tier, 0) for one in read) for tier in ("memory", "disk"))
+        return (f"SSD: written {counts['master_offload_completed_bytes_total'] / seconds / 1e6:,.0f} MB/s, back to memory "
+                f"{counts['master_promotion_completed_bytes_total'] / seconds / 1e6:,.0f} MB/s; blocks read: {memory:,} from memory, {disk:,} from SSD"
+                f" ({disk / max(memory + disk, 1):.1%})")
+
+
 class Screen:
     """Redraws the summary in place on a terminal; elsewhere prints it at the end only."""
 
@@ -154,10 +180,10 @@ class Screen:
         self._note = note
         self._drawn = 0
 
-    def show(self, lines: list[Line], final: bool = False) -> None:
+    def show(self, lines: list[Line], disk: Disk | None, final: bool = False) -> None:
         if not self._live and not final:
             return
-        text = [HEADER, *(line.text() for line in lines), "", self._note + ("" if final else "  Ctrl-C ends.")]
+        text = [HEADER, *(line.text() for line in lines), "", *([disk.text(lines), ""] if disk else []), self._note + ("" if final else "  Ctrl-C ends.")]
         if self._drawn:
             sys.stdout.write(f"\x1b[{self._drawn}A\x1b[J")
         print("\n".join(text), flush=True)
@@ -165,25 +191,26 @@ class Screen:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    pool = Pool(arguments.pool_mb << 20, arguments.admin_port)
+    pool = Pool(arguments.pool_mb << 20, arguments.admin_port, arguments.ssd)
     lines: list[Line] = []
     try:
         for number, path in enumerate(PATHS):
             requests = read_trace(arguments.trace) if arguments.trace else conversations(seed=number)
             lines.append(Line(path, pool.master, requests, arguments.block_kb << 10))
         print(f"master {pool.master}, admin page {pool.admin}\n", flush=True)
+        disk = Disk(pool.admin) if arguments.ssd else None
         screen = Screen(f"{arguments.block_kb} KiB a block, {arguments.pool_mb} MiB of pool; get and put: time of one batch of up to 128 blocks.")
         try:
             for turn in itertools.count(1):
                 more = [line.run(SLICE_S) for line in lines]
-                screen.show(lines)
+                screen.show(lines, disk)
                 if not any(more) or (arguments.once and turn * SLICE_S >= arguments.seconds):
                     break
             if not arguments.once:
                 signal.pause()  # the trace is over, the admin page stays
         except KeyboardInterrupt:
             pass
-        screen.show(lines, final=True)
+        screen.show(lines, disk, final=True)
         return 0 if all(line.good() for line in lines) else 1
     finally:
         for line in lines:
@@ -207,6 +234,7 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true", help="serve a tiny model with prefill and decode processes (needs NumPy)")
     parser.add_argument("--seconds", type=float, default=3.0, help="with --once: of work per path (%(default)s)")
     parser.add_argument("--trace", help="a file of requests as JSON lines with hash_ids")
+    parser.add_argument("--ssd", default="", help="a folder on a disk, for values that leave memory")
     parser.add_argument("--pool-mb", type=int, default=512, help="memory the node lends (%(default)s)")
     parser.add_argument("--block-kb", type=int, default=64, help="size of a block (%(default)s)")
     parser.add_argument("--admin-port", type=int, default=0, help="of the admin page; 0: any (%(default)s)")

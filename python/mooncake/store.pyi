@@ -190,6 +190,8 @@ class MooncakeDistributedStore:
     def __init__(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None) -> None: ...
+    def _setup_thin(self, buffer_bytes: int, server_address: str) -> int:
+        """What setup_dummy() ends in."""
     def _setup(self, local_hostname: str, metadata_server: str, segment_bytes: int, buffer_bytes: int, protocol: str,
                devices: Sequence[str], master: str, tenant: str, http_server: bool, http_port: int,
                engine: InnerTransferEngine | None) -> int:
@@ -276,7 +278,9 @@ class MooncakeDistributedStore:
                                      all_sizes: Sequence[Sequence[int]], prefer_alloc_in_same_node: bool = False) -> list[int]:
         """As batch_get_into(); each value fills its buffers one after the other."""
     def alloc_from_mem_pool(self, size: int) -> int:
-        """0: only clients of an external node have such memory."""
+        """The address of memory that the node can be given by register_buffer(), until close(). 0: there is none, or this is no thin client."""
+    def are_buffers_mapped(self, buffer_ptrs: Sequence[int]) -> list[int]:
+        """Per address 1: the node that is there now has the memory registered there. Only thin clients."""
     def get_offload_rpc_read_count(self) -> int:
         """How many values were read from disks of peers."""
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:

@@ -31,6 +31,13 @@ def test_demonstration_runs_a_pool_and_refuses_nothing():
         assert words[0] == carrier and words[-2:] == ["0", "0"], done.stdout
 
 
+def test_demonstration_shows_what_a_disk_does(tmp_path):
+    done = run(sys.executable, "-m", "mooncake.demo", "--once", "--seconds=2", "--pool-mb=16", f"--ssd={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"SSD: written ([\d,]+) MB/s.*from memory, ([\d,]+) from SSD", done.stdout)
+    assert found and found[1] != "0" and found[2] != "0", done.stdout
+
+
 POOL_THAT_IS_NEVER_READY = """#!/bin/sh
 echo $$ > "$0.writing" && mv "$0.writing" "$0.pid"
 exec sleep 600

@@ -61,7 +61,7 @@ bool Completion::wait(Deadline deadline, Duration spin) noexcept {
 
 Result<uint64_t> Completion::result() const {
     MC_CHECK(done());
-    if (failure_.load(std::memory_order_acquire) == Failure::kSet) return Unexpected(error_);
+    if (failure_.load(std::memory_order_acquire) == Failure::kSet) return Unexpected(copy_error(error_));
     return bytes();
 }
 

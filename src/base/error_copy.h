@@ -19,4 +19,14 @@ inline Error copy_error(const Error& error) noexcept {
     }
 }
 
+/// Does a step that ends with a Result. An allocation that fails on the way is an error like others.
+template <typename Step>
+auto contained(const Step& step) -> decltype(step()) {
+    try {
+        return step();
+    } catch (const std::bad_alloc&) {
+        return Unexpected(out_of_memory());
+    }
+}
+
 }  // namespace mooncake

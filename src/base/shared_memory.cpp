@@ -47,9 +47,17 @@ Result<MemoryFile> MemoryFile::create(const std::string& name, uint64_t length) 
     return file;
 }
 
+bool MemoryFile::keeps_length(int fd) noexcept {
+    const int seals = ::fcntl(fd, F_GET_SEALS);
+    if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) return true;
+    struct stat status {};
+    struct statfs system {};
+    return ::fstat(fd, &status) == 0 && ::fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC && S_ISREG(status.st_mode) &&
+           status.st_nlink != 0 && status.st_uid == ::geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 Result<Mapping> MemoryFile::map(bool writable, uint64_t length_min) const {
-    const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return fail(Code::kRefused, "shared memory that may shrink is not mapped");
+    if (!keeps_length(fd_.get())) return fail(Code::kRefused, "shared memory that may shrink is not mapped");
     struct stat status {};
     struct statfs system {};
     if (::fstat(fd_.get(), &status) != 0 || ::fstatfs(fd_.get(), &system) != 0)

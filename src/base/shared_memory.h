@@ -33,7 +33,7 @@ private:
     uint64_t length_ = 0;
 };
 
-/// A memfd: closed on destruction and in a forked child.
+/// A memfd, or a file on a tmpfs: closed on destruction and in a forked child.
 class MemoryFile {
 public:
     MemoryFile() noexcept = default;
@@ -50,6 +50,8 @@ public:
     explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
     void reset() noexcept;
 
+    /// Whether nobody can make a file shorter under those who map it, or only who could end them anyway: it has a name, on a tmpfs, and belongs to the user we run as.
+    static bool keeps_length(int fd) noexcept;
     /// Maps all of it. kRefused when it could shrink under us, or is smaller than `length_min`.
     Result<Mapping> map(bool writable, uint64_t length_min) const;
     /// From now on only the mappings that exist may write.

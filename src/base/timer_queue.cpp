@@ -21,7 +21,7 @@ Result<> TimerQueue::ensure_thread() {
     return {};
 }
 
-TimerQueue::TimerId TimerQueue::at(Time time, Task task) { return add(time, {.task = std::move(task)}); }
+TimerQueue::TimerId TimerQueue::at(Time time, Task task, Duration again) { return add(time, {.task = std::move(task), .pause = again}); }
 
 TimerQueue::TimerId TimerQueue::every(Duration pause, Task task) {
     return add(Clock::now() + pause, {.task = std::move(task), .pause = pause});

@@ -30,9 +30,9 @@ public:
 
     /// Starts the thread now, so that no at() fails for want of one. kUnavailable when there is none to be had.
     Result<> start();
-    /// Runs the task once at (not before) a time. Zero when it never will: stopped, or no thread can be started. A task that finds no memory breaks
-    /// off; the others go on.
-    TimerId at(Time time, Task task);
+    /// Runs the task at (not before) a time: once or, with `again`, so long after it ended again, until it is cancelled. Zero when it never will:
+    /// stopped, or no thread can be started. A task that finds no memory breaks off; the others go on.
+    TimerId at(Time time, Task task, Duration again = {});
     /// Runs the task again and again, so long after it ended; the first time after as long. Once it is set nothing of that needs memory. Zero as
     /// above.
     TimerId every(Duration pause, Task task);

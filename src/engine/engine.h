@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/shared_memory.h"
 #include "base/time.h"
 #include "device/device.h"
 #include "transport/access.h"
@@ -117,6 +118,8 @@ public:
     virtual Result<> unregister_memory_batch(std::span<void* const> addresses) = 0;  // goes on after an error, returns the first
     /// Registered memory that same-host peers map, so copies to it run at memory speed. Page-aligned.
     virtual Result<void*> allocate_memory(uint64_t length, std::string_view location = "*") = 0;
+    /// The same with memory that exists: as much of it as is mapped.
+    virtual Result<void*> adopt_memory(SharedMemory memory, std::string_view location = "*") = 0;
     /// Takes back whatever is registered of it, and gives it to the system. kOverlap: it is registered together with memory beside it.
     virtual Result<> free_memory(void* address) = 0;
     virtual std::vector<BufferRecord> buffers() const = 0;

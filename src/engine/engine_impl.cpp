@@ -129,8 +129,12 @@ Result<> EngineImpl::unregister_memory_batch(std::span<void* const> addresses) {
 }
 
 Result<void*> EngineImpl::allocate_memory(uint64_t length, std::string_view location) {
-    MC_ASSIGN_OR_RETURN(const auto pass, enter());
     MC_ASSIGN_OR_RETURN(auto memory, allocate_shared_memory(length));
+    return adopt_memory(std::move(memory), location);
+}
+
+Result<void*> EngineImpl::adopt_memory(SharedMemory memory, std::string_view location) {
+    MC_ASSIGN_OR_RETURN(const auto pass, enter());
     void* const address = memory.address();
     // Made first: it is neither given back while it is registered, nor kept where it is not.
     EngineParts::Allocations made;

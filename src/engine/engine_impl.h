@@ -32,6 +32,7 @@ public:
     Result<> unregister_memory(void* address) override;
     Result<> unregister_memory_batch(std::span<void* const> addresses) override;
     Result<void*> allocate_memory(uint64_t length, std::string_view location) override;
+    Result<void*> adopt_memory(SharedMemory memory, std::string_view location) override;
     Result<> free_memory(void* address) override;
     std::vector<BufferRecord> buffers() const override;
     MemoryKind memory_kind(const void* address, uint64_t length) const noexcept override {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 
 #include "engine/batch.h"
 #include "engine/engine.h"
@@ -15,6 +16,7 @@ namespace {
 
 using testing::FakeWorld;
 using testing::kCannotFailNew;
+using testing::NoMemory;
 using testing::NoMemoryHere;
 
 /// Two engines of one process.
@@ -85,6 +87,26 @@ TEST_F(NoMemoryTest, APostOfAPlanThatGetsNoIdDoesNotRun) {
     expect_all_or_nothing([&] { return plan->submit(Direction::kWrite); });
 }
 
+TEST_F(NoMemoryTest, APlanIsRunAgainAfterARunThatFoundNone) {
+    const auto plan = ours->prepare(name, {&block, 1}).value();
+    bool refused = true;
+    for (int spared = 0; refused; ++spared) {
+        ASSERT_LT(spared, 10'000);
+        {
+            const NoMemoryHere none(spared, 1);
+            try {
+                (void)plan->run(Direction::kWrite);
+            } catch (const std::bad_alloc&) {}
+            refused = NoMemoryHere::refused();
+        }
+        const auto mark = static_cast<std::byte>(spared % 100 + 1);
+        std::fill(local.begin(), local.end(), mark);
+        const auto moved = plan->run(Direction::kWrite);
+        ASSERT_TRUE(moved) << spared << ": " << moved.error().to_string();
+        ASSERT_EQ(far[0], mark);
+    }
+}
+
 TEST(BatchNoMemory, AllRequestsAreTakenOrNone) {
     if (kCannotFailNew) GTEST_SKIP() << "not with this sanitizer";
     FakeWorld world;
@@ -125,6 +147,27 @@ TEST(BatchNoMemory, AllRequestsAreTakenOrNone) {
             ASSERT_EQ(batch->task_status(i)->state == TransferState::kCompleted, remote[i * 64] == std::byte{1}) << spared << " " << i;
         whole = batch->status().state == TransferState::kCompleted && !refused;
     }
+}
+
+TEST(BatchNoMemory, ADeadlineIsKeptAlsoIfThereWasNoneWhenItPassed) {
+    if (kCannotFailNew) GTEST_SKIP() << "not with this sanitizer";
+    FakeWorld world;
+    world.script.hold = true;
+    std::vector<std::byte> local(64), remote(64);
+    const Request request{.direction = Direction::kWrite,
+                          .local = local.data(),
+                          .segment = world.id("a"),
+                          .remote = reinterpret_cast<uint64_t>(remote.data()),
+                          .length = 64};
+    ASSERT_TRUE(world.core.sessions->get("a").value()->link(Deadline::after(60s)));
+    const auto batch = std::make_shared<Batch>(world.core, 1);
+    {
+        const NoMemory none;  // for the threads that are to stop it
+        ASSERT_TRUE(batch->submit({&request, 1}, nullptr, [](uint64_t) { return Deadline::after(1ms); }));
+        while (NoMemory::refused() == 0) std::this_thread::yield();
+    }
+    ASSERT_TRUE(batch->wait(Deadline::after(60s)));
+    EXPECT_EQ(batch->status().state, TransferState::kTimedOut);
 }
 
 }  // namespace

@@ -24,8 +24,9 @@ public:
     bool post(Task task, Key key = ThreadPool::kNoKey) { return work_.post(std::move(task), key).has_value(); }
     /// Work that ends a transfer: never behind what post() was given.
     bool post_stop(Task task, Key key) { return stops_.post(std::move(task), key).has_value(); }
-    /// Runs the task once at (not before) a time, on the timer thread: it must not block. Zero after stop().
-    TimerId at(Time time, Task task) { return timers_.at(time, std::move(task)); }
+    /// Runs the task at (not before) a time, on the timer thread: it must not block. Once or, so long after it each time, again, until it is
+    /// cancelled. Zero after stop().
+    TimerId at(Time time, Task task, Duration again = {}) { return timers_.at(time, std::move(task), again); }
     /// Runs the task again and again on the timer thread, so long after it ended. Zero after stop().
     TimerId every(Duration pause, Task task) { return timers_.every(pause, std::move(task)); }
     /// Posts the task at a time. False after stop().

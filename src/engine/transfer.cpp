@@ -88,7 +88,7 @@ Result<uint64_t> attempt(Link& link, Direction direction, std::span<const Slice>
     completion.reset();
     completion.add(static_cast<uint32_t>(slices.size()));
     begin_attempt(slices);
-    link.peer->submit(direction, slices, Submit::kWait);
+    submit_or_fail(*link.peer, direction, slices, Submit::kWait);
     if (!link.peer->wait(completion, deadline)) {
         const Stopped stopped = link.peer->cancel(completion, Error(Code::kTimedOut, "deadline passed"), Deadline::after(kFenceTime));
         // It may have finished at the last moment; only a failure is reported as a time-out.

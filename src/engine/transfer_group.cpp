@@ -34,12 +34,15 @@ void TransferGroup::start() noexcept {
 
 void TransferGroup::arm_timer() {
     if (deadline_.is_never()) return;
-    timer_ = core_.service->at(deadline_.at(), [this, weak = std::weak_ptr<Batch>(batch_)] {
+    // Again, until it is over: what found no memory to stop it has done nothing, and nobody else would come.
+    constexpr Duration kAgain = 1s;
+    const auto due = [this, weak = std::weak_ptr<Batch>(batch_)] {
         const auto alive = weak.lock();
         if (!alive) return;
         const auto end = [this, alive] { stop(Code::kTimedOut, "deadline passed during the transfer", Deadline::after(kFenceTime)); };
         core_.service->post_stop(end, session_->key());
-    });
+    };
+    timer_ = core_.service->at(deadline_.at(), due, kAgain);
 }
 
 void TransferGroup::set_out() {
@@ -250,7 +253,7 @@ void TransferGroup::submit_parts(size_t parts) {
             ++next;
         }
         begin_attempt(slices);
-        link->peer->submit(direction_, slices, Submit::kLeave);
+        submit_or_fail(*link->peer, direction_, slices, Submit::kLeave);
     }
 }
 

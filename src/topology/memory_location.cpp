@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <map>
 #include <span>
 
@@ -42,11 +41,6 @@ int only_node() {
     return node;
 }
 
-bool parse_part(std::string_view text, auto& value) {
-    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return status == std::errc() && end == text.data() + text.size();
-}
-
 }  // namespace
 
 int detail::majority_node(const std::vector<int>& nodes) {
@@ -62,18 +56,8 @@ int detail::majority_node(const std::vector<int>& nodes) {
     return -1;
 }
 
-Result<int> numa_node_of(const void* address) { return detail::numa_node_of(address, ask_kernel); }
-
 std::string detect_location(const void* address, uint64_t length) {
     return detail::detect_location(address, length, ask_kernel, only_node());
-}
-
-Result<int> detail::numa_node_of(const void* address, const AskNodes& ask) {
-    void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) & ~(page_bytes() - 1));
-    int node = 0;
-    MC_RETURN_IF_ERROR(query_pages(ask, {&page, 1}, {&node, 1}));
-    if (node < 0) return fail_errno(Code::kNotFound, -node, "no page at {}", address);
-    return node;
 }
 
 std::string detail::detect_location(const void* address, uint64_t length, const AskNodes& ask, int only_node) {
@@ -91,32 +75,6 @@ std::string detail::detect_location(const void* address, uint64_t length, const 
     }
     const int node = query_pages(ask, {pages.data(), samples}, nodes) ? majority_node(nodes) : only_node;
     return node < 0 ? "*" : format_text("cpu:{}", node);
-}
-
-Result<SegmentedLocation> SegmentedLocation::parse(std::string_view text) {
-    constexpr std::string_view kPrefix = "segments:";
-    const auto bad = [&] { return fail(Code::kInvalidArgument, "location '{}' is not segments:<page bytes>:<node>,<node>,...", text); };
-    if (!text.starts_with(kPrefix)) return bad();
-    std::string_view rest = text.substr(kPrefix.size());
-    const size_t colon = rest.find(':');
-    if (colon == std::string_view::npos) return bad();
-    SegmentedLocation location;
-    if (!parse_part(rest.substr(0, colon), location.page_bytes) || location.page_bytes == 0) return bad();
-    rest.remove_prefix(colon + 1);
-    for (;;) {
-        const size_t comma = std::min(rest.find(','), rest.size());
-        int node = 0;
-        if (!parse_part(rest.substr(0, comma), node) || node < 0) return bad();
-        location.nodes.push_back(node);
-        if (comma == rest.size()) return location;
-        rest.remove_prefix(comma + 1);
-    }
-}
-
-int SegmentedLocation::node_at(uint64_t offset, uint64_t length) const noexcept {
-    const uint64_t pages = length / page_bytes;
-    const uint64_t part_bytes = std::max<uint64_t>(pages / nodes.size(), 1) * page_bytes;
-    return nodes[std::min<uint64_t>(offset / part_bytes, nodes.size() - 1)];
 }
 
 }  // namespace mooncake

@@ -69,36 +69,6 @@ constexpr int kSeveralNodes = -1;
 uintptr_t page(size_t index) { return kBase + index * Pages::page_bytes(); }
 const void* at(uintptr_t address) { return reinterpret_cast<const void*>(address); }
 
-TEST(NumaNodeOf, AsksForThePageAroundTheAddress) {
-    FakeKernel kernel({{page(0), 3}});
-    const auto node = detail::numa_node_of(at(page(0) + 77), kernel.ask());
-    ASSERT_TRUE(node) << node.error().to_string();
-    EXPECT_EQ(*node, 3);
-    EXPECT_EQ(detail::numa_node_of(at(page(1)), kernel.ask()).error().code(), Code::kNotFound);
-    EXPECT_THAT(kernel.asked, ElementsAre(page(0), page(1)));
-}
-
-TEST(NumaNodeOf, TellsARefusalFromAFailure) {
-    EXPECT_EQ(detail::numa_node_of(at(page(0)), FakeKernel({}, EPERM).ask()).error().code(), Code::kNotSupported);
-    EXPECT_EQ(detail::numa_node_of(at(page(0)), FakeKernel({}, ENOSYS).ask()).error().code(), Code::kNotSupported);
-    EXPECT_EQ(detail::numa_node_of(at(page(0)), FakeKernel({}, ENOMEM).ask()).error().code(), Code::kInternal);
-}
-
-TEST(NumaNodeOf, KnowsTouchedPagesOnlyOrThatTheSystemRefuses) {
-    const Pages pages(2);
-    *pages.page(0) = 1;
-    const auto node = numa_node_of(pages.page(0) + 77);
-    if (!node) {  // as many containers do
-        EXPECT_EQ(node.error().code(), Code::kNotSupported) << node.error().to_string();
-        EXPECT_THAT(node.error().system_errno(), AnyOf(EPERM, ENOSYS));
-    } else {
-        EXPECT_GE(*node, 0);
-        EXPECT_EQ(numa_node_of(pages.page(1)).error().code(), Code::kNotFound);
-        EXPECT_EQ(numa_node_of(nullptr).error().code(), Code::kNotFound);
-    }
-    EXPECT_EQ(*pages.page(1), 0);
-}
-
 TEST(DetectLocation, NamesTheNodeOfTouchedMemory) {
     const Pages pages(100);
     std::memset(pages.page(0), 1, pages.bytes());
@@ -157,32 +127,6 @@ TEST(MajorityNode, NeedsMoreThanHalfOfTheKnownPages) {
     EXPECT_EQ(detail::majority_node({0, 1, 1}), 1);
     EXPECT_EQ(detail::majority_node({0, 1, 0, 1}), -1);  // interleaved: no node is near to all of it
     EXPECT_EQ(detail::majority_node({0, 1, 2, 0}), -1);
-}
-
-TEST(SegmentedLocation, ReadsPageSizeAndNodes) {
-    const auto location = SegmentedLocation::parse("segments:4096:0,1,3");
-    ASSERT_TRUE(location) << location.error().to_string();
-    EXPECT_EQ(location->page_bytes, 4096u);
-    EXPECT_THAT(location->nodes, ::testing::ElementsAre(0, 1, 3));
-}
-
-TEST(SegmentedLocation, GivesEachPartItsNode) {
-    const auto location = SegmentedLocation::parse("segments:4096:5,6,7");
-    ASSERT_TRUE(location);
-    const uint64_t length = 10 * 4096;  // parts of 3, 3 and 4 pages
-    EXPECT_EQ(location->node_at(0, length), 5);
-    EXPECT_EQ(location->node_at(3 * 4096 - 1, length), 5);
-    EXPECT_EQ(location->node_at(3 * 4096, length), 6);
-    EXPECT_EQ(location->node_at(6 * 4096, length), 7);
-    EXPECT_EQ(location->node_at(length - 1, length), 7);
-    EXPECT_EQ(location->node_at(0, 100), 5);  // smaller than one page
-}
-
-TEST(SegmentedLocation, RefusesOtherTexts) {
-    for (const char* text : {"", "cpu:0", "segments", "segments:", "segments:4096", "segments:4096:", "segments::0", "segments:0:0",
-                             "segments:4096:0,", "segments:4096:,0", "segments:4096:-1", "segments:4096:a", "segments:-1:0",
-                             "segments:4096:0 ,1", "segments:99999999999999999999:0"})
-        EXPECT_FALSE(SegmentedLocation::parse(text)) << text;
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ private:
     void finish_part(const CopyChunk& chunk, std::optional<Error> error) noexcept;
     bool given_up(const Slice& slice) const noexcept;
     void skip_given_up() noexcept MC_REQUIRES(peer_.mutex_);
+    static bool make_room(std::vector<const Completion*>& list) noexcept;
     Cut& cut_of(const Slice& slice);
 
     CopyPeer& peer_;
@@ -174,6 +175,14 @@ void CopyPeer::Batch::release() noexcept {
 
 bool CopyPeer::Batch::give_up(const Completion* completion, const Error& reason, Lost& lost) {
     peer_.mutex_.is_held();
+    if (completion != nullptr && !make_room(given_up_)) {
+        // Nobody can remember it, so its slices stay. Who comes to them copies nothing of what has failed.
+        const auto rest = slices_.subspan(next_);
+        const auto mine = std::find_if(rest.begin(), rest.end(),
+                                       [&](const Slice& slice) { return slice.completion == completion && !given_up(slice); });
+        if (mine != rest.end()) mine->completion->fail(copy_error(reason), 0);
+        return true;
+    }
     size_t others = 0;
     for (size_t i = next_; i < slices_.size(); ++i) {
         const Slice& slice = slices_[i];
@@ -209,6 +218,17 @@ bool CopyPeer::Batch::give_up(const Completion* completion, const Error& reason,
     }
     given_up_.push_back(completion);
     skip_given_up();
+    return true;
+}
+
+/// For one more. False: there is no memory.
+bool CopyPeer::Batch::make_room(std::vector<const Completion*>& list) noexcept {
+    if (list.size() < list.capacity()) return true;
+    try {
+        list.reserve(2 * list.size() + 1);
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
     return true;
 }
 

@@ -95,32 +95,51 @@ std::shared_ptr<StagedChunk> StagedCore::cut() {
         entries_.push_back(entries_.front());
         entries_.pop_front();
     }
-    Entry& entry = entries_.back();
-    const Slice& first = entry.slices.front();
-    chunk->direction = entry.direction;
-    chunk->outer = first.completion;
-    chunk->kind = first.region->kind;
-    chunk->slots_wanted = 1;
     chunks.push_back(chunk);
     staged.fetch_add(1, std::memory_order_relaxed);
-    if (entry.offset > 0 || first.length > StagingSlots::kBytes) take_part(entry, *chunk);
-    else take_whole_slices(entry, *chunk);
-    if (entry.slices.empty()) {
+    try {
+        fill(entries_.back(), *chunk);
+    } catch (const std::exception&) {
+        chunks.pop_back();
+        staged.fetch_sub(1, std::memory_order_relaxed);
+        throw;
+    }
+    if (entries_.back().slices.empty()) {
         entries_.pop_back();
         staged.fetch_sub(1, std::memory_order_relaxed);
     }
     return chunk;
 }
 
-void StagedCore::cut_all(Fresh& fresh) {
-    if (std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.slices.front().completion->failed(); }))
-        drop([](const Slice& slice) { return slice.completion->failed(); }, fresh.lost);
-    while (!entries_.empty() && chunks.size() < StagedPeer::kChunksMax && !closed) fresh.chunks.push_back(cut());
+void StagedCore::fill(Entry& entry, StagedChunk& chunk) {
+    const Slice& first = entry.slices.front();
+    chunk.direction = entry.direction;
+    chunk.outer = first.completion;
+    chunk.kind = first.region->kind;
+    chunk.slots_wanted = 1;
+    if (entry.offset > 0 || first.length > StagingSlots::kBytes) take_part(entry, chunk);
+    else take_whole_slices(entry, chunk);
+}
+
+bool StagedCore::cut_all(Fresh& fresh) noexcept {
+    try {
+        if (std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.slices.front().completion->failed(); }))
+            drop([](const Slice& slice) { return slice.completion->failed(); }, fresh.lost);
+        if (!entries_.empty() && chunks.size() < StagedPeer::kChunksMax && !closed)
+            fresh.chunks.reserve(StagedPeer::kChunksMax - chunks.size());  // one that is cut is begun
+        while (!entries_.empty() && chunks.size() < StagedPeer::kChunksMax && !closed) fresh.chunks.push_back(cut());
+    } catch (const std::exception&) {
+        // What was cut goes on, and whoever ends next tries again.
+        return !chunks.empty();
+    }
+    return true;
 }
 
 void StagedCore::post(const std::shared_ptr<StagedChunk>& chunk) noexcept {
-    auto posted = staging.post(chunk);
+    auto posted = contained([&] { return staging.post(chunk); });
     if (!posted) {
+        // Nor would it be done for the others: each of them would find that out in the end of the one before.
+        fail_entries(posted.error());
         chunk->trouble = std::move(posted).error();
         return chunk->go_on(Submit::kLeave);
     }
@@ -243,11 +262,7 @@ void StagedChunk::send(Submit how) noexcept {
     }
     network.add(static_cast<uint32_t>(slices.size()));
     const StagedCore* const before = std::exchange(submitting_to, core.get());
-    try {
-        core->host.submit(direction, slices, how);
-    } catch (const std::exception&) {
-        network.fail(out_of_memory(), static_cast<uint32_t>(slices.size()));  // none of it was taken
-    }
+    submit_or_fail(core->host, direction, slices, how);
     submitting_to = before;
     {
         Lock lock(core->mutex);
@@ -313,18 +328,16 @@ void StagedChunk::finish(const std::optional<Error>& error) noexcept {
     else outer->succeed(bytes, operations);
     // Its owner may have ended the peer.
     StagedCore::Fresh fresh;
+    bool goes_on = true;
     {
         Lock lock(owner->mutex);
         owner->chunks.remove(alive);
         owner->staged.fetch_sub(1, std::memory_order_relaxed);
-        try {
-            if (!owner->closed) owner->cut_all(fresh);
-        } catch (const std::exception&) {
-            // What was cut goes on, and whoever ends next tries again.
-        }
+        goes_on = owner->closed || owner->cut_all(fresh);
         owner->changed.notify_all();
     }
-    StagedCore::fail(fresh.lost, error ? *error : Error(Code::kCancelled, "another piece of the transfer failed"));
+    StagedCore::fail(fresh.lost, error ? *error : another_piece_failed());
+    if (!goes_on) owner->fail_entries(out_of_memory());
     for (const auto& chunk : fresh.chunks) owner->post(chunk);
 }
 

@@ -21,6 +21,9 @@ namespace mooncake {
 
 struct StagedCore;
 
+/// Of what need not be moved any more. Never seen: the first error stands.
+inline Error another_piece_failed() noexcept { return Error(Code::kCancelled, "a piece failed"); }  // so short that it needs no memory
+
 /// So much of a transfer as fits into one slot. Belongs to the core until finish(), and to whoever runs it. Members that are not constant once it was
 /// cut belong to the one who moved its state to kCopying or kOver, or are guarded by the core's mutex.
 class StagedChunk final : public StagingTask, public CompletionHook, public std::enable_shared_from_this<StagedChunk> {
@@ -87,12 +90,14 @@ struct StagedCore : std::enable_shared_from_this<StagedCore> {
     StagedCore(Peer& peer, Staging& lender) : host(peer), staging(lender) {}
 
     void push(Direction direction, std::span<const Slice> slices) MC_REQUIRES(mutex);
-    /// Cuts as many chunks as may be under way. What has failed in part need not be moved.
-    void cut_all(Fresh& fresh) MC_REQUIRES(mutex);
+    /// Cuts as many chunks as may be under way. What has failed in part need not be moved. False: there was no memory, and nothing is under way
+    /// whose end would be the next occasion; so the entries are to be failed.
+    [[nodiscard]] bool cut_all(Fresh& fresh) noexcept MC_REQUIRES(mutex);
+    /// Of all of them or, where it throws, of none.
     template <typename Condition>
     void drop(const Condition& condition, std::vector<Lost>& lost) MC_REQUIRES(mutex);
     static void fail(const std::vector<Lost>& lost, const Error& reason) noexcept;
-    /// All that is not cut. Once closed. Needs no memory.
+    /// All that is not cut. Needs no memory.
     void fail_entries(const Error& reason) noexcept;
     bool idle() const MC_REQUIRES(mutex) { return chunks.empty() && entries_.empty(); }
     void post(const std::shared_ptr<StagedChunk>& chunk) noexcept;
@@ -119,7 +124,9 @@ private:
         uint64_t offset = 0;            // of the first, what is cut off already
     };
 
+    /// Where it throws, nothing has been cut.
     std::shared_ptr<StagedChunk> cut() MC_REQUIRES(mutex);
+    void fill(Entry& entry, StagedChunk& chunk) MC_REQUIRES(mutex);
     static void take_part(Entry& entry, StagedChunk& chunk);
     static void take_whole_slices(Entry& entry, StagedChunk& chunk);
 
@@ -129,6 +136,7 @@ private:
 template <typename Condition>
 void StagedCore::drop(const Condition& condition, std::vector<Lost>& lost) {
     std::deque<Entry> kept;
+    std::vector<Lost> dropped_ones;
     for (const Entry& entry : entries_) {
         for (size_t begin = 0; begin < entry.slices.size();) {
             const bool dropped = condition(entry.slices[begin]);
@@ -136,8 +144,8 @@ void StagedCore::drop(const Condition& condition, std::vector<Lost>& lost) {
             for (; end < entry.slices.size() && condition(entry.slices[end]) == dropped; ++end) {
                 if (!dropped) continue;
                 Completion* const completion = entry.slices[end].completion;
-                if (lost.empty() || lost.back().completion != completion) lost.push_back({completion, 0});
-                ++lost.back().operations;
+                if (dropped_ones.empty() || dropped_ones.back().completion != completion) dropped_ones.push_back({completion, 0});
+                ++dropped_ones.back().operations;
             }
             if (!dropped)
                 kept.push_back({.direction = entry.direction,
@@ -147,7 +155,8 @@ void StagedCore::drop(const Condition& condition, std::vector<Lost>& lost) {
         }
     }
     staged.fetch_add(kept.size() - entries_.size(), std::memory_order_relaxed);
-    entries_ = std::move(kept);
+    entries_.swap(kept);
+    lost = std::move(dropped_ones);
 }
 
 }  // namespace mooncake

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <optional>
 
 #include "base/error_copy.h"
@@ -13,10 +14,6 @@ namespace mooncake {
 namespace {
 
 bool of_host(const Slice& slice) noexcept { return slice.region == nullptr || slice.region->kind == MemoryKind::kHost; }
-
-Error another_piece_failed() {
-    return Error(Code::kCancelled, "another piece of the transfer failed");
-}  // never seen: the first error stands
 
 }  // namespace
 
@@ -39,28 +36,35 @@ void StagedPeer::submit(Direction direction, std::span<const Slice> slices, Subm
         const bool host = of_host(slices.front());
         size_t end = 1;
         while (end < slices.size() && of_host(slices[end]) == host) ++end;
-        if (host) host_->submit(direction, slices.first(end), how);
-        else stage(direction, slices.first(end), how);
+        const auto some = slices.first(end);
         slices = slices.subspan(end);
+        if (host) {
+            submit_or_fail(*host_, direction, some, how);
+            continue;
+        }
+        try {
+            stage(direction, some, how);
+        } catch (const std::bad_alloc&) {
+            fail_slices(some, out_of_memory());  // none of these was taken; others may have been
+        }
     }
 }
 
 void StagedPeer::stage(Direction direction, std::span<const Slice> slices, Submit how) {
     StagedCore::Fresh fresh;
     std::optional<Error> closed;
+    bool goes_on = true;
     {
         Lock lock(core_->mutex);
-        closed = core_->closed;
+        if (core_->closed) closed = copy_error(*core_->closed);
         if (!closed) {
-            core_->push(direction, slices);
-            core_->cut_all(fresh);
+            core_->push(direction, slices);  // from here on they are the core's
+            goes_on = core_->cut_all(fresh);
         }
     }
-    if (closed) {
-        for (const Slice& slice : slices) slice.completion->fail(copy_error(*closed));
-        return;
-    }
+    if (closed) return fail_slices(slices, *closed);
     StagedCore::fail(fresh.lost, another_piece_failed());
+    if (!goes_on) core_->fail_entries(out_of_memory());
     for (const auto& chunk : fresh.chunks) {
         // Who waits for little has done it sooner than others are woken.
         if (how == Submit::kWait && fresh.chunks.size() == 1) {
@@ -98,9 +102,10 @@ bool StagedPeer::wait(Completion& completion, Deadline deadline) {
 
 void StagedPeer::withdraw(const Completion& whole, const Error& reason) {
     std::vector<StagedCore::Lost> lost;
-    {
+    try {
         Lock lock(core_->mutex);
         core_->drop([&](const Slice& slice) { return slice.completion->is_part_of(whole); }, lost);
+    } catch (const std::bad_alloc&) {  // it is left to cancel()
     }
     StagedCore::fail(lost, reason);
     host_->withdraw(whole, reason);
@@ -109,10 +114,14 @@ void StagedPeer::withdraw(const Completion& whole, const Error& reason) {
 Stopped StagedPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
     if (core_->staged.load(std::memory_order_relaxed) == 0) return host_->cancel(completion, reason, deadline);
     std::vector<StagedCore::Lost> lost;
-    {
+    bool dropped = false;
+    try {
         Lock lock(core_->mutex);
         core_->drop([&](const Slice& slice) { return slice.completion == &completion; }, lost);
-    }
+        dropped = true;
+    } catch (const std::bad_alloc&) {}
+    // To leave some in the queue takes memory, to leave none does not: nobody else's is begun now, and may be submitted again.
+    if (!dropped) core_->fail_entries(out_of_memory());
     StagedCore::fail(lost, reason);
     Stopped stopped = Stopped::kEverywhere;
     for (bool more = true; more;) {

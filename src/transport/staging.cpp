@@ -49,9 +49,13 @@ size_t Staging::slots_free() const {
     return free_.size();
 }
 
-StagingSlots Staging::try_take(size_t count) {
+StagingSlots Staging::try_take(size_t count) noexcept {
     StagingSlots slots;
-    slots.slots_.reserve(count);
+    try {
+        slots.slots_.reserve(count);
+    } catch (const std::bad_alloc&) {
+        return slots;
+    }
     Lock lock(mutex_);
     if (count == 0 || free_.size() < count || !waiting_.empty()) return slots;
     slots.slots_.assign(free_.end() - static_cast<ptrdiff_t>(count), free_.end());
@@ -135,9 +139,9 @@ Result<std::byte*> Staging::make_slot(MemoryKind kind) {
     return memory;
 }
 
-void Staging::make_missing(StagingTask& task, size_t missing) {
+void Staging::make_missing(StagingTask& task, size_t missing) noexcept {
     for (; missing > 0; --missing) {
-        auto slot = make_slot(task.kind);
+        auto slot = contained([&] { return make_slot(task.kind); });
         if (slot) {
             task.slots.slots_.push_back(*slot);
             continue;

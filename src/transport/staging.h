@@ -92,7 +92,7 @@ public:
     size_t slots_max() const noexcept { return limits_.slots; }
 
     /// Slots at once, or none: where they would have to be waited for or made. Calls no device.
-    StagingSlots try_take(size_t count);
+    StagingSlots try_take(size_t count) noexcept;
     /// run()s it, once. kUnavailable, and it will not be run: there is no thread to be had.
     Result<> post(std::shared_ptr<StagingTask> task);
     /// True: it has not been run, and will not be.
@@ -109,7 +109,7 @@ private:
     /// The next that can be run; null: there is none. One that needs slots gets them, except for those that have yet to be made.
     std::shared_ptr<StagingTask> next(size_t& missing) MC_REQUIRES(mutex_);
     Result<std::byte*> make_slot(MemoryKind kind);
-    void make_missing(StagingTask& task, size_t missing);
+    void make_missing(StagingTask& task, size_t missing) noexcept;
 
     struct Made {
         std::byte* memory = nullptr;

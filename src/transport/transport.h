@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,7 +104,8 @@ public:
     virtual ~Peer() = default;
 
     /// Takes the slices; never fails and never waits for room: problems reach the completions. `slices` and the memory they
-    /// name must stay as they are until all their completions are done.
+    /// name must stay as they are until all their completions are done. Where it throws std::bad_alloc it has taken none of them: see
+    /// submit_or_fail().
     virtual void submit(Direction direction, std::span<const Slice> slices, Submit how) = 0;
 
     /// Waits for a completion whose slices went to this peer, letting the calling thread do the transport's work where that is
@@ -133,6 +135,15 @@ public:
     /// False once broken or closed, also by the death of an idle peer (noticed by itself within a second or so, resources freed).
     virtual bool usable() const noexcept = 0;
 };
+
+/// Has the peer take the slices. Where there is no memory for that they fail, as by any other problem.
+inline void submit_or_fail(Peer& peer, Direction direction, std::span<const Slice> slices, Submit how) noexcept {
+    try {
+        peer.submit(direction, slices, how);
+    } catch (const std::bad_alloc&) {
+        fail_slices(slices, out_of_memory());
+    }
+}
 
 enum class Reach : uint8_t { kSameProcess, kSameHost, kNetwork };
 

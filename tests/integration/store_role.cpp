@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <utility>
 
 #include "base/error.h"
 
@@ -35,7 +36,7 @@ RoleProcess::RoleProcess(const std::vector<std::string>& arguments) {
 
 RoleProcess::~RoleProcess() {
     kill();
-    ::close(to_);
+    if (to_ >= 0) ::close(to_);
     ::close(from_);
 }
 
@@ -63,6 +64,13 @@ void RoleProcess::stop() const {
 }
 
 void RoleProcess::go_on() const { ::kill(pid_, SIGCONT); }
+
+void RoleProcess::end() {
+    if (pid_ < 0) return;
+    ::close(std::exchange(to_, -1));
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+}
 
 void RoleProcess::kill() {
     if (pid_ < 0) return;

@@ -36,6 +36,8 @@ public:
     void go_on() const;
     /// SIGKILL: returns when it is gone.
     void kill();
+    /// Closes its standard input: returns when it has ended by itself.
+    void end();
 
 private:
     pid_t pid_ = -1;

@@ -4,6 +4,8 @@
 //     store_role node MASTER SEGMENT_ID BYTES         prints "ready", and "lost" and "found EPOCH" as its master comes and goes
 //     store_role tiers PORT CLIENT_TTL_MS LEASE_MS MODE   the same with disks; MODE: letters of e (eager), v (before eviction), f (force), p (promotion)
 //     store_role client MASTER BYTES [PATH [NAME [DISK [BYTES]]]] lends memory for real, by TCP alone if PATH is tcp, and a directory; prints its name (host:port)
+//     store_role warm MASTER BYTES DIRECTORY STOP [DISK]  the same with memory in that directory, which outlives it; STOP: keep or remove; prints its name, or
+//                                                     "failed CODE"
 //     store_role writer MASTER KEY BYTES [tcp]        writes the first half of a value, prints "half"; when it is continued after a stop,
 //                                                     writes the rest and prints "ended CODE"
 #include <signal.h>
@@ -102,6 +104,26 @@ int be_client(char** arguments) {
     return 0;
 }
 
+int be_warm(char** arguments) {
+    StoreConfig config{.local_hostname = "127.0.0.1", .segment_bytes = std::strtoull(arguments[1], nullptr, 10), .buffer_bytes = 0};
+    config.master = arguments[0];
+    config.options.warm_dir = arguments[2];
+    config.options.warm_keep = std::string(arguments[3]) == "keep";
+    if (arguments[4] != nullptr) {
+        config.disk.path = arguments[4];
+        config.disk.capacity_bytes = 1 << 30;
+    }
+    auto client = StoreClient::create(std::move(config));
+    if (!client) {
+        say(format_text("failed {}", static_cast<int>(client.error())));
+        return 1;
+    }
+    say((*client)->name());
+    wait_for_the_end();
+    (*client)->close();
+    return 0;
+}
+
 int be_writer(char** arguments) {
     sigset_t continued;
     ::sigemptyset(&continued);
@@ -139,6 +161,7 @@ int main(int count, char** arguments) {
     if (role == "tiers" && count == 6) return mooncake::store::be_master(arguments + 2, arguments[5]);
     if (role == "node" && count == 5) return mooncake::store::be_node(arguments + 2);
     if (role == "client" && count >= 4) return mooncake::store::be_client(arguments + 2);
+    if (role == "warm" && count >= 6) return mooncake::store::be_warm(arguments + 2);
     if (role == "writer" && count >= 5) return mooncake::store::be_writer(arguments + 2);
     return 64;
 }

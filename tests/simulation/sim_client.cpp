@@ -224,7 +224,12 @@ void SimClient::land_chunk(const std::shared_ptr<Put>& put, size_t i, uint64_t a
         const Copy& target = put->copies[i];
         const bool gone = target.node == nullptr || !target.node->endpoint.up || target.node->endpoint.life != target.node_life;
         if (gone && life == endpoint.life) report(target.segment);
-        if (put->stopped || gone) return;
+        if (put->stopped) return;
+        // It may have mapped the memory, and was in the middle of it.
+        if (gone && target.node != nullptr && target.node->same_memory(target.node_life) && world_.chance(0.5))
+            target.node->land(target.offset + at, std::min(std::max<uint64_t>(put->length / 3 / 64 * 64, 64), put->length - at),
+                              put->generation);
+        if (gone) return;
         if (put->abandoned && world_.now() >= put->sent + master_.state().options().put_release_timeout) return;
         if (endpoint.cut_until > world_.now() || target.node->endpoint.cut_until > world_.now()) {
             if (life == endpoint.life) land_chunk(put, i, at);  // tries again

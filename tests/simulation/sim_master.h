@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/master/check.h"
+#include "store/master/testing/check.h"
 #include "store/master/jobs/jobs.h"
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
@@ -108,9 +108,11 @@ public:
     void follow(const ClientId& client, const std::shared_ptr<SimEventStream>& stream);
     void acknowledge(const ClientId& client, uint64_t sequence);
     /// A client makes itself known, and is told what it has missed.
-    UnheardEvents::Missed introduced(const ClientId& client, uint64_t heard) {
-        run_membership([&](Transaction& t) { return remount(t, {.client = client, .segments = {}}, world_.now()); });
-        return hub_->missed(client, heard);
+    UnheardEvents::Missed introduced(const ClientId& client, uint64_t heard, Incarnation life = {}, uint64_t remembered = 0) {
+        run_membership([&](Transaction& t) {
+            return remount(t, {.client = client, .segments = {}, .life = life, .remembered_update = remembered}, world_.now());
+        });
+        return hub_->missed(client, heard, remembered);
     }
 
     void end_copy(const TaskEnd& end);

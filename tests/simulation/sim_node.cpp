@@ -4,8 +4,8 @@
 namespace mooncake::store::simulation {
 
 SimNode::SimNode(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t size,
-                 uint64_t disk_size)
-    : world_(world), master_(master), nodes_(nodes), number_(number), size_(size), disk_size_(disk_size) {
+                 uint64_t disk_size, bool warm)
+    : world_(world), master_(master), nodes_(nodes), number_(number), size_(size), disk_size_(disk_size), warm_(warm) {
     start();
     beat();
 }
@@ -17,12 +17,22 @@ void SimNode::start() {
              .name = format_text("node{}:1", number_),
              .base = number_ << 32,
              .size = size_};
+    memory_.assign(size_ / kUnit, 0);
+    memory_born_ = endpoint.life;
+    begin_process();
+    if (warm_) begin_journal();
+}
+
+void SimNode::begin_process() {
+    if (warm_) spec_.incarnation = {number_ * 1'000 + endpoint.life + 1};
     disk_spec_ = {.id = {4, number_ * 1'000'000 + disks_}, .name = spec_.name, .size = disk_size_, .kind = SegmentKind::kDisk};
     disk_plans_.clear();
     disk_told_.clear();
     gone_.clear();
     disk_streaming_ = telling_ = false;
-    memory_.assign(size_ / kUnit, 0);
+    journal_.reset();
+    restarted_ = exact_ = false;
+    standing_ = {};
     catalogue_ = std::make_unique<Catalogue>();
     catalogue_->add_segment(spec_);
     view_ = whole_view_ = whole_update_ = last_update_ = 0;
@@ -75,6 +85,8 @@ void SimNode::heartbeat_answered(const HeartbeatReply& reply, uint64_t view) {
     if (view != master_.view()) return;  // an answer of an earlier master
     if (reply.status == HeartbeatStatus::kNeedRemount || view_ != view) {
         if (report_ && report_->view == view) return;  // under way
+        // What became of its memory while it was gone nobody knows any more.
+        if (restarted_ && standing_.following && standing_.followed_epoch != view) return crash();
         // What became of the segment is not known any more, so its memory is not lent again.
         if (renewing_) return crash();
         if (drained()) join(view);
@@ -121,20 +133,26 @@ void SimNode::introduce(const std::shared_ptr<Report>& report) {
         return;
     }
     const uint64_t heard = whole_view_ == report->view ? whole_update_ : 0;
-    world_.send(endpoint, master_.endpoint, [this, report, heard, id = id_] {
+    const uint64_t remembered = !restarted_ ? 0 : (standing_.followed_epoch == report->view ? standing_.last_update : 0) + 1;
+    world_.send(endpoint, master_.endpoint, [this, report, heard, remembered, id = id_, life = spec_.incarnation] {
         if (report->view != master_.view()) return;
-        const UnheardEvents::Missed missed = master_.introduced(id, heard);
+        const UnheardEvents::Missed missed = master_.introduced(id, heard, life, remembered);
         world_.send(master_.endpoint, endpoint, [this, report, missed] {
             if (report_ != report || std::exchange(report->introduced, true)) return;
             if (missed.lost) world_.violated("more was missed than could be kept");
+            catalogue_->begin_missed();
+            if (journal_) journal_->missed(/*begins=*/true);
             for (const rpc::Bytes& body : missed.updates) {
                 const auto update = decode_event_update(body);
                 MC_CHECK(update);
                 catalogue_->apply(*update, world_.now());
+                if (journal_) journal_->heard(*update, world_.now());
                 hear_of_disk(*update);
                 whole_view_ = report->view;
                 whole_update_ = update->sequence;
             }
+            catalogue_->end_missed();
+            if (journal_) journal_->missed(/*begins=*/false);
             report->tries = 0;
             begin_report(report);
         });
@@ -149,7 +167,7 @@ void SimNode::begin_report(const std::shared_ptr<Report>& report) {
     catalogue_->report(entries_max, world_.now(), [&](const HeldSegment& held) {
         Part part{.writes = {held.writes.begin(), held.writes.end()},
                   .quarantined = {held.quarantined.begin(), held.quarantined.end()},
-                  .exact = held.exact,
+                  .exact = held.exact || (exact_ && whole_view_ == report->view),
                   .more = held.more};
         for (const HeldObject& object : held.objects)
             part.objects.push_back({std::string(object.tenant), std::string(object.key), std::string(object.group), object});
@@ -160,6 +178,7 @@ void SimNode::begin_report(const std::shared_ptr<Report>& report) {
     world_.note("{} reports {} objects in {} parts, {}exact", spec_.name, catalogue_->objects(), report->parts.size(),
                 report->parts[0].exact ? "" : "not ");
     report->parts[0].fresh = !std::exchange(ever_lent_, true);
+    note_following(report->view);
     // The new master may plan and drop from the last part on, before a stream of it has said so.
     if (!report->parts[0].fresh) catalogue_->stream_ended(/*orderly=*/false);
     send_part(report);
@@ -190,7 +209,7 @@ void SimNode::send_part(const std::shared_ptr<Report>& report) {
 
 bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec& spec, const Part& part) {
     if (part.fresh) {
-        remount(t, {.client = id, .segments = {}}, world_.now());
+        remount(t, {.client = id, .segments = {}, .life = spec.incarnation}, world_.now());
         return mount_segment(t, {.client = id, .segment = spec}, world_.now()) == StoreCode::kOk;
     }
     std::vector<HeldObject> objects;
@@ -207,7 +226,7 @@ bool SimNode::remount_with(Transaction& t, const ClientId& id, const SegmentSpec
                            .quarantined = part.quarantined,
                            .exact = part.exact,
                            .more = part.more};
-    const RemountReply reply = remount(t, {.client = id, .segments = {&held, 1}}, world_.now());
+    const RemountReply reply = remount(t, {.client = id, .segments = {&held, 1}, .life = spec_.incarnation}, world_.now());
     world_.note("master: of {}, {} adopted, {} outdated, {} refused", spec.name, reply.segments[0].adopted, reply.segments[0].stale,
                 reply.segments[0].refused);
     if (reply.segments[0].refused != 0 && part.exact && !master_.missed_words(id))
@@ -232,6 +251,8 @@ void SimNode::follow() {
     auto self = std::make_shared<Weak>();
     self->view = view_;
     last_update_ = 0;
+    exact_ = false;
+    note_following(view_);
     stream_ = std::make_shared<SimEventStream>(
         world_, endpoint,
         SimEventStream::Receiver{.on_update =
@@ -246,6 +267,11 @@ void SimNode::follow() {
                                              whole_update_ = update.sequence;
                                          }
                                          last_update_ = update.sequence;
+                                         if (journal_) {
+                                             standing_.hear(update);
+                                             restarted_ &= !update.complete;
+                                             journal_->heard(update, world_.now());
+                                         }
                                          for (const CopyOrder& order : update.orders) take_order(order);
                                          if (update.acknowledge) acknowledge(update.sequence);
                                      },
@@ -275,6 +301,10 @@ void SimNode::acknowledge(uint64_t sequence) {
 void SimNode::stream_ended(const std::shared_ptr<SimEventStream>& stream, bool orderly) {
     if (stream_ != stream) return;
     catalogue_->stream_ended(orderly);
+    if (journal_) {
+        standing_.end(orderly);
+        journal_->stream_ended(orderly, world_.now());
+    }
     stream_.reset();
 }
 
@@ -332,7 +362,12 @@ void SimNode::copy_chunk(const std::shared_ptr<Work>& work, size_t i, uint64_t a
     work->to = std::min(at + std::max<uint64_t>(work->order.length / 2 / kUnit * kUnit, kUnit), work->order.length);
     world_.after(delay, [this, work, i, at, life = endpoint.life] {
         const Work::Target& to = work->targets[i];
-        if (work->stopped || to.node->endpoint.life != to.node_life || !to.node->endpoint.up) return;
+        if (work->stopped) return;
+        if (to.node->endpoint.life != to.node_life || !to.node->endpoint.up) {
+            if (to.node->same_memory(to.node_life) && world_.chance(0.5))
+                to.node->land(to.offset + at, work->to - at, work->order.generation);
+            return;
+        }
         if (endpoint.cut_until > world_.now() || to.node->endpoint.cut_until > world_.now()) {
             if (life == endpoint.life) copy_chunk(work, i, at);
             return;

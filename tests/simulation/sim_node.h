@@ -9,9 +9,37 @@
 #include <vector>
 
 #include "store/node/catalogue.h"
+#include "store/node/warm_journal.h"
 #include "tests/simulation/sim_master.h"
 
 namespace mooncake::store::simulation {
+
+/// What outlives a node's process of its journal.
+class SimJournal final : public JournalFile {
+public:
+    Result<> append(std::span<const std::byte> more) override {
+        std::vector<std::byte>& to = anew_ ? next_ : bytes;
+        to.insert(to.end(), more.begin(), more.end());
+        return {};
+    }
+    Result<> begin_anew() override {
+        anew_ = true;
+        next_.clear();
+        return {};
+    }
+    Result<> commit() override {
+        bytes = std::move(next_);
+        anew_ = false;
+        return {};
+    }
+    void discard() noexcept override { bytes.clear(); }
+
+    std::vector<std::byte> bytes;
+
+private:
+    std::vector<std::byte> next_;
+    bool anew_ = false;
+};
 
 /// A node: a segment with simulated bytes, the real catalogue of what lies in it, and the duties of a member of the pool: it heartbeats,
 /// follows, and reports to every master it has not met.
@@ -21,10 +49,15 @@ public:
 
     /// `nodes`: all of them, for copies. `disk_size`: 0: none.
     SimNode(World& world, SimMaster& master, std::vector<std::unique_ptr<SimNode>>& nodes, uint64_t number, uint64_t size,
-            uint64_t disk_size);
+            uint64_t disk_size, bool warm = false);
 
     /// The process dies with its memory, and comes back empty as another; its disk has what it had.
     void crash();
+    /// The process dies, and comes back with its memory, if it has a journal.
+    void restart();
+    bool warm() const { return warm_; }
+    /// Whether what a peer mapped in that life of it is the memory it has now.
+    bool same_memory(uint64_t life) const { return warm_ && life >= memory_born_; }
     /// All that is on its disk is lost, while the process is down.
     void lose_disk();
     /// Unmounts its memory and mounts it again under another id, as nothing.
@@ -56,6 +89,7 @@ public:
     Endpoint endpoint;
     uint64_t copies = 0;  // carried out
     uint64_t offloads = 0, promotions = 0, gone = 0;
+    uint64_t restarts = 0, brought_back = 0;  // values, with its memory
 
 private:
     /// A HeldSegment with texts of its own.
@@ -101,6 +135,10 @@ private:
     };
 
     void start();
+    void begin_process();
+    void begin_journal();
+    void come_back(const SegmentId& segment);
+    void note_following(uint64_t view);
     void beat();
     void heartbeat_answered(const HeartbeatReply& reply, uint64_t view);
     bool drained();
@@ -150,16 +188,23 @@ private:
     uint64_t view_ = 0;                           // the master that knows what we hold; 0: none
     uint64_t last_update_ = 0;                    // heard of the event stream
     uint64_t whole_update_ = 0, whole_view_ = 0;  // the last one before which none was missed, and whose it was
-    bool ever_lent_ = false;  // whether a master may have used its memory, whatever became of the answer
-    std::shared_ptr<Report> report_;            // under way
-    std::shared_ptr<SimEventStream> stream_;    // null: not following
-    std::shared_ptr<SimEventStream> draining_;  // the one whose last events are awaited
-    Time heard_{};                              // its last event, or when that began
+    bool ever_lent_ = false;                      // whether a master may have used its memory, whatever became of the answer
+    std::shared_ptr<Report> report_;              // under way
+    std::shared_ptr<SimEventStream> stream_;      // null: not following
+    std::shared_ptr<SimEventStream> draining_;    // the one whose last events are awaited
+    Time heard_{};                                // its last event, or when that began
     std::map<TaskId, std::shared_ptr<Work>> works_;
     Time answered_{};        // when the last heartbeat that was answered had been sent
     bool renewing_ = false;  // the master has not let go of the segment yet
     SegmentId unmounting_;   // the last one that we asked to be unmounted
     Time mounting_{};        // since then
+    // sim_warm.cpp
+    const bool warm_;
+    uint64_t memory_born_ = 0;  // in which life
+    SimJournal file_;           // outlives the process
+    std::unique_ptr<WarmJournal> journal_;
+    Standing standing_;
+    bool restarted_ = false, exact_ = false;  // nothing but what the journal told is known, and that exactly
 };
 
 }  // namespace mooncake::store::simulation

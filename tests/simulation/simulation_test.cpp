@@ -18,15 +18,16 @@ constexpr uint64_t kSegmentBytes = 64 * 1024;
 
 class Simulation {
 public:
-    explicit Simulation(uint64_t seed, bool loud = false)
-        : world_(seed), master_(world_, options(world_)), keys_(20 + world_.random.below(180)) {
+    explicit Simulation(uint64_t seed, bool loud = false, bool warm = false)
+        : world_(seed), master_(world_, options(world_)), keys_(20 + world_.random.below(180)), warm_(warm) {
         world_.loud = loud;
         world_.loss = world_.chance(0.3) ? 0.10 : 0.01;
         const uint64_t node_count = 1 + world_.random.below(5), client_count = 1 + world_.random.below(6);
         for (uint64_t i = 1; i <= node_count; ++i) {
             const uint64_t disk = master_.state().options().offloads() && world_.chance(0.8) ? kSegmentBytes * (1 + world_.random.below(6))
                                                                                              : 0;
-            nodes_.push_back(std::make_unique<SimNode>(world_, master_, nodes_, i, kSegmentBytes, disk));
+            const bool warm_node = warm && world_.chance(0.8);
+            nodes_.push_back(std::make_unique<SimNode>(world_, master_, nodes_, i, kSegmentBytes, disk, warm_node));
         }
         for (uint64_t i = 1; i <= client_count; ++i) clients_.push_back(std::make_unique<SimClient>(world_, master_, nodes_, i, keys_));
         master_.disk_has = [this](const SegmentId& disk, uint64_t generation) {
@@ -94,7 +95,7 @@ private:
             faults();
             SimNode& node = *nodes_[world_.random.below(nodes_.size())];
             SimClient& client = *clients_[world_.random.below(clients_.size())];
-            switch (world_.random.below(14)) {
+            switch (world_.random.below(warm_ ? 18 : 14)) {
                 case 0:
                     if (client.endpoint.up) client.crash();
                     break;
@@ -103,14 +104,23 @@ private:
                     break;
                 case 2: client.endpoint.cut_until = world_.now() + world_.between(100ms, 8s); break;
                 case 3:
-                    if (node.endpoint.up) node.crash();
+                    if (!node.endpoint.up) break;
+                    if (node.warm() && world_.chance(0.9)) node.restart();
+                    else node.crash();
                     break;
                 case 4: node.endpoint.cut_until = world_.now() + world_.between(100ms, 8s); break;
                 case 5:
-                    if (node.endpoint.up) node.renew_segment();
+                    if (node.endpoint.up && node.warm()) node.restart();
+                    else if (node.endpoint.up) node.renew_segment();
                     break;
                 case 6: crash_master(false); break;
                 case 7: crash_master(true); break;
+                case 14:
+                case 15:
+                case 16:
+                case 17:
+                    if (node.endpoint.up && node.warm()) node.restart();
+                    break;
                 case 8:
                     if (master_.endpoint.up && !master_.rebuilding()) drain(node.spec().name);
                     break;
@@ -212,6 +222,7 @@ private:
     std::vector<std::unique_ptr<SimClient>> clients_;
     Duration fault_gap_{};
     bool calm_ = false;
+    const bool warm_;
 };
 
 std::vector<uint64_t> seeds() {
@@ -259,6 +270,23 @@ TEST(Simulation, HoldsWhatTheMasterPromisesUnderEveryFault) {
         EXPECT_GT(released, seeds().size() / 2);
         EXPECT_GT(promotions, 0u);
         EXPECT_GT(gone, 0u);
+    }
+}
+
+TEST(Simulation, NodesThatComeBackWithTheirMemoryAreNodesThatWereAway) {
+    uint64_t restarts = 0, brought_back = 0, puts = 0;
+    for (const uint64_t seed : seeds()) {
+        Simulation simulation(seed, seeds().size() == 1, /*warm=*/true);
+        simulation.run();
+        ASSERT_EQ(simulation.violation(), "") << "repeat with MC_SIM_SEED=" << seed;
+        restarts += simulation.of_nodes(&SimNode::restarts);
+        brought_back += simulation.of_nodes(&SimNode::brought_back);
+        puts += simulation.puts();
+    }
+    std::printf("%lu puts, %lu restarts, %lu values came back with their memory\n", puts, restarts, brought_back);
+    if (seeds().size() > 1) {
+        EXPECT_GT(restarts, 2u * seeds().size());
+        EXPECT_GT(brought_back, 10u * seeds().size());
     }
 }
 

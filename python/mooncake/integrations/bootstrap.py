@@ -19,6 +19,7 @@ from .target import LoadFailed
 
 REGISTER_PATIENCE_S = 60.0  # the first rank may start last
 QUERY_TIMEOUT_S = 5.0
+STARTING_PAUSE_S = 0.02
 _RANKS_MAX = 4096
 
 
@@ -96,22 +97,32 @@ class Directory:
         self._known: dict[tuple[str, str], Sequence[str]] = {}
 
     async def find(self, url: str, engine_id: str) -> Sequence[str]:
-        """LoadFailed: nobody there, or not that engine."""
+        """Waits a while for ranks that are still starting. LoadFailed: nobody there, or not that engine."""
         known = self._known.get((url, engine_id))
         if known is not None:
             return known
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=QUERY_TIMEOUT_S)) as session:
-                async with session.get(f"{url}/query") as answer:
-                    said = await answer.json()
-            engines = {str(entry["engine_id"]): entry for entry in said.values()}
-            entry = engines.get(engine_id)
-            if entry is None:
-                raise LoadFailed(f"{url} has no engine {engine_id} but {', '.join(sorted(engines)) or 'none'}: it has restarted")
-            ranks = [str(address) for address in entry["ranks"]]
-            if len(ranks) != entry["world"]:
-                raise LoadFailed(f"{url}: {len(ranks)} of {entry['world']} ranks of {engine_id} are there")
+                end = asyncio.get_running_loop().time() + QUERY_TIMEOUT_S
+                while True:
+                    ranks, world = await self._ask(session, url, engine_id)
+                    if len(ranks) == world:
+                        break
+                    if asyncio.get_running_loop().time() >= end:
+                        raise LoadFailed(f"{url}: {len(ranks)} of {world} ranks of {engine_id} are there")
+                    await asyncio.sleep(STARTING_PAUSE_S)
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise LoadFailed(f"{url} did not say where its ranks are: {str(problem) or type(problem).__name__}") from problem
         self._known[(url, engine_id)] = ranks
         return ranks
+
+    @staticmethod
+    async def _ask(session: aiohttp.ClientSession, url: str, engine_id: str) -> tuple[list[str], int]:
+        """The ranks that are there, and how many there will be."""
+        async with session.get(f"{url}/query") as answer:
+            said = await answer.json()
+        engines = {str(entry["engine_id"]): entry for entry in said.values()}
+        entry = engines.get(engine_id)
+        if entry is None:
+            raise LoadFailed(f"{url} has no engine {engine_id} but {', '.join(sorted(engines)) or 'none'}: it has restarted")
+        return [str(address) for address in entry["ranks"]], int(entry["world"])

@@ -18,7 +18,8 @@ void bind_store_life(StoreClass& store) {
             "_setup",
             [](DistributedStore& self, std::string local_hostname, std::string metadata_server, uint64_t segment_bytes,
                uint64_t buffer_bytes, std::string protocol, std::vector<std::string> devices, std::string master, std::string tenant,
-               bool http_server, uint16_t http_port, bool disk, std::string disk_path, const InnerEngine* engine) {
+               bool http_server, uint16_t http_port, bool disk, std::string disk_path, std::string warm_dir, const std::string& warm_stop,
+               const InnerEngine* engine) {
                 if (engine != nullptr && (!engine->engine || !engine->engine.ours())) return static_cast<int>(StoreCode::kInvalidParams);
                 return self.setup({.local_hostname = std::move(local_hostname),
                                    .metadata_server = std::move(metadata_server),
@@ -32,10 +33,14 @@ void bind_store_life(StoreClass& store) {
                                    .http_port = http_port,
                                    .disk = disk,
                                    .disk_path = std::move(disk_path),
+                                   .warm_dir = std::move(warm_dir),
+                                   .warm_keep = store::parse_warm_stop(warm_stop),
                                    .engine = engine != nullptr ? engine->engine.share() : nullptr});
             },
             "local_hostname"_a, "metadata_server"_a, "segment_bytes"_a, "buffer_bytes"_a, "protocol"_a, "devices"_a, "master"_a, "tenant"_a,
-            "http_server"_a, "http_port"_a, "disk"_a, "disk_path"_a, "engine"_a.none(), "What setup() ends in.")
+            "http_server"_a, "http_port"_a, "disk"_a, "disk_path"_a, "warm_dir"_a, "warm_stop"_a, "engine"_a.none(),
+            "What setup() ends in.")
+        .def("_setup_thin", &DistributedStore::setup_thin, "buffer_bytes"_a, "server_address"_a, "What setup_dummy() ends in.")
         .def("close", &DistributedStore::close,
              "Leaves the pool: ends calls in flight, takes our segments out, joins all threads. Returns 0, also where nothing was set up.\n"
              "Afterwards setup() may be called again.")

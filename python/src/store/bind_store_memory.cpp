@@ -74,9 +74,11 @@ void bind_zero_copy(StoreClass& store) {
             },
             "keys"_a, "all_buffer_ptrs"_a, "all_sizes"_a, "prefer_alloc_in_same_node"_a = false,
             "As batch_get_into(); each value fills its buffers one after the other.")
-        .def(
-            "alloc_from_mem_pool", [](DistributedStore&, uint64_t) { return 0; }, "size"_a,
-            "0: only clients of an external node have such memory.")
+        .def("alloc_from_mem_pool", &DistributedStore::allocate_shared, "size"_a,
+             "The address of memory that the node can be given by register_buffer(), until close(). 0: there is none, or this is no thin "
+             "client.")
+        .def("are_buffers_mapped", &DistributedStore::are_shared, "buffer_ptrs"_a,
+             "Per address 1: the node that is there now has the memory registered there. Only thin clients.")
         .def("get_offload_rpc_read_count", &DistributedStore::far_disk_reads, "How many values were read from disks of peers.")
         .def("unmount_local_disk_segment", &DistributedStore::unmount_disk, "grace_period_seconds"_a = 0,
              "Takes our disk out of the pool, after so long; what lies there stays for the next time. 0, also where there is none; -1 "

@@ -1,18 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <linux/mempolicy.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "failures.h"
-#include "host_memory.h"
+#include "store/bridge/client/host_memory.h"
 #include "store_bindings.h"
 
 namespace mooncake::python {
 
 using nb::literals::operator""_a;
+using store::bridge::allocate_function;
+using store::bridge::allocate_host_memory;
+using store::bridge::free_function;
+using store::bridge::free_host_memory;
 
 namespace {
+
+/// New pages of this thread come from that node if it has any left.
+Result<> prefer_memory_of_node(int node) {
+    constexpr int kNodesMax = 1024, kBits = 8 * sizeof(unsigned long);
+    if (node < 0 || node >= kNodesMax) return fail(Code::kInvalidArgument, "node {}", node);
+    unsigned long nodes[kNodesMax / kBits] = {};
+    nodes[node / kBits] = 1UL << (node % kBits);
+    if (::syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes, kNodesMax + 1) != 0)
+        return fail_errno(Code::kNotSupported, errno, "node {}", node);
+    return {};
+}
 
 enum class ReplicaStatus : uint8_t { kUndefined, kInitialized, kProcessing, kComplete, kRemoved, kFailed };
 

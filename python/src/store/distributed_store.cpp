@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "failures.h"
 #include "metrics/metrics.h"
+#include "store/bridge/client/thin_client.h"
 #include "store/process/offload_options.h"
 
 namespace mooncake::python {
@@ -34,7 +35,7 @@ std::string_view host_of(std::string_view name) { return name.substr(0, name.rfi
 
 // ---- life
 
-int DistributedStore::setup(Setup setup) {
+int DistributedStore::begin_setup() {
     constexpr const char* kCall = "setup";
     if (exiting()) {
         slow_down_at_exit();
@@ -50,6 +51,11 @@ int DistributedStore::setup(Setup setup) {
         close();
         if (state_ != State::kNew) return kInvalid;  // another thread was quicker
     }
+    return 0;
+}
+
+int DistributedStore::setup(Setup setup) {
+    if (const int code = begin_setup(); code != 0) return code;
     store::StoreConfig config{.local_hostname = std::move(setup.local_hostname),
                               .metadata_server = std::move(setup.metadata_server),
                               .segment_bytes = setup.segment_bytes,
@@ -62,6 +68,8 @@ int DistributedStore::setup(Setup setup) {
                               .http_port = setup.http_port,
                               .engine = std::move(setup.engine),
                               .options = store::load_store_options(process_environment())};
+    if (!setup.warm_dir.empty()) config.options.warm_dir = std::move(setup.warm_dir);
+    if (setup.warm_keep) config.options.warm_keep = *setup.warm_keep;
     if (setup.disk) {
         auto disk = store::load_disk_config(process_environment(), setup.disk_path);
         if (!disk) {
@@ -72,7 +80,19 @@ int DistributedStore::setup(Setup setup) {
     }
     log_effective(config);
     state_ = State::kStarting;
-    auto created = without_gil([&] { return store::StoreClient::create(std::move(config)); });
+    return finish_setup(without_gil([&] { return store::StoreClient::create(std::move(config)); }));
+}
+
+int DistributedStore::setup_thin(uint64_t buffer_bytes, std::string server_address) {
+    if (const int code = begin_setup(); code != 0) return code;
+    store::bridge::ThinConfig config{.buffer_bytes = buffer_bytes,
+                                     .server_address = std::move(server_address),
+                                     .options = store::load_store_options(process_environment())};
+    state_ = State::kStarting;
+    return finish_setup(without_gil([&] { return store::bridge::ThinClient::create(std::move(config)); }));
+}
+
+int DistributedStore::finish_setup(Made created) {
     if (!created) {
         if (state_ == State::kStarting) state_ = State::kNew;
         const StoreCode code = created.error();

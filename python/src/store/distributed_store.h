@@ -70,7 +70,8 @@ public:
         bool http_server = false;
         uint16_t http_port = 9300;
         bool disk = false;
-        std::string disk_path;  // empty: what the environment says
+        std::string disk_path, warm_dir;  // empty: what the environment says
+        std::optional<bool> warm_keep;    // the same
         std::shared_ptr<Engine> engine;
     };
 
@@ -80,6 +81,7 @@ public:
 
     // ---- life
     int setup(Setup setup);
+    int setup_thin(uint64_t buffer_bytes, std::string server_address);
     int close();
     int health_check();
     bool is_set_up() const noexcept { return static_cast<bool>(client_); }
@@ -116,6 +118,8 @@ public:
     int64_t get_into(nb::handle key, nb::handle address, nb::handle size);
     nb::list batch_get_into(nb::handle keys, nb::handle addresses, nb::handle sizes);
     nb::list batch_get_multi(nb::handle keys, nb::handle addresses, nb::handle sizes);
+    uintptr_t allocate_shared(uint64_t size);
+    nb::list are_shared(nb::handle addresses);
     std::unique_ptr<Block> stage(uint64_t size);
     std::unique_ptr<Block> allocate(uint64_t size, uint64_t alignment);
 
@@ -143,6 +147,10 @@ public:
 private:
     enum class State : uint8_t { kNew, kStarting, kReady };
 
+    using Made = tl::expected<std::unique_ptr<store::StoreClient>, StoreCode>;
+    /// What the ways to set a store up have in common: 0: it may go on.
+    int begin_setup();
+    int finish_setup(Made created);
     /// The client, or nothing with the reason logged.
     StoreRef use(const char* call) const;
     /// Writes what `pieces` says; null addresses are refused per key.

@@ -139,6 +139,22 @@ nb::list DistributedStore::batch_get_multi(nb::handle keys, nb::handle addresses
     return read(client, names, pieces);
 }
 
+uintptr_t DistributedStore::allocate_shared(uint64_t size) {
+    if (!is_set_up() || size == 0) return 0;
+    const StoreRef client = use("alloc_from_mem_pool");
+    return client ? reinterpret_cast<uintptr_t>(without_gil([&] { return client->allocate_shared(size); })) : 0;
+}
+
+nb::list DistributedStore::are_shared(nb::handle addresses) {
+    std::vector<void*> all;
+    for (const uint64_t address : NumberList(addresses, "buffer_ptrs").values()) all.push_back(reinterpret_cast<void*>(address));
+    const StoreRef client = use("are_buffers_mapped");
+    std::vector<int32_t> known(all.size(), 0);
+    if (client)
+        for (size_t i = 0; const bool is_known : without_gil([&] { return client->are_shared(all); })) known[i++] = is_known;
+    return int_list(known);
+}
+
 std::unique_ptr<Block> DistributedStore::stage(uint64_t size) {
     StoreRef client = use("acquire");
     if (!client) return nullptr;

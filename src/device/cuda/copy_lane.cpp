@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/error_copy.h"
+
 namespace mooncake::cuda {
 
 namespace {
@@ -23,10 +25,29 @@ std::byte* as_bytes(uint64_t address) { return reinterpret_cast<std::byte*>(addr
 }  // namespace
 
 CopyLane::~CopyLane() {
-    for (Unit& unit : under_way_) release(unit);
+    if (unmarked_ || units_ > 0) (void)end(Unexpected(out_of_memory()));
+    if (list_ != nullptr) lanes_.put_list(list_);
+    if (event_ != nullptr) lanes_.put_event(event_);
 }
 
-void CopyLane::release(Unit& unit) {
+Result<> CopyLane::take_event() {
+    if (event_ != nullptr) return {};
+    MC_ASSIGN_OR_RETURN(event_, lanes_.take_event(scope_));
+    return {};
+}
+
+void CopyLane::push(const Unit& unit) noexcept {
+    MC_CHECK(units_ < kUnitsMax);
+    under_way_[units_++] = unit;
+}
+
+void CopyLane::pop() noexcept {
+    release(under_way_.front());
+    std::move(under_way_.begin() + 1, under_way_.begin() + static_cast<ptrdiff_t>(units_), under_way_.begin());
+    under_way_[--units_] = {};
+}
+
+void CopyLane::release(Unit& unit) noexcept {
     if (unit.event != nullptr) lanes_.put_event(unit.event);
     if (unit.list != nullptr) lanes_.put_list(unit.list);
     unit = {};
@@ -114,14 +135,15 @@ Result<> CopyLane::add_pieces(std::span<const CopyPart> parts, int64_t to_offset
 }
 
 Result<> CopyLane::flush_list(size_t count) {
+    MC_RETURN_IF_ERROR(take_event());
     unmarked_ = true;
     MC_ASSIGN_OR_RETURN(const bool launched, launch(count));
     for (size_t i = 0; i < count && !launched; ++i)
         MC_RETURN_IF_ERROR(
             driver_.check(lanes_.device(), "cuMemcpyAsync", scope_->copy_async(list_[i].to, list_[i].from, list_[i].length, stream_)));
     MC_ASSIGN_OR_RETURN(const Unit unit, mark());
-    under_way_.push_back(unit);
-    while (under_way_.size() > 1) MC_RETURN_IF_ERROR(wait_oldest());
+    push(unit);
+    while (units_ > 1) MC_RETURN_IF_ERROR(wait_oldest());
     return {};
 }
 
@@ -167,49 +189,49 @@ Result<> CopyLane::issue() {
 }
 
 Result<CopyLane::Unit> CopyLane::mark() {
+    MC_RETURN_IF_ERROR(take_event());
     MC_RETURN_IF_ERROR(issue());
     gathered_.clear();
     gathered_bytes_ = 0;
-    MC_ASSIGN_OR_RETURN(const abi::Event event, lanes_.take_event(scope_));
-    if (const abi::Status status = scope_->event_record(event, stream_); status != abi::kSuccess) {
-        lanes_.put_event(event);
-        return Unexpected(driver_.failure(lanes_.device(), "cuEventRecord", status));
-    }
+    MC_RETURN_IF_ERROR(driver_.check(lanes_.device(), "cuEventRecord", scope_->event_record(event_, stream_)));
     unmarked_ = false;
-    return Unit{.event = event, .list = std::exchange(list_, nullptr)};
+    return Unit{.event = std::exchange(event_, nullptr), .list = std::exchange(list_, nullptr)};
 }
 
 Result<> CopyLane::flush() {
     if (gathered_.empty()) return {};
     MC_ASSIGN_OR_RETURN(const Unit unit, mark());
-    under_way_.push_back(unit);
-    while (under_way_.size() > 1) MC_RETURN_IF_ERROR(wait_oldest());
+    push(unit);
+    while (units_ > 1) MC_RETURN_IF_ERROR(wait_oldest());
     return {};
 }
 
 Result<> CopyLane::wait_oldest() {
     MC_RETURN_IF_ERROR(lanes_.wait(scope_, under_way_.front().event));
-    release(under_way_.front());
-    under_way_.pop_front();
+    pop();
     return {};
 }
 
-Result<> CopyLane::end(Result<> done) {
-    if (done) done = flush();
+Result<> CopyLane::end(Result<> done) noexcept {
+    if (done) done = contained([this] { return flush(); });
     if (!done) gathered_.clear();
     if (unmarked_ && !driver_.dead(lanes_.device()) && !driver_.silent()) {
         // After an error: what is on the stream still moves bytes.
-        if (auto unit = mark(); unit) under_way_.push_back(*unit);
+        if (auto unit = contained([this] { return mark(); }); unit) push(*unit);
         else driver_.bury(lanes_.device(), abi::kNotReady);
     }
-    while (!under_way_.empty()) {
+    unmarked_ = false;
+    while (units_ > 0) {
         if (auto waited = lanes_.settle(scope_, under_way_.front().event); !waited && done) done = std::move(waited);
-        release(under_way_.front());
-        under_way_.pop_front();
+        pop();
     }
     // Of a kernel on a GPU that was lost: it may still be read, but no more than that.
     if (list_ != nullptr) lanes_.put_list(std::exchange(list_, nullptr));
     return done;
+}
+
+StagedCopy::~StagedCopy() {
+    if (ring_.memory != nullptr) (void)end(Unexpected(out_of_memory()));
 }
 
 Result<> StagedCopy::begin() {
@@ -266,7 +288,7 @@ Result<> StagedCopy::flush() {
     return {};
 }
 
-Result<> StagedCopy::end(Result<> done) {
+Result<> StagedCopy::end(Result<> done) noexcept {
     done = lane_.end(std::move(done));
     for (Slot& slot : slots_) {
         if (slot.unit.event == nullptr) continue;
@@ -276,6 +298,7 @@ Result<> StagedCopy::end(Result<> done) {
     }
     if (driver_.dead(lanes_.device()) || driver_.silent()) lanes_.lose_ring();
     else lanes_.put_ring(ring_);
+    ring_ = {};
     return done;
 }
 

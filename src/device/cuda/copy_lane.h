@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -21,7 +20,7 @@ struct UnitLimits {
 };
 
 /// Copies of one call on one stream, between memories that the GPU reaches: gathered, and put on the stream in units, of which two are under way
-/// at once. Not thread-safe.
+/// at once. However it ends, also by an exception, nothing is under way any more, unless the GPU is lost. Not thread-safe.
 class CopyLane {
 public:
     /// Of copies across a bus, and of those that stay within one GPU.
@@ -40,6 +39,7 @@ public:
 
     CopyLane(Driver& driver, Lanes& lanes, const Scope& scope, Direction direction, const UnitLimits& limits, abi::Stream stream)
         : driver_(driver), lanes_(lanes), scope_(scope), direction_(direction), limits_(limits), stream_(stream) {}
+    /// As end().
     ~CopyLane();
     CopyLane(const CopyLane&) = delete;
     CopyLane& operator=(const CopyLane&) = delete;
@@ -57,11 +57,17 @@ public:
     /// Puts what is gathered on the stream, for the caller to wait for and release().
     Result<Unit> mark();
     /// It is over.
-    void release(Unit& unit);
+    void release(Unit& unit) noexcept;
     /// Waits until nothing is under way any more, whatever happened before; `done` is passed on if that worked.
-    Result<> end(Result<> done);
+    Result<> end(Result<> done) noexcept;
 
 private:
+    static constexpr size_t kUnitsMax = 4;  // two, and what is marked at the end after errors
+
+    /// Before something is put on the stream: whatever happens then, it can be waited for.
+    Result<> take_event();
+    void push(const Unit& unit) noexcept;
+    void pop() noexcept;
     /// Puts what is gathered on the stream; at most one other unit is under way when it returns.
     Result<> flush();
     Result<> issue();
@@ -80,7 +86,9 @@ private:
     const abi::Stream stream_;
     std::vector<Copy> gathered_;
     uint64_t gathered_bytes_ = 0;
-    std::deque<Unit> under_way_;
+    std::array<Unit, kUnitsMax> under_way_;  // the oldest first
+    size_t units_ = 0;
+    abi::Event event_ = nullptr;         // for what is put on the stream next
     CopyKernel::Piece* list_ = nullptr;  // of a kernel with no event behind it
     bool unmarked_ = false;              // something is on the stream with no event behind it
 };
@@ -91,12 +99,16 @@ class StagedCopy {
 public:
     StagedCopy(Driver& driver, CopyLane& lane, Lanes& lanes, const Scope& scope, Direction direction)
         : driver_(driver), lane_(lane), lanes_(lanes), scope_(scope), to_host_(direction == Direction::kToHost) {}
+    /// As end().
+    ~StagedCopy();
+    StagedCopy(const StagedCopy&) = delete;
+    StagedCopy& operator=(const StagedCopy&) = delete;
 
     Result<> begin();
     Result<> add(uint64_t to, uint64_t from, uint64_t length, bool batched);
     Result<> flush();
-    /// Must be called after begin(): as CopyLane::end().
-    Result<> end(Result<> done);
+    /// As CopyLane::end().
+    Result<> end(Result<> done) noexcept;
 
 private:
     struct HostPart {

@@ -2,13 +2,15 @@
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <algorithm>
 #include <memory>
+#include <new>
 
+#include "base/error_copy.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "device/library_loads.h"
 
 namespace mooncake::cuda {
 
@@ -113,15 +115,8 @@ Code code_of(abi::Status status) noexcept {
 }  // namespace
 
 std::optional<Lookup> find_loaded_library() {
-    // Looking for a library that is not there searches the disk. Where nothing has been loaded since, nothing has changed.
     static constinit std::atomic<uint64_t> missing_at{0};
-    uint64_t loads = 0;
-    ::dl_iterate_phdr(
-        [](dl_phdr_info* info, size_t, void* answer) {
-            *static_cast<uint64_t*>(answer) = info->dlpi_adds;
-            return 1;
-        },
-        &loads);
+    const uint64_t loads = library_loads();
     if (loads != 0 && missing_at.load(std::memory_order_relaxed) == loads) return std::nullopt;
     // The reference is kept: what was loaded once is never unloaded while we know its functions.
     void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
@@ -173,7 +168,10 @@ const abi::Functions* Driver::functions() {
 void Driver::bury(int device, abi::Status status) noexcept {
     abi::Status alive = 0;
     if (!valid(device) || !cause_[static_cast<size_t>(device)].compare_exchange_strong(alive, status, std::memory_order_acq_rel)) return;
-    MC_LOG_ERROR("GPU {} is not used any more: {}", device, name_of(status));
+    try {
+        MC_LOG_ERROR("GPU {} is not used any more: {}", device, name_of(status));
+    } catch (const std::bad_alloc&) {  // who asks for it is told
+    }
     if (contexts_[static_cast<size_t>(device)].load(std::memory_order_acquire) != nullptr) lost_.fetch_add(1, std::memory_order_acq_rel);
 }
 
@@ -186,17 +184,21 @@ std::string Driver::name_of(abi::Status status) const {
     return format_text("{} ({})", name, status);
 }
 
-Error Driver::failure(int device, std::string_view what, abi::Status status) {
-    if (status == abi::kDeinitialized) {
-        gone_.store(true, std::memory_order_release);
-        return error(Code::kUnavailable, "{}: the CUDA driver has shut down", what);
+Error Driver::failure(int device, std::string_view what, abi::Status status) noexcept {
+    const bool shut_down = status == abi::kDeinitialized;
+    if (shut_down) gone_.store(true, std::memory_order_release);
+    try {
+        if (shut_down) return error(Code::kUnavailable, "{}: the CUDA driver has shut down", what);
+        const std::string name = name_of(status);
+        if (is_sticky(status)) bury(device, status);
+        return error(code_of(status), "{} on GPU {}: {}", what, device, name);
+    } catch (const std::bad_alloc&) {
+        if (!shut_down && is_sticky(status)) bury(device, status);
+        return Error(shut_down ? Code::kUnavailable : code_of(status), "out of memory");
     }
-    const std::string name = name_of(status);
-    if (is_sticky(status)) bury(device, status);
-    return error(code_of(status), "{} on GPU {}: {}", what, device, name);
 }
 
-Result<> Driver::check(int device, std::string_view what, abi::Status status) {
+Result<> Driver::check(int device, std::string_view what, abi::Status status) noexcept {
     if (status == abi::kSuccess) return {};
     return Unexpected(failure(device, what, status));
 }
@@ -239,10 +241,14 @@ Result<abi::Context> Driver::context(int device) {
     return context;
 }
 
-Result<Scope> Scope::enter(Driver& driver, int device) {
-    MC_ASSIGN_OR_RETURN(const abi::Context context, driver.context(device));
-    const abi::Functions* const functions = driver.functions();
-    if (functions == nullptr) return fail(Code::kUnavailable, "CUDA cannot be used in this process");
+Result<Scope> Scope::enter(Driver& driver, int device) noexcept {
+    const abi::Functions* functions = nullptr;
+    MC_ASSIGN_OR_RETURN(const abi::Context context, contained([&]() -> Result<abi::Context> {
+                            MC_ASSIGN_OR_RETURN(const abi::Context found, driver.context(device));
+                            functions = driver.functions();
+                            if (functions == nullptr) return fail(Code::kUnavailable, "CUDA cannot be used in this process");
+                            return found;
+                        }));
     MC_RETURN_IF_ERROR(driver.check(device, "cuCtxPushCurrent", functions->push(context)));
     int mode = abi::kCaptureRelaxed;
     if (const abi::Status status = functions->exchange_capture_mode(&mode); status != abi::kSuccess) {

@@ -56,9 +56,9 @@ public:
     /// The device is not used any more; `status` is what its callers are told.
     void bury(int device, abi::Status status) noexcept;
     /// What CUDA answered to a call about a device. Remembers what is final.
-    Result<> check(int device, std::string_view what, abi::Status status);
+    Result<> check(int device, std::string_view what, abi::Status status) noexcept;
     /// As check(), for an answer that is known to be none of success.
-    Error failure(int device, std::string_view what, abi::Status status);
+    Error failure(int device, std::string_view what, abi::Status status) noexcept;
     /// What CUDA answered to a call that gives something back, where nobody can do anything about it.
     void notice(abi::Status status) noexcept {
         if (status == abi::kDeinitialized) gone_.store(true, std::memory_order_release);
@@ -99,7 +99,7 @@ private:
 /// that needs a context happens inside of one. Not thread-safe.
 class Scope {
 public:
-    static Result<Scope> enter(Driver& driver, int device);
+    static Result<Scope> enter(Driver& driver, int device) noexcept;
     Scope(Scope&& other) noexcept : driver_(other.driver_), functions_(std::exchange(other.functions_, nullptr)), mode_(other.mode_) {}
     Scope& operator=(Scope&&) = delete;
     ~Scope();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "base/error_copy.h"
 #include "base/futex.h"
 
 namespace mooncake::cuda {
@@ -22,6 +23,11 @@ void nap(Duration time) {
 
 bool is_capture(abi::Status status) noexcept { return status >= 900 && status <= 908; }
 
+template <typename T>
+void make_room(std::vector<T>& list, size_t count) {
+    if (list.capacity() < count) list.reserve(2 * count);
+}
+
 }  // namespace
 
 Result<abi::Stream> Lanes::stream(const Scope& scope, Direction direction) {
@@ -40,13 +46,14 @@ Result<abi::Event> Lanes::take_event(const Scope& scope) {
             events_.pop_back();
             return event;
         }
+        make_room(events_, ++events_made_);
     }
     abi::Event event = nullptr;
     MC_RETURN_IF_ERROR(driver_.check(device_, "cuEventCreate", scope->event_create(&event, abi::kEventDisableTiming)));
     return event;
 }
 
-void Lanes::put_event(abi::Event event) {
+void Lanes::put_event(abi::Event event) noexcept {
     Lock lock(mutex_);
     events_.push_back(event);
 }
@@ -70,13 +77,13 @@ Result<Lanes::Ring> Lanes::take_ring(const Scope& scope) {
     return Ring{.memory = static_cast<std::byte*>(memory)};
 }
 
-void Lanes::put_ring(Ring ring) {
+void Lanes::put_ring(Ring ring) noexcept {
     Lock lock(mutex_);
     rings_.push_back(ring);
     ring_free_.notify_one();
 }
 
-void Lanes::lose_ring() {
+void Lanes::lose_ring() noexcept {
     Lock lock(mutex_);
     --rings_made_;
     ring_free_.notify_one();
@@ -90,13 +97,14 @@ Result<CopyKernel::Piece*> Lanes::take_list(const Scope& scope) {
             lists_.pop_back();
             return list;
         }
+        make_room(lists_, ++lists_made_);
     }
     void* memory = nullptr;
     MC_RETURN_IF_ERROR(driver_.check(device_, "cuMemHostAlloc", scope->host_allocate(&memory, CopyKernel::kListBytes, abi::kHostPortable)));
     return static_cast<CopyKernel::Piece*>(memory);
 }
 
-void Lanes::put_list(CopyKernel::Piece* list) {
+void Lanes::put_list(CopyKernel::Piece* list) noexcept {
     Lock lock(mutex_);
     lists_.push_back(list);
 }
@@ -124,11 +132,14 @@ Result<> Lanes::wait(const Scope& scope, abi::Event event) {
     return fail(Code::kUnavailable, "GPU {} has not ended a copy for {} s", device_, kHungAfter / 1s);
 }
 
-Result<> Lanes::settle(const Scope& scope, abi::Event event) {
+Result<> Lanes::settle(const Scope& scope, abi::Event event) noexcept {
     Result<> waited;
     for (int attempt = 0; attempt < 2; ++attempt) {
-        if (driver_.dead(device_) || driver_.silent()) return fail(Code::kUnavailable, "GPU {} was lost during a copy", device_);
-        if (waited = wait(scope, event); waited) return waited;
+        waited = contained([&]() -> Result<> {
+            if (driver_.dead(device_) || driver_.silent()) return fail(Code::kUnavailable, "GPU {} was lost during a copy", device_);
+            return wait(scope, event);
+        });
+        if (waited || driver_.dead(device_) || driver_.silent()) return waited;
     }
     driver_.bury(device_, abi::kNotReady);
     return waited;

@@ -32,26 +32,26 @@ public:
         std::byte* slot(size_t number) const noexcept { return memory + number * kSlotBytes; }
     };
 
-    Lanes(Driver& driver, int device) : driver_(driver), device_(device), kernel_(driver, device) {}
+    Lanes(Driver& driver, int device) : driver_(driver), device_(device), kernel_(driver, device) { rings_.reserve(kRingsMax); }
 
     int device() const noexcept { return device_; }
     /// Never waits for other streams, nor they for it.
     Result<abi::Stream> stream(const Scope& scope, Direction direction);
     Result<abi::Event> take_event(const Scope& scope);
-    void put_event(abi::Event event);
+    void put_event(abi::Event event) noexcept;
     /// Waits while all rings are in use.
     Result<Ring> take_ring(const Scope& scope);
-    void put_ring(Ring ring);
+    void put_ring(Ring ring) noexcept;
     /// The GPU may still write to it: nobody may have it again.
-    void lose_ring();
+    void lose_ring() noexcept;
     /// Pinned memory for what the kernel is told. Room for CopyKernel::kPiecesMax.
     Result<CopyKernel::Piece*> take_list(const Scope& scope);
-    void put_list(CopyKernel::Piece* list);
+    void put_list(CopyKernel::Piece* list) noexcept;
 
     /// Waits on this thread until the event has happened. A GPU that hangs is an error, and is not used any more.
     Result<> wait(const Scope& scope, abi::Event event);
     /// As wait(), after which nothing may be under way: a GPU of which that is not known is not used any more.
-    Result<> settle(const Scope& scope, abi::Event event);
+    Result<> settle(const Scope& scope, abi::Event event) noexcept;
     static constexpr Duration kCapturePatience = 5s;
     /// An event behind all that is on a stream. Waits a while for the end of a graph's capture that forbids it; a stream that is itself being
     /// captured is kInvalidArgument. Null handles are not allowed.
@@ -80,10 +80,12 @@ private:
     Mutex mutex_;
     std::condition_variable_any ring_free_;
     std::array<abi::Stream, 3> streams_ MC_GUARDED_BY(mutex_){};
-    std::vector<abi::Event> events_ MC_GUARDED_BY(mutex_);
+    std::vector<abi::Event> events_ MC_GUARDED_BY(mutex_);  // there is room for all that are made: giving back needs no memory
+    size_t events_made_ MC_GUARDED_BY(mutex_) = 0;
     std::vector<Ring> rings_ MC_GUARDED_BY(mutex_);
     size_t rings_made_ MC_GUARDED_BY(mutex_) = 0;
-    std::vector<CopyKernel::Piece*> lists_ MC_GUARDED_BY(mutex_);
+    std::vector<CopyKernel::Piece*> lists_ MC_GUARDED_BY(mutex_);  // as events_
+    size_t lists_made_ MC_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mooncake::cuda

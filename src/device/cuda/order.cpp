@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/error_copy.h"
 #include "base/log.h"
 #include "device/cuda/cuda_device.h"
 
@@ -28,7 +29,9 @@ public:
         while (!marks_.empty()) drop();
     }
 
-    void add(Lanes& lanes, abi::Event event, abi::Stream own_stream = nullptr) { marks_.push_back({&lanes, event, own_stream}); }
+    /// Before an event is made that is added.
+    void make_room() { marks_.reserve(marks_.size() + 1); }
+    void add(Lanes& lanes, abi::Event event, abi::Stream own_stream = nullptr) noexcept { marks_.push_back({&lanes, event, own_stream}); }
 
     Result<bool> over() override {
         while (!marks_.empty()) {
@@ -139,6 +142,7 @@ Result<std::unique_ptr<PendingWork>> CudaDevice::follow(const WorkPoint& point) 
         for (const int device : devices) {
             MC_ASSIGN_OR_RETURN(const Scope scope, Scope::enter(driver_, device));
             Lanes& own = lanes(device);
+            work->make_room();
             MC_ASSIGN_OR_RETURN(const abi::Event event, own.mark(scope, stream_from(point)));
             work->add(own, event);
         }
@@ -157,12 +161,14 @@ Result<std::unique_ptr<PendingWork>> CudaDevice::follow(const WorkPoint& point) 
                     driver_.failure(device, "cuEventQuery", status).message());
     if (scope->stream_wait_event == nullptr) return fail(Code::kNotSupported, "this CUDA driver has no cuStreamWaitEvent");
     // The program may record it again, or destroy it, as soon as we return. What it means now is kept by a stream that waits for it.
+    work->make_room();
+    Lanes& own = lanes(device);
     abi::Stream stream = nullptr;
     MC_RETURN_IF_ERROR(driver_.check(device, "cuStreamCreate", scope->stream_create(&stream, abi::kStreamNonBlocking)));
     auto waits = driver_.check(device, "cuStreamWaitEvent", scope->stream_wait_event(stream, theirs, 0));
-    auto event = waits ? lanes(device).mark(scope, stream) : Result<abi::Event>(Unexpected(std::move(waits).error()));
+    auto event = waits ? contained([&] { return own.mark(scope, stream); }) : Result<abi::Event>(Unexpected(std::move(waits).error()));
     if (event) {
-        work->add(lanes(device), *event, stream);
+        work->add(own, *event, stream);
         return work;
     }
     if (!driver_.silent() && !driver_.dead(device)) driver_.notice(scope->stream_destroy(stream));
@@ -178,6 +184,7 @@ Result<std::unique_ptr<PendingWork>> CudaDevice::unnamed_work(const void* addres
     MC_ASSIGN_OR_RETURN(const bool idle, own.default_stream_is_idle(scope));
     if (idle) return nullptr;
     auto work = std::make_unique<Work>(driver_);
+    work->make_room();
     MC_ASSIGN_OR_RETURN(const abi::Event event, own.mark(scope, abi::legacy_stream(), 0s));
     work->add(own, event);
     return work;

@@ -25,12 +25,15 @@ Result<StreamWords::Ticket> StreamWords::take(Driver& driver, const Scope& scope
     constexpr size_t kPageBytes = 4096;
     Lock lock(mutex_);
     if (free_.empty()) {
+        constexpr size_t kWords = kPageBytes / sizeof(StreamWord);
+        pages_.reserve(pages_.size() + 1);
+        free_.reserve((pages_.size() + 1) * kWords);  // giving one back needs no memory
         void* memory = nullptr;
         MC_RETURN_IF_ERROR(
             driver.check(device, "cuMemHostAlloc", scope->host_allocate(&memory, kPageBytes, abi::kHostPortable | abi::kHostDeviceMap)));
         pages_.push_back({.memory = memory, .device = device});
         auto* const words = static_cast<StreamWord*>(memory);
-        for (size_t i = 0; i < kPageBytes / sizeof(StreamWord); ++i) free_.push_back({.word = new (&words[i]) StreamWord});
+        for (size_t i = 0; i < kWords; ++i) free_.push_back({.word = new (&words[i]) StreamWord});
     }
     Ticket ticket = free_.back();
     free_.pop_back();
@@ -38,7 +41,7 @@ Result<StreamWords::Ticket> StreamWords::take(Driver& driver, const Scope& scope
     return ticket;
 }
 
-void StreamWords::put(const Ticket& ticket) {
+void StreamWords::put(const Ticket& ticket) noexcept {
     Lock lock(mutex_);
     free_.push_back(ticket);
 }

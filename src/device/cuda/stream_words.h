@@ -32,7 +32,7 @@ public:
     };
     Result<Ticket> take(Driver& driver, const Scope& scope, int device);
     /// When the word has been raised to its number.
-    void put(const Ticket& ticket);
+    void put(const Ticket& ticket) noexcept;
     void give_back(Driver& driver) noexcept;
 
 private:

@@ -29,42 +29,24 @@ public:
             if (chunk != nothing()) delete[] chunk;
     }
 
-    /// A fresh T.
+    /// A fresh T. If there is no memory for it, nothing has changed.
     uint32_t take() {
+        if (free_.empty()) add_number();
+        const uint32_t number = free_.back();
+        uint32_t& used = used_[number / kChunk];
+        if (used == 0) [[unlikely]]
+            begin_chunk(number / kChunk);
+        free_.pop_back();
+        ++used;
         ++size_;
-        uint32_t number = 0;
-        if (!free_.empty()) {
-            number = free_.back();
-            free_.pop_back();
-        } else {
-            MC_CHECK(limit_ != UINT32_MAX);
-            number = limit_++;
-            if (number / kChunk == chunks_.size()) {
-                chunks_.push_back(nothing());
-                used_.push_back(0);
-            }
-        }
-        const size_t chunk = number / kChunk;
-        if (chunks_[chunk] == nothing()) {
-            chunks_[chunk] = new T[kChunk]();
-            ++held_;
-        }
-        if (used_[chunk]++ == 0 && chunk == spare_) spare_ = kNone;
         return number;
     }
     void give_back(uint32_t number) {
         (*this)[number] = T{};
         free_.push_back(number);
         --size_;
-        const size_t chunk = number / kChunk;
-        if (--used_[chunk] != 0) return;
-        // One is kept, or a record that comes and goes would take its chunk along each time.
-        if (spare_ != kNone) {
-            delete[] std::exchange(chunks_[chunk], nothing());
-            --held_;
-        } else {
-            spare_ = chunk;
-        }
+        if (--used_[number / kChunk] == 0) [[unlikely]]
+            end_chunk(number / kChunk);
     }
 
     T& operator[](uint32_t number) { return chunks_[number / kChunk][number % kChunk]; }
@@ -79,6 +61,30 @@ public:
 
 private:
     static constexpr size_t kNone = SIZE_MAX;
+
+    void add_number() {
+        MC_CHECK(limit_ != UINT32_MAX);
+        if (limit_ / kChunk == chunks_.size()) chunks_.push_back(nothing());
+        used_.resize(chunks_.size());
+        free_.push_back(limit_++);
+    }
+    void begin_chunk(size_t chunk) {
+        if (chunk == spare_) {
+            spare_ = kNone;
+        } else {
+            chunks_[chunk] = new T[kChunk]();
+            ++held_;
+        }
+    }
+    /// One is kept, or a record that comes and goes would take its chunk along each time.
+    void end_chunk(size_t chunk) {
+        if (spare_ == kNone) {
+            spare_ = chunk;
+            return;
+        }
+        delete[] std::exchange(chunks_[chunk], nothing());
+        --held_;
+    }
 
     /// What the numbers of a chunk that was given back show: fresh records, never written to.
     static T* nothing() {

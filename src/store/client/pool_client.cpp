@@ -8,6 +8,7 @@
 #include "base/thread.h"
 #include "net/http_server.h"
 #include "store/client/http_status.h"
+#include "store/client/pool_sessions.h"
 #include "store/member/any_memory.h"
 
 namespace mooncake::store {
@@ -19,11 +20,11 @@ constexpr Duration kSettling = 2s;  // within which clients find a master that r
 }  // namespace
 
 PoolClient::PoolClient(PoolAccess& pool, ClientConfig config)
-    : pool_(pool), core_(std::make_unique<ClientCore>(pool, std::move(config))), reads_(std::make_unique<ReadSessions>(*core_)),
-      writes_(std::make_unique<WriteSessions>(*core_)) {}
+    : pool_(pool), core_(std::make_unique<ClientCore>(pool, std::move(config))), sessions_(std::make_unique<Sessions>(*this)) {}
 
 PoolClient::~PoolClient() {
     close();
+    sessions_.reset();
     // A closed engine has given it back already.
     if (staging_memory_ != nullptr) (void)pool_.engine->free_memory(staging_memory_);
 }
@@ -108,7 +109,8 @@ void PoolClient::all_keys_changed() { core_->leases.forget_all(); }
 void PoolClient::master_lost() {
     core_->doubts.forget_all();
     core_->leases.forget_all();
-    reads_->forget_all();
+    Lock lock(sessions_mutex_);
+    for (Sessions* const sessions : all_sessions_) sessions->forget_reads();
 }
 
 void PoolClient::master_found(uint64_t) {

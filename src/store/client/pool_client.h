@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -10,13 +11,13 @@
 
 #include "base/fork.h"
 #include "base/gate.h"
+#include "base/thread_annotations.h"
 #include "store/client/client_core.h"
 #include "store/client/memory_loan.h"
-#include "store/client/read_sessions.h"
+#include "store/client/part_sessions.h"
 #include "store/client/registered_buffers.h"
 #include "store/client/staging_pool.h"
 #include "store/client/values.h"
-#include "store/client/write_sessions.h"
 #include "store/member/pool_access.h"
 #include "store/protocol/tasks.h"
 
@@ -51,12 +52,9 @@ public:
     int64_t remove_all(bool force);
     std::vector<StoreCode> replica_clear(std::span<const std::string_view> keys, std::string_view segment_name);
 
-    std::vector<StoreCode> open_reads(std::span<const std::string_view> keys);
-    std::vector<int64_t> read_open(std::span<const PartToRead> parts);
-    bool close_reads(std::span<const std::string_view> keys);
-    std::vector<StoreCode> open_writes(std::span<const Reservation> values, const WriteConfig& config);
-    std::vector<int64_t> write_open(std::span<const PartToWrite> parts);
-    std::vector<StoreCode> close_writes(std::span<const std::string_view> keys, bool revoke);
+    /// Our own, and those of somebody else.
+    PartSessions& sessions();
+    std::unique_ptr<PartSessions> other_sessions();
 
     StoreCode register_buffer(void* address, uint64_t length);
     StoreCode unregister_buffer(void* address);
@@ -75,6 +73,8 @@ public:
     void master_found(uint64_t epoch) override;
 
 private:
+    class Sessions;
+
     /// `known` is the last range found: the blocks of a batch mostly share one.
     bool is_registered(const Piece& piece, Piece& known) const;
     StoreCode make_staging();
@@ -89,8 +89,9 @@ private:
     PoolAccess& pool_;
     const std::unique_ptr<ClientCore> core_;
     std::unique_ptr<StagingPool> staging_;
-    const std::unique_ptr<ReadSessions> reads_;
-    const std::unique_ptr<WriteSessions> writes_;
+    Mutex sessions_mutex_;
+    std::set<Sessions*> all_sessions_ MC_GUARDED_BY(sessions_mutex_);
+    std::unique_ptr<Sessions> sessions_;
     std::unique_ptr<net::HttpServer> http_;
     bool known_master_ = false;  // only master_found()
     mutable Gate gate_;          // every call is inside

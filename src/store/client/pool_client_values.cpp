@@ -3,6 +3,7 @@
 
 #include "store/client/asked_keys.h"
 #include "store/client/pool_client.h"
+#include "store/client/pool_sessions.h"
 #include "store/client/reader.h"
 #include "store/client/writer.h"
 #include "store/protocol/messages_objects.h"
@@ -161,35 +162,39 @@ std::vector<StoreCode> PoolClient::replica_clear(std::span<const std::string_vie
 
 // ---- in parts
 
-std::vector<StoreCode> PoolClient::open_reads(std::span<const std::string_view> keys) {
-    const auto pass = enter();
-    return pass ? reads_->open(keys) : std::vector<StoreCode>(keys.size(), kClosed);
+std::vector<StoreCode> PoolClient::Sessions::open_reads(std::span<const std::string_view> keys) {
+    const auto pass = client_.enter();
+    return pass ? reads_.open(keys) : std::vector<StoreCode>(keys.size(), kClosed);
 }
 
-std::vector<int64_t> PoolClient::read_open(std::span<const PartToRead> parts) {
-    const auto pass = enter();
-    return pass ? reads_->read(parts) : std::vector<int64_t>(parts.size(), kClosedNumber);
+std::vector<int64_t> PoolClient::Sessions::read_open(std::span<const PartToRead> parts) {
+    const auto pass = client_.enter();
+    return pass ? reads_.read(parts) : std::vector<int64_t>(parts.size(), kClosedNumber);
 }
 
-bool PoolClient::close_reads(std::span<const std::string_view> keys) {
-    const auto pass = enter();
-    return pass && reads_->close(keys);
+bool PoolClient::Sessions::close_reads(std::span<const std::string_view> keys) {
+    const auto pass = client_.enter();
+    return pass && reads_.close(keys);
 }
 
-std::vector<StoreCode> PoolClient::open_writes(std::span<const Reservation> values, const WriteConfig& config) {
-    const auto pass = enter();
-    return pass ? writes_->open(values, config) : std::vector<StoreCode>(values.size(), kClosed);
+std::vector<StoreCode> PoolClient::Sessions::open_writes(std::span<const Reservation> values, const WriteConfig& config) {
+    const auto pass = client_.enter();
+    return pass ? writes_.open(values, config) : std::vector<StoreCode>(values.size(), kClosed);
 }
 
-std::vector<int64_t> PoolClient::write_open(std::span<const PartToWrite> parts) {
-    const auto pass = enter();
-    return pass ? writes_->write(parts) : std::vector<int64_t>(parts.size(), kClosedNumber);
+std::vector<int64_t> PoolClient::Sessions::write_open(std::span<const PartToWrite> parts) {
+    const auto pass = client_.enter();
+    return pass ? writes_.write(parts) : std::vector<int64_t>(parts.size(), kClosedNumber);
 }
 
-std::vector<StoreCode> PoolClient::close_writes(std::span<const std::string_view> keys, bool revoke) {
-    const auto pass = enter();
-    return pass ? writes_->close(keys, revoke) : std::vector<StoreCode>(keys.size(), kClosed);
+std::vector<StoreCode> PoolClient::Sessions::close_writes(std::span<const std::string_view> keys, bool revoke) {
+    const auto pass = client_.enter();
+    return pass ? writes_.close(keys, revoke) : std::vector<StoreCode>(keys.size(), kClosed);
 }
+
+PartSessions& PoolClient::sessions() { return *sessions_; }
+
+std::unique_ptr<PartSessions> PoolClient::other_sessions() { return std::make_unique<Sessions>(*this); }
 
 // ---- tasks
 

@@ -264,6 +264,15 @@ void WriteSessions::write_tables(std::span<Closing> closing) {
     }
 }
 
+void WriteSessions::revoke_all() {
+    std::vector<std::string> keys;
+    {
+        Lock lock(mutex_);
+        for (const auto& [key, session] : open_) keys.push_back(key);
+    }
+    if (!keys.empty()) (void)close(std::vector<std::string_view>(keys.begin(), keys.end()), true);
+}
+
 std::vector<StoreCode> WriteSessions::close(std::span<const std::string_view> keys, bool revoke) {
     std::vector<StoreCode> codes(keys.size(), StoreCode::kInvalidParams);
     std::vector<Closing> closing;

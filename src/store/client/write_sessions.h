@@ -48,6 +48,8 @@ public:
     std::vector<StoreCode> open(std::span<const Reservation> values, const WriteConfig& config);
     std::vector<int64_t> write(std::span<const PartToWrite> parts);
     std::vector<StoreCode> close(std::span<const std::string_view> keys, bool revoke);
+    /// All that are open.
+    void revoke_all();
 
 private:
     struct Session {

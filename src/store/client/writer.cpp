@@ -72,11 +72,13 @@ public:
             end_writes(core_, ends_, request_id);
             for (const WriteEnd& end : ends_) codes_[items_[&end - ends_.data()].value] = end.code;
             finish(started->reply);
+            disk_wait_ = started->reply.disk_wait;
         }
         for (const auto& [copy, of] : repeats_) codes_[copy] = codes_[of];
         return std::move(codes_);
     }
     uint64_t bytes_written() const noexcept { return bytes_written_; }
+    Duration disk_wait() const noexcept { return disk_wait_; }
 
 private:
     struct Item {
@@ -228,6 +230,7 @@ private:
     size_t hashed_ = 0;                                   // so many of them ahead
     std::vector<std::pair<uint32_t, uint32_t>> repeats_;  // this value got the fate of that one
     uint64_t bytes_written_ = 0;
+    Duration disk_wait_{0};
 };
 
 KeyTurns::Turn take_turn(ClientCore& core, std::span<const ValueToWrite> values) {
@@ -254,15 +257,17 @@ std::vector<StoreCode> write_values(ClientCore& core, std::span<const ValueToWri
     Writer writer(core, values, config, replace, unreachable);
     std::vector<StoreCode> codes = writer.run();
     uint64_t bytes = writer.bytes_written();
+    Duration disk_wait = writer.disk_wait();
     WriteAgain again(core);
     std::vector<ValueToWrite> rest;
-    for (std::vector<size_t> which = again.wait(codes); !which.empty(); which = again.wait(codes)) {
+    for (std::vector<size_t> which = again.wait(codes, disk_wait); !which.empty(); which = again.wait(codes, disk_wait)) {
         rest.clear();
         for (const size_t i : which) rest.push_back(values[i]);
         Writer once_more(core, rest, config, replace, unreachable);
         const std::vector<StoreCode> then = once_more.run();
         for (size_t i = 0; i < which.size(); ++i) codes[which[i]] = then[i];
         bytes += once_more.bytes_written();
+        disk_wait = once_more.disk_wait();
     }
     core.metrics.observe_write(values.size(), bytes, started);
     return codes;

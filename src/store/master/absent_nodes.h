@@ -48,6 +48,7 @@ public:
         if (first_write_ == Time::max()) first_write_ = now;
         if (!segments_.empty() && now - segments_.back().since < kReturnWindow) return true;
         if (now - first_write_ < kReturnWindow && (earlier_life_ || unheard_++ < kUnheardMax)) return true;
+        if (unwatched_ && segments_.empty()) return false;
         unwatched_ = true;
         segments_.clear();
         known_.clear();

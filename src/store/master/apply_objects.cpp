@@ -28,7 +28,7 @@ void MasterState::apply(const WriteStarted& change) {
     write.data_type = change.data_type;
     write.hard_pin = change.hard_pin;
     write.regroups = change.regroups;
-    write.group = change.regroups ? std::string(change.group.get()) : std::string();
+    if (change.regroups) write.group = change.group.get();
     write.replicas = take_ranges(change.replicas, change.length, owner_word(OwnerKind::kWrite, write_id));
     writes_by_age_.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].age; });
     clients_[write.client].writes.push_back(write_id, [this](WriteId other) -> Links& { return writes_[other].of_client; });
@@ -109,6 +109,7 @@ void MasterState::apply(const LeasesGranted& change) {
             prefetch_to_write(&objects_[links.next].order);
         }
         Object& object = objects_[ids[i]];
+        if (object.untold) tell_of_memory(object, change.until);
         lease(object, change.until);
         lease_softly(object, change.soft_leased);
         if (!object.in_memory) note_disk_read(ids[i]);

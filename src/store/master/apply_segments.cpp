@@ -27,6 +27,8 @@ void MasterState::apply(const ClientSeen& change) {
     Client& client = clients_[clients_.find_or_insert(change.client)];
     client.alive = true;
     client.attached |= change.attached;
+    if (change.life) client.life = change.life;
+    client.restarted |= change.restarted;
     client.expires = std::max(client.expires, change.expires);
     if (options_.silent_after == Duration::zero()) return;
     for (const SegmentNumber segment : client.segments)
@@ -61,7 +63,7 @@ void MasterState::apply(const ClientGone& change) {
     if (quiet) std::erase_if(departed_, [&](const Departed& gone) { return gone.writer == change.client; });
     tenants_.follow_capacity(segments_.capacity());
     Client& client = clients_[number];
-    client.alive = client.attached = client.follows = false;
+    client.alive = client.attached = client.follows = client.restarted = false;
     client.leaving.reset();
     client.expires = {};
     client.stream_down_since = Time::max();
@@ -123,7 +125,7 @@ void MasterState::apply(const SegmentOpened& change) {
     Segment& segment = segments_[change.segment];
     const auto stopped = [this](const ClientId& writer) {  // it has reported to us meanwhile
         const ClientNumber number = writer ? clients_.find(writer) : 0;
-        return number != 0 && clients_[number].alive && clients_[number].attached;
+        return number != 0 && clients_[number].has_stopped();
     };
     std::vector<BusyMemory> busy = std::exchange(segment.busy, {});
     std::sort(busy.begin(), busy.end(), [](const BusyMemory& a, const BusyMemory& b) { return a.offset < b.offset; });
@@ -160,17 +162,23 @@ void MasterState::quarantine_free_parts(SegmentNumber number, const BusyMemory& 
     }
 }
 
-/// The same memory is back under another number, maybe lent by another client of the same engine: what may still be written to is taken at once,
+/// The same memory is back under another number, maybe lent by another client of the same engine, or at other addresses by the next life of its node: what may still be written to is taken at once,
 /// what may be read when the node has told what lies there.
 void MasterState::meet_departed(SegmentNumber number, Time now) {
     const SegmentSpec& spec = segments_[number].spec;
     const ClientId& client = clients_[segments_[number].client].id;
-    const auto was_here = [&](const Departed& gone) { return gone.client == client || (gone.engine && gone.engine == spec.incarnation); };
+    const auto was_here = [&](const Departed& gone) {
+        if (gone.segment == spec.id) return true;
+        const bool same_engine = gone.engine && gone.engine == spec.incarnation;
+        return same_engine || (gone.client == client && (!gone.engine || !spec.incarnation));
+    };
+    const auto address_of = [&](const Departed& gone) { return gone.segment == spec.id ? spec.base + gone.offset : gone.address; };
     const uint64_t mask = ~(options_.alignment - 1);
     const uint64_t capacity = segments_[number].allocator.capacity();
     for (const Departed& gone : departed_) {
         if (!was_here(gone) || gone.until <= now) continue;
-        const uint64_t begin = std::max(gone.address, spec.base), limit = std::min(gone.address + gone.bytes, spec.base + spec.size);
+        const uint64_t address = address_of(gone);
+        const uint64_t begin = std::max(address, spec.base), limit = std::min(address + gone.bytes, spec.base + spec.size);
         if (begin >= limit) continue;
         const uint64_t offset = (begin - spec.base) & mask;
         const uint64_t end = std::min((limit - spec.base + options_.alignment - 1) & mask, capacity);
@@ -184,7 +192,8 @@ void MasterState::meet_departed(SegmentNumber number, Time now) {
         else segments_[number].busy.push_back(busy);
     }
     std::erase_if(departed_, [&](const Departed& gone) {
-        return was_here(gone) && gone.address >= spec.base && gone.address + gone.bytes <= spec.base + spec.size;
+        const uint64_t address = address_of(gone);
+        return was_here(gone) && address >= spec.base && address + gone.bytes <= spec.base + spec.size;
     });
 }
 
@@ -201,6 +210,8 @@ void MasterState::note_departed(SegmentNumber number, RangeAllocator::Block bloc
     const uint64_t owner = segment.allocator.owner(block);
     Departed gone{.client = clients_[segment.client].id,
                   .engine = segment.spec.incarnation,
+                  .segment = segment.spec.id,
+                  .offset = segment.allocator.offset(block),
                   .address = segment.spec.base + segment.allocator.offset(block),
                   .bytes = segment.allocator.length(block)};
     switch (owner_kind(owner)) {
@@ -224,6 +235,7 @@ void MasterState::note_departed(SegmentNumber number, RangeAllocator::Block bloc
     }
     if (gone.until <= now) return;
     if (!departed_.empty() && !gone.writer && !departed_.back().writer && departed_.back().client == gone.client &&
+        departed_.back().segment == gone.segment &&
         departed_.back().address + departed_.back().bytes == gone.address) {  // neighbours wait for each other: there may be very many
         departed_.back().bytes += gone.bytes;
         departed_.back().until = std::max(departed_.back().until, gone.until);

@@ -156,7 +156,7 @@ void MasterState::drop_replica(Object& object, SegmentNumber segment, Time now) 
     MC_CHECK(position < object.replicas.size() && object.replicas.size() > 1);
     if (object.copy != 0 && copies_[object.copy].source == segment) cancel_tier_copy(object, now);
     refund(object.tenant, object.length, segments_.is_disk(segment) ? 0 : 1);
-    drop_range(object.replicas[position], object.length, object.generation, object.lease_end, now);
+    drop_range(object.replicas[position], object.length, object.generation, object.read_until(now), now);
     object.replicas.erase(position);
 }
 

@@ -11,7 +11,7 @@ namespace {
 /// Codes of a copy that broke off for reasons the disk has nothing to do with.
 bool is_innocent(StoreCode code) {
     return code == StoreCode::kReplicaIsGone || code == StoreCode::kObjectNotFound || code == StoreCode::kSegmentNotFound ||
-           code == StoreCode::kReplicaNotFound || code == StoreCode::kInvalidVersion;
+           code == StoreCode::kReplicaNotFound || code == StoreCode::kInvalidVersion || code == StoreCode::kUnavailableInCurrentStatus;
 }
 
 }  // namespace
@@ -34,6 +34,7 @@ void MasterState::set_tiers_of_counted(Object& object, bool in_memory, bool on_d
     tiers_.disk_only_values = tiers_.disk_only_values - (object.on_disk && !object.in_memory) + (on_disk && !in_memory);
     object.in_memory = in_memory;
     object.on_disk = on_disk;
+    object.untold &= in_memory && on_disk;
 }
 
 bool MasterState::is_clean(ObjectId unit) const {
@@ -238,7 +239,11 @@ void MasterState::end_tier_copy(const Copy& copy, uint64_t length, StoreCode cod
     } else {
         ++(code == StoreCode::kRpcTimeout ? totals.expired : is_innocent(code) ? totals.cancelled : totals.failed);
     }
-    if (promotion && well) tiers_.reads.forget(objects_[copy.object].generation);
+    if (promotion && well) {
+        Object& object = objects_[copy.object];
+        tiers_.reads.forget(object.generation);
+        object.untold = object.group == 0 && object.on_disk && memory_replicas(object.replicas) == copy.targets.size();
+    }
     if (promotion || !well) return;
     const ObjectId unit_id = unit(copy.object);
     if (objects_[unit_id].shelf == Shelf::kDirty && is_clean(unit_id)) tenants_[objects_[unit_id].tenant].order.bring_back(unit_id);
@@ -256,7 +261,7 @@ void MasterState::apply(const MemoryReleased& change) {
         tenants_[object.tenant].evicted_bytes += bytes;
         tiers_.totals.released_bytes += bytes;
         ++tiers_.totals.released;
-        soft_leased_.remove(object.soft_lease_end, rounded(object.length));
+        if (object.holds_memory()) soft_leased_.remove(object.soft_lease_end, rounded(object.length));
         for (size_t i = object.replicas.size(); i-- > 0;)
             if (const SegmentNumber segment = object.replicas[i].segment; !segments_.is_disk(segment))
                 drop_replica(object, segment, change.now);

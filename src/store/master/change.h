@@ -51,7 +51,9 @@ struct Restarted {
 struct ClientSeen {
     ClientId client;
     Time expires{};
-    bool attached = false;  // it told what it holds
+    bool attached = false;   // it told what it holds
+    Incarnation life{};      // of its process; none: as before
+    bool restarted = false;  // which has taken the place of an earlier one
 };
 /// It is as good as gone; its segments, to which nothing new goes from now on, are taken away one by one.
 struct ClientLeaves {

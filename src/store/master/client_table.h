@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/incarnation.h"
 #include "store/allocation/slab.h"
 #include "store/master/object.h"
 #include "store/protocol/ids.h"
@@ -23,6 +24,8 @@ struct Client {
     bool alive = false;
     bool attached = false;             // it told us what it holds since we came up; others are asked to
     bool follows = false;              // its event stream is up
+    Incarnation life{};                // of its process; none: not told
+    bool restarted = false;            // it was another process before, whose writes to others it cannot have stopped
     std::optional<ClientEnd> leaving;  // it has ended so, and has segments that are yet to be taken away
     Time expires{};
     Time stream_down_since = Time::max();  // when its event stream broke; Time::max(): it follows, or never did
@@ -33,6 +36,9 @@ struct Client {
     std::vector<SegmentNumber> disks;       // of these
     std::vector<uint64_t> closed_requests;  // the latest revoked ones: a late start of them is refused
 
+    bool is_another(Incarnation process) const { return life && process && life != process; }
+    /// Has ended all writes that earlier masters planned.
+    bool has_stopped() const { return alive && attached && !restarted; }
     bool closed(uint64_t request_id) const {
         return request_id != 0 && std::find(closed_requests.begin(), closed_requests.end(), request_id) != closed_requests.end();
     }

@@ -94,7 +94,8 @@ struct alignas(64) Object {
     bool blocked : 1 = false;  // may not be evicted whatever the time: as counted in its group
     bool reused : 1 = false;   // this and the next for the eviction policy
     uint8_t size_class : 5 = 0;
-    uint8_t moved_by = 0;  // the mark of the drain that its value owes its place to; 0: none
+    uint8_t moved_by : 7 = 0;  // the mark of the drain that its value owes its place to; 0: none
+    bool untold : 1 = false;   // its memory came from its disk, and no reader was told of it: leases so far do not hold it
 
     ReplicaList replicas;  // of the value, all complete
     uint64_t length = 0;
@@ -106,6 +107,9 @@ struct alignas(64) Object {
 
     std::string_view key() const { return {key_bytes.get(), key_length}; }
     bool has_value() const { return generation != 0; }
+    bool holds_memory() const { return in_memory && !untold; }
+    /// Until when the ranges must stay that readers were told of.
+    Time read_until(Time now) const { return untold ? now : lease_end; }
     /// Nobody was told lately that it is there.
     bool free_of_leases(Time now) const { return lease_end <= now && soft_lease_end <= now; }
 };

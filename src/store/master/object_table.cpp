@@ -14,8 +14,6 @@ namespace mooncake::store {
 
 namespace {
 
-constexpr size_t kWindow = 32;  // keys whose cache misses overlap
-
 void prefetch_key(const Object& object) {
     prefetch(object.key_bytes.get());
     if (object.key_length > 48) prefetch(object.key_bytes.get() + 64);
@@ -32,12 +30,12 @@ bool ObjectTable::is(ObjectId id, TenantNumber tenant, std::string_view key) con
     return object.tenant == tenant && object.key_length == key.size() && std::memcmp(object.key_bytes.get(), key.data(), key.size()) == 0;
 }
 
-ObjectId ObjectTable::find(TenantNumber tenant, std::string_view key) const {
-    return index_.find(hash(tenant, key), [&](ObjectId id) { return is(id, tenant, key); });
+ObjectId ObjectTable::find(TenantNumber tenant, std::string_view key, uint64_t hash) const {
+    return index_.find(hash, [&](ObjectId id) { return is(id, tenant, key); });
 }
 
 void ObjectTable::find_many(TenantNumber tenant, std::span<const std::string_view> keys, std::span<ObjectId> found) const {
-    std::array<uint64_t, kWindow> hashes;
+    Hashes hashes;
     for (size_t start = 0; start < keys.size(); start += kWindow) {
         const size_t count = std::min(kWindow, keys.size() - start);
         for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash(tenant, keys[start + i]));
@@ -55,17 +53,16 @@ void ObjectTable::find_many(TenantNumber tenant, std::span<const std::string_vie
     }
 }
 
-void ObjectTable::prefetch_many(TenantNumber tenant, std::span<const std::string_view> keys) const {
-    std::array<uint64_t, kWindow> hashes;
+ObjectTable::Hashes ObjectTable::prefetch_many(TenantNumber tenant, std::span<const std::string_view> keys) const {
+    MC_CHECK(keys.size() <= kWindow);
+    Hashes hashes;
     std::array<ObjectId, kWindow> guesses;
-    for (size_t start = 0; start < keys.size(); start += kWindow) {
-        const size_t count = std::min(kWindow, keys.size() - start);
-        for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash(tenant, keys[start + i]));
-        for (size_t i = 0; i < count; ++i)
-            if ((guesses[i] = index_.guess(hashes[i])) != 0) prefetch_to_write(&objects_[guesses[i]]);
-        for (size_t i = 0; i < count; ++i)
-            if (guesses[i] != 0) prefetch_key(objects_[guesses[i]]);
-    }
+    for (size_t i = 0; i < keys.size(); ++i) index_.prefetch(hashes[i] = hash(tenant, keys[i]));
+    for (size_t i = 0; i < keys.size(); ++i)
+        if ((guesses[i] = index_.guess(hashes[i])) != 0) prefetch_to_write(&objects_[guesses[i]]);
+    for (size_t i = 0; i < keys.size(); ++i)
+        if (guesses[i] != 0) prefetch_key(objects_[guesses[i]]);
+    return hashes;
 }
 
 ObjectId ObjectTable::insert(TenantNumber tenant, std::string_view key) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -17,11 +18,14 @@ public:
     explicit ObjectTable(uint64_t hash_seed) : hash_seed_(hash_seed) {}
 
     uint64_t hash(TenantNumber tenant, std::string_view key) const;
-    ObjectId find(TenantNumber tenant, std::string_view key) const;  // 0: not there
+    ObjectId find(TenantNumber tenant, std::string_view key) const { return find(tenant, key, hash(tenant, key)); }  // 0: not there
+    ObjectId find(TenantNumber tenant, std::string_view key, uint64_t hash) const;
     /// As find() for each key, with the cache misses of different keys overlapping. An empty key is not there.
     void find_many(TenantNumber tenant, std::span<const std::string_view> keys, std::span<ObjectId> found) const;
-    /// Brings into the cache what find() will touch.
-    void prefetch_many(TenantNumber tenant, std::span<const std::string_view> keys) const;
+    static constexpr size_t kWindow = 32;  // keys whose cache misses overlap
+    using Hashes = std::array<uint64_t, kWindow>;
+    /// Brings into the cache what find() will touch of so many keys at most, and says their hashes.
+    Hashes prefetch_many(TenantNumber tenant, std::span<const std::string_view> keys) const;
 
     ObjectId insert(TenantNumber tenant, std::string_view key);  // must not be there
     void erase(ObjectId id);

@@ -134,12 +134,12 @@ void MasterState::end_quarantine(QuarantineId id) {
 /// Of its value. Readers keep the bytes until their leases are over, and so long they count as leased.
 void MasterState::drop_ranges_of(const Object& object, Time now, const ReplicaList* successor) {
     refund(object.tenant, object.length, memory_replicas(object.replicas));
-    if (object.in_memory) soft_leased_.remove(object.soft_lease_end, rounded(object.length));
+    if (object.holds_memory()) soft_leased_.remove(object.soft_lease_end, rounded(object.length));
     for (size_t i = 0; i < object.replicas.size(); ++i) {
         const Replica& replica = object.replicas[i];
         const bool rests = successor != nullptr && !same_node(*successor, replica.segment);  // a node hears of its own in order
-        if (rests) rest_range(replica, object.length, object.generation, object.lease_end, now);
-        else drop_range(replica, object.length, object.generation, object.lease_end, now);
+        if (rests) rest_range(replica, object.length, object.generation, object.read_until(now), now);
+        else drop_range(replica, object.length, object.generation, object.read_until(now), now);
     }
 }
 
@@ -151,16 +151,23 @@ bool MasterState::same_node(const ReplicaList& replicas, SegmentNumber segment) 
 
 void MasterState::lease(Object& object, Time until) {
     if (until <= object.lease_end) return;
-    if (object.in_memory) leased_.move(object.lease_end, until, rounded(object.length));
+    if (object.holds_memory()) leased_.move(object.lease_end, until, rounded(object.length));
     object.lease_end = until;
     if (object.group != 0) groups_[object.group].leased.raise(until);
 }
 
 void MasterState::lease_softly(Object& object, Time until) {
     if (until <= object.soft_lease_end) return;
-    if (object.in_memory) soft_leased_.move(object.soft_lease_end, until, rounded(object.length));
+    if (object.holds_memory()) soft_leased_.move(object.soft_lease_end, until, rounded(object.length));
     object.soft_lease_end = until;
     if (object.group != 0) groups_[object.group].soft_leased.raise(until);
+}
+
+void MasterState::tell_of_memory(Object& object, Time until) {
+    object.untold = false;
+    const Time least = until - options_.lease_ttl;  // is in the past
+    if (object.lease_end > least) leased_.move({}, object.lease_end, rounded(object.length));
+    if (object.soft_lease_end > least) soft_leased_.move({}, object.soft_lease_end, rounded(object.length));
 }
 
 void MasterState::forget_leases(Object& object) {
@@ -288,10 +295,11 @@ void MasterState::update_order(ObjectId id) {
     const ObjectId unit_id = unit(id);
     const bool evictable = object.group == 0 ? !blocked && object.in_memory
                                              : groups_[object.group].blocked == 0 && groups_[object.group].in_memory != 0;
-    EvictionOrder& order = tenants_[object.tenant].order;
     const bool there = objects_[unit_id].shelf != Shelf::kNone;
-    if (evictable && !there) order.insert(unit_id);
-    if (!evictable && there) order.remove(unit_id);
+    if (evictable == there) return;
+    EvictionOrder& order = tenants_[object.tenant].order;
+    if (evictable) order.insert(unit_id);
+    else order.remove(unit_id);
 }
 
 // objects -----------------------------------------------------------------------------------------------------------------

@@ -218,6 +218,8 @@ private:
     struct Departed {
         ClientId client;
         Incarnation engine;  // none: not known
+        SegmentId segment;
+        uint64_t offset = 0;  // there
         uint64_t address = 0, bytes = 0;
         Time until{};
         ClientId writer;  // of an unfinished write; none: readers only
@@ -282,6 +284,8 @@ private:
     void soft_pin(Object& object, Time until);
     /// Its value goes: nobody holds it any more.
     void forget_leases(Object& object);
+    /// A reader is told of memory that nobody was told of before, and may read until then: earlier leases hold it, too.
+    void tell_of_memory(Object& object, Time until);
     void set_length(Object& object, uint64_t length);
     /// Takes the write out of the lists it is in.
     void forget_write(WriteId id);
@@ -313,7 +317,7 @@ private:
     TaskTable tasks_;
     TierTable tiers_;
     std::deque<Drain> drains_;
-    std::array<uint32_t, 256> running_drains_{};  // by mark
+    std::array<uint32_t, 128> running_drains_{};  // by mark
     uint64_t last_task_ = 0, last_job_ = 0;
     IndexList writes_by_age_;
     Quarantine quarantine_;

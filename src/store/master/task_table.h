@@ -92,7 +92,7 @@ struct DrainTries {
 };
 
 /// Tells drains apart, but for those that are 255 apart, in a byte of each object they moved. Never 0.
-inline uint8_t mark_of(const JobId& drain) { return static_cast<uint8_t>(1 + drain.low % 255); }
+inline uint8_t mark_of(const JobId& drain) { return static_cast<uint8_t>(1 + drain.low % 127); }
 
 /// Segments that shall become empty by moving what they hold.
 struct Drain {

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/time.h"
+#include "store/member/standing.h"
 #include "store/protocol/events.h"
 #include "store/protocol/segments.h"
 
@@ -21,6 +22,11 @@ public:
     virtual void apply(const EventView& /*update*/, Time /*now*/) {}
     /// The event stream broke. `orderly`: by its other end (so every event of it arrived), not by silence.
     virtual void stream_ended(bool /*orderly*/) {}
+    /// How far its member has heard changed otherwise than by an update. `following`: an event stream is about to begin; else nothing new is known of the last one's end.
+    virtual void stands(const Standing& /*standing*/) {}
+    /// What is applied between these two was missed while no stream was followed: where it says something, what was known before is over.
+    virtual void begin_missed() {}
+    virtual void end_missed() {}
     /// Hands out, in parts of at most `entries_max` entries each, everything a new master must know; borrowed for the time of the call,
     /// during which no lock is held. Stops at the first false. Segments must not be removed nor updates applied meanwhile: a segment
     /// that goes is not reported to its end.

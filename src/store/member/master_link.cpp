@@ -220,6 +220,7 @@ Result<PutStartReply> MasterLink::put_start(const PutStartRequest& request, bool
         if (joined.epoch != 0 && reply.epoch != joined.epoch) return fail(Code::kUnavailable, "the master was replaced meanwhile");
         joined.epoch = reply.epoch;
         joined.retry_after = std::max(joined.retry_after, reply.retry_after);
+        joined.disk_wait = std::max(joined.disk_wait, reply.disk_wait);
         joined.release = reply.release;
         const auto replicas = static_cast<uint32_t>(joined.replicas.size());
         for (size_t i = 0; i < items.size(); ++i) {

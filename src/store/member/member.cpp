@@ -33,6 +33,23 @@ Member::Member(Setup setup)
               {.on_update = [this](const EventView& update) { on_update(update); },
                .on_end = [this](const Error& why) { on_stream_end(why); }}) {
     awake_at_ = setup_.lease_clock();
+    if (!setup_.options.restarted) return;
+    const Standing& stood = setup_.options.restarted->standing;
+    followed_epoch_ = stood.followed_epoch;
+    // What the master did since that process ended it has not heard.
+    missed_epoch_ = stood.following && stood.missed_epoch == 0 ? stood.followed_epoch : stood.missed_epoch;
+    whole_epoch_ = stood.whole_epoch;
+    whole_update_ = stood.whole_update;
+    forgotten_ = stood.forgotten;
+    restarted_ = true;
+    heard_update_ = stood.last_update;
+    remembered_epoch_ = stood.followed_epoch;
+    remembered_update_ = stood.last_update;
+    exact_ = setup_.options.restarted->exact;
+    whole_ = exact_;  // for who comes after us, if we do not get so far as to follow
+    Lock lock(mutex_);
+    heard_ = stood.heard;
+    for (const Behind& behind : setup_.options.restarted->behind) behind_.add(behind);
 }
 
 // ---- the beat
@@ -86,7 +103,10 @@ Time Member::on_silence(const Error& why) {
 
 Time Member::on_answer(const HeartbeatReply& reply, Time asked, bool unheard) {
     // It answered after its event stream had ended, so it goes on without us.
-    if (unheard && reply.epoch == followed_epoch_.load(std::memory_order_relaxed)) note_missed();
+    if (unheard && reply.epoch == followed_epoch_.load(std::memory_order_relaxed)) {
+        note_missed();
+        tell_standing(/*following=*/true);
+    }
     {
         Lock lock(mutex_);
         if (!answering_ && joins_ != 0) MC_LOG_INFO("the master answers again");
@@ -147,7 +167,7 @@ Result<> Member::join(uint64_t epoch) {
     // Nobody else may have taken over in between: what a predecessor was told is lost with it.
     MC_RETURN_IF_ERROR(check_master(epoch));
     obeys_.store(true, std::memory_order_release);
-    followed_epoch_.store(epoch, std::memory_order_release);
+    if (followed_epoch_.exchange(epoch) != epoch) heard_update_.store(0, std::memory_order_release);
     follow();
     MC_RETURN_IF_ERROR(await_stream(epoch));
     // Only now: before the event stream tells of new writes there must be none, or a master that dies right away takes them along.
@@ -202,8 +222,11 @@ Result<std::vector<HeldSegment>> Member::report_all(uint64_t epoch) {
     const bool doubtful = (missed != 0 && missed != epoch) || (known && !*known);
     if (doubtful && setup_.holdings.lends())
         MC_LOG_WARNING("a master went on without this process, and nobody knows how: what its memory holds is given up");
+    // It has been told everything by now, and nothing new was planned there meanwhile.
+    const bool exact = exact_ && whole_epoch_.load(std::memory_order_acquire) == epoch;
     if (outcome) {
         setup_.holdings.report(setup_.options.report_entries_max, setup_.clock(), [&](HeldSegment part) {
+            part.exact |= exact;
             if (doubtful && part.more) return true;
             if (doubtful) part = {.segment = part.segment};
             if (!part.more) segments.push_back({.segment = part.segment, .exact = part.exact});
@@ -224,6 +247,8 @@ Result<bool> Member::introduce(uint64_t epoch) {
     const bool followed = whole_epoch_.load(std::memory_order_acquire) == epoch;
     RemountRequest request{.client = setup_.client, .epoch = epoch, .segments = {}};
     request.heard_update = followed ? whole_update_.load(std::memory_order_acquire) : 0;
+    request.life = setup_.options.life;
+    if (restarted_.load(std::memory_order_acquire)) request.remembered_update = (remembered_epoch_ == epoch ? remembered_update_ : 0) + 1;
     std::vector<Behind> behind;
     {
         Lock lock(mutex_);
@@ -235,18 +260,50 @@ Result<bool> Member::introduce(uint64_t epoch) {
     MC_ASSIGN_OR_RETURN(const RemountReply reply, setup_.master.remount(request, within(kReportTimeout)));
     if (!reply.segments.empty()) return fail(Code::kCorrupt, "{} answers for no segments", reply.segments.size());
     if (reply.missed_lost) forgotten_.store(true, std::memory_order_release);
-    if (forgotten_.load(std::memory_order_acquire)) return false;
-    for (const std::vector<std::byte>& body : reply.missed) {
-        MC_ASSIGN_OR_RETURN(const EventView update, decode_event_view(body));
-        setup_.holdings.apply(update, setup_.clock());
-        whole_update_.store(update.sequence, std::memory_order_release);
+    if (forgotten_.load(std::memory_order_acquire)) {
+        tell_standing(/*following=*/false);
+        return false;
+    }
+    MC_RETURN_IF_ERROR(hear_missed(epoch, reply.missed));
+    return true;
+}
+
+Result<> Member::hear_missed(uint64_t epoch, std::span<const std::vector<std::byte>> updates) {
+    if (updates.empty()) return {};
+    setup_.holdings.begin_missed();
+    Result<> outcome;
+    for (const std::vector<std::byte>& body : updates) {
+        const auto update = decode_event_view(body);
+        if (!update) outcome = Unexpected(update.error());
+        if (!update) break;
+        setup_.holdings.apply(*update, setup_.clock());
+        whole_update_.store(update->sequence, std::memory_order_release);
         whole_epoch_.store(epoch, std::memory_order_release);
     }
-    return true;
+    setup_.holdings.end_missed();
+    tell_standing(/*following=*/false);
+    return outcome;
+}
+
+void Member::tell_standing(bool following) {
+    Standing standing{.followed_epoch = followed_epoch_.load(std::memory_order_acquire),
+                      .missed_epoch = missed_epoch_.load(std::memory_order_acquire),
+                      .whole_epoch = whole_epoch_.load(std::memory_order_acquire),
+                      .whole_update = whole_update_.load(std::memory_order_acquire),
+                      .last_update = heard_update_.load(std::memory_order_acquire),
+                      .following = following,
+                      .whole = whole_.load(std::memory_order_acquire),
+                      .forgotten = forgotten_.load(std::memory_order_acquire)};
+    {
+        Lock lock(mutex_);
+        standing.heard = heard_;
+    }
+    setup_.holdings.stands(standing);
 }
 
 Result<> Member::send_part(uint64_t epoch, const HeldSegment& part) {
     RemountRequest request{.client = setup_.client, .epoch = epoch, .segments = {&part, 1}};
+    request.life = setup_.options.life;
     {
         Lock lock(mutex_);
         if (stage_ == Stage::kLeft) return fail(Code::kCancelled, "leaving the pool");
@@ -261,6 +318,8 @@ Result<> Member::send_part(uint64_t epoch, const HeldSegment& part) {
         return fail(Code::kBusy, "the disk {} still belongs to another process, as the master sees it", part.segment.id.to_string());
     if (answer.code != StoreCode::kOk)
         MC_LOG_WARNING("segment {} was not mounted again: {}", part.segment.name, store_code_name(answer.code));
+    // What lies on a disk is not the master's to judge then: that its events do not name it says nothing.
+    if (answer.code != StoreCode::kOk && part.segment.kind == SegmentKind::kDisk) setup_.holdings.remove_segment(part.segment.id);
     if (answer.stale + answer.refused != 0)
         MC_LOG_WARNING("segment {}: of {} values, {} are outdated and {} were refused", part.segment.name, part.objects.size(),
                        answer.stale, answer.refused);
@@ -293,6 +352,8 @@ void Member::follow() {
     followed_at_ = setup_.clock();
     whole_.store(false, std::memory_order_relaxed);
     last_update_.store(0, std::memory_order_relaxed);
+    exact_ = false;  // it is told from the beginning
+    tell_standing(/*following=*/true);
     stream_.follow();
 }
 
@@ -314,6 +375,7 @@ void Member::acknowledge_again() {
 
 void Member::note_heard(const EventView& update) {
     last_update_.store(update.sequence, std::memory_order_release);
+    heard_update_.store(update.sequence, std::memory_order_release);
     if (update.complete) whole_.store(true, std::memory_order_relaxed);
     if (!whole_.load(std::memory_order_relaxed)) return;
     whole_update_.store(update.sequence, std::memory_order_release);
@@ -331,6 +393,7 @@ void Member::note_history(const EventView& update) {
     if (!update.complete) return;
     heard_ = update.now;
     missed_epoch_.store(0, std::memory_order_release);
+    restarted_.store(false, std::memory_order_release);
     forgotten_.store(false, std::memory_order_release);
 }
 

@@ -72,6 +72,7 @@ private:
     Result<> await_stream(uint64_t epoch);
     /// Makes us known to the master, and hears what of its events we have missed; false: nobody knows that any more.
     Result<bool> introduce(uint64_t epoch);
+    Result<> hear_missed(uint64_t epoch, std::span<const std::vector<std::byte>> updates);
     Result<> send_part(uint64_t epoch, const HeldSegment& part);
     /// Whether the one who has our disk may just not have been given up yet.
     bool may_claim();
@@ -90,6 +91,8 @@ private:
     /// The master we follow, or did, goes on without us.
     void note_missed();
     void on_stream_end(const Error& why);
+    /// To be remembered. `following`: an event stream begins; else what is known of its end still holds.
+    void tell_standing(bool following);
     /// This thread runs; if it should have run long ago, nothing here did meanwhile.
     void note_awake();
     bool slept() const;
@@ -104,9 +107,11 @@ private:
     std::atomic<uint64_t> followed_epoch_{0};  // whose event stream we followed last; written by beat()
     std::atomic<uint64_t> missed_epoch_{0};    // the first that went on without us, if no complete event stream has come since
     std::atomic<uint64_t> last_update_{0};     // of the event stream we follow, heard; 0: none yet
+    std::atomic<uint64_t> heard_update_{0};    // of the life we followed last, at all
     // The last one before which we have missed none, and whose it was; written while an event stream is handled, or by beat() while there is none.
     std::atomic<uint64_t> whole_update_{0}, whole_epoch_{0};
     std::atomic<bool> whole_{false};      // the event stream we follow has been complete
+    std::atomic<bool> restarted_{false};  // nothing but what was remembered is known, since no complete event stream has come yet
     std::atomic<bool> forgotten_{false};  // nobody knows what we have missed, and no complete event stream has come since
 
     /// From then on the master may have given us up for being silent.
@@ -115,11 +120,13 @@ private:
     Deadline within(Duration most) const { return Deadline::after(most).earlier(limit_); }
 
     // Only beat().
-    Deadline limit_ = Deadline::never();  // of this one
-    uint64_t joined_epoch_ = 0;           // whose event stream we follow; 0: none
-    bool told_lost_ = true;               // the listener knows of no master
-    Time followed_at_{};                  // when the last event stream was asked for
-    Time claimed_since_{};                // since when another has our disk
+    Deadline limit_ = Deadline::never();                     // of this one
+    uint64_t joined_epoch_ = 0;                              // whose event stream we follow; 0: none
+    bool told_lost_ = true;                                  // the listener knows of no master
+    Time followed_at_{};                                     // when the last event stream was asked for
+    Time claimed_since_{};                                   // since when another has our disk
+    uint64_t remembered_epoch_ = 0, remembered_update_ = 0;  // of who was here before us
+    bool exact_ = false;                                     // what our memory holds is known exactly from it, if the master tells the rest
 
     mutable Mutex mutex_;
     std::condition_variable_any changed_;

@@ -26,7 +26,7 @@ public:
                                     .options = options,
                                     .clock = Clock::now,
                                     .wake = [this] { wake(); }}) {}
-    ~MembershipImpl() override { stop(); }
+    ~MembershipImpl() override { stop(/*goodbye=*/true); }
 
     Result<> start(Deadline deadline) override {
         member_.beat(deadline);
@@ -37,7 +37,7 @@ public:
         return {};
     }
 
-    void stop() override {
+    void stop(bool goodbye) override {
         Lock lock(stop_mutex_);
         if (std::exchange(stopped_, true)) return;
         const Deadline deadline = Deadline::after(kGoodbyeTimeout);
@@ -45,7 +45,7 @@ public:
         thread_.request_stop();
         // While the master is silent, half of the time is for the answer the thread still waits for.
         const bool quiet = !thread_.joinable() || wait_for_thread(Deadline::after(kGoodbyeTimeout / 2));
-        member_.say_goodbye(deadline);
+        if (goodbye) member_.say_goodbye(deadline);
         if (!quiet && !wait_for_thread(deadline)) master_.stop_liveness();
         if (thread_.joinable()) thread_.join();
         member_.leave();

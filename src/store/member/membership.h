@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/boot_clock.h"
 #include "base/error.h"
+#include "base/incarnation.h"
 #include "base/time.h"
 #include "store/member/holdings.h"
 #include "store/member/master_link.h"
@@ -40,6 +42,8 @@ struct MembershipOptions {
     Duration node_heartbeat_interval = 300ms;  // who lends memory is missed sooner: MasterOptions::silent_after
     Duration retry_interval = 100ms;           // while the master does not answer
     size_t report_entries_max = 5'000;         // in one request
+    Incarnation life{};                        // of this process; none: it does not say
+    std::optional<FormerLife> restarted{};     // it takes the place of one that is gone, under its id
 };
 
 /// Keeps this process a member of the pool: heartbeats on a thread of its own, follows the event stream, mounts again (with all they hold) whenever the
@@ -53,8 +57,8 @@ public:
 
     /// Makes us known; fails with the error of the first try.
     virtual Result<> start(Deadline deadline) = 0;
-    /// Stops following and sending heartbeats, says goodbye (within a second), joins. Idempotent.
-    virtual void stop() = 0;
+    /// Stops following and sending heartbeats, says goodbye (within a second) unless the next life of this process shall take its place, joins. Idempotent.
+    virtual void stop(bool goodbye = true) = 0;
 
     /// Mounted again by itself after a change of master, until unmounted. While no master answers both fail at once, with its last error; a
     /// mount that failed is not tried again.

@@ -33,12 +33,13 @@ bool blames_segment(Code code) {
 }  // namespace
 
 PoolAccess::PoolAccess(Setup setup)
-    : id{.high = random_u64(), .low = random_u64()}, name(std::move(setup.name)), host(host_of(name)), engine(std::move(setup.engine)),
-      master(std::move(setup.master)), rpc_timeout(setup.rpc_timeout), metrics(setup.cluster_id), directory(*master, id),
-      mover(*engine, host) {}
+    : id(setup.id ? setup.id : ClientId{.high = random_u64(), .low = random_u64()}), name(std::move(setup.name)), host(host_of(name)),
+      engine(std::move(setup.engine)), master(std::move(setup.master)), rpc_timeout(setup.rpc_timeout), metrics(setup.cluster_id),
+      directory(*master, id), mover(*engine, host) {}
 
 Result<> PoolAccess::join(std::vector<MembershipListener*> listeners, Holdings& holdings, MembershipOptions options, Deadline deadline) {
     listeners_ = std::move(listeners);
+    options.life = engine->incarnation();
     membership_ = Membership::create(*master, id, *this, holdings, options);
     return membership_->start(deadline);
 }
@@ -54,9 +55,9 @@ void PoolAccess::begin_closing() {
     mover.stop_all();
 }
 
-void PoolAccess::leave() {
+void PoolAccess::leave(bool goodbye) {
     directory.stop();
-    if (membership_) membership_->stop();
+    if (membership_) membership_->stop(goodbye);
     local.clear();
 }
 

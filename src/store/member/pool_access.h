@@ -36,6 +36,7 @@ public:
         std::string name;  // of our segments: host:port
         Duration rpc_timeout = 30s;
         std::string cluster_id{};  // for metrics
+        ClientId id{};             // of who was here before; none: a new one
     };
     explicit PoolAccess(Setup setup);
     ~PoolAccess() override { leave(); }
@@ -62,8 +63,8 @@ public:
 
     /// Ends all waiting and all transfers; calls are about to be refused.
     void begin_closing();
-    /// Says goodbye, so that our segments leave the pool, and gives their memory back. Idempotent.
-    void leave();
+    /// Says goodbye, so that our segments leave the pool (unless the next life of this process is to have them), and gives their memory back. Idempotent.
+    void leave(bool goodbye = true);
 
     Deadline rpc_deadline() const { return Deadline::after(rpc_timeout); }
     /// Asks the master, counts and times it.

@@ -164,14 +164,23 @@ Catalogue::Lent* Catalogue::find(const SegmentId& segment) {
     return found == segments_.end() ? nullptr : found->second.get();
 }
 
-void Catalogue::begin_stream() {
+void Catalogue::begin_round() {
     // Two rounds are told apart, no more: whatever an unfinished stream left becomes one with what was there before.
     if (streaming_)
         for (const auto& [id, lent] : segments_) lent->ranges.settle(round_, {groups_, origins_});
-    for (const auto& [id, lent] : segments_) lent->ranges.forget_announced();
     streaming_ = true;
-    exact_ = false;
     round_ = !round_;
+}
+
+void Catalogue::begin_stream() {
+    begin_round();
+    for (const auto& [id, lent] : segments_) lent->ranges.forget_announced();
+    exact_ = false;
+}
+
+void Catalogue::begin_missed() {
+    Lock lock(mutex_);
+    begin_round();
 }
 
 void Catalogue::apply(const EventView& update, Time now) {
@@ -259,6 +268,56 @@ bool Catalogue::report_segment(const SegmentId& id, size_t entries_max, Time now
         if (!reporter->hand_over(/*more=*/true)) return false;
     }
     return reporter->finish();
+}
+
+bool Catalogue::save(const SegmentId& id, Time now, const std::function<void(const EventView&)>& part) const {
+    constexpr size_t kEventsMax = 256;  // of one part
+    Lock lock(mutex_);
+    const auto found = segments_.find(id);
+    if (found == segments_.end()) return exact_;
+    const HeldRanges& ranges = found->second->ranges;
+    EventView update;
+    const auto hand_out = [&](size_t most) {
+        if (update.planned.size() < most) return;
+        part(update);
+        update = {};
+    };
+    ranges.for_each({}, [&](uint64_t generation, HeldRanges::Found one) MC_REQUIRES(mutex_) {
+        const HeldRanges::Record& record = *one.record;
+        const std::string_view origin = origins_[record.origin];
+        update.planned.push_back({.segment = id,
+                                  .offset = record.offset,
+                                  .length = record.length,
+                                  .generation = generation,
+                                  .tenant = HeldRanges::origin_tenant(origin),
+                                  .key = one.key(),
+                                  .group = groups_[record.group],
+                                  .data_type = record.data_type,
+                                  .hard_pin = record.hard_pin,
+                                  .soft_pin_left = std::max(record.soft_pin_end - now, Duration::zero()),
+                                  .writer = HeldRanges::origin_writer(origin)});
+        if (record.filled) update.filled.push_back({.segment = id, .generation = generation, .checksum = record.checksum});
+        hand_out(kEventsMax);
+        return true;
+    });
+    uint64_t generation = UINT64_MAX;  // which no value has
+    for (const HeldRanges::Quarantined& one : ranges.quarantined(now)) {
+        update.planned.push_back(
+            {.segment = id, .offset = one.offset, .length = one.length, .generation = --generation, .writer = one.writer});
+        update.dropped.push_back({.segment = id, .generation = generation, .quarantine = one.until - now});
+        hand_out(kEventsMax);
+    }
+    hand_out(1);  // behind them, so that these are not looked through for each
+    for (const HeldRanges::Announced& one : ranges.announced())
+        update.planned.push_back(
+            {.segment = id, .offset = one.offset, .length = one.length, .generation = one.generation, .writer = one.writer});
+    hand_out(1);
+    return exact_;
+}
+
+bool Catalogue::streaming() const {
+    Lock lock(mutex_);
+    return streaming_;
 }
 
 bool Catalogue::lends() const {

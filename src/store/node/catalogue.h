@@ -33,9 +33,16 @@ public:
     void apply(const EventView& update, Time now) override;
     void apply(const EventUpdate& update, Time now) { apply(EventView(update), now); }
     void stream_ended(bool orderly) override;
+    void begin_missed() override;
+    void end_missed() override { stream_ended(/*orderly=*/true); }
     bool report(size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const override;
     bool lends() const override;
 
+    /// Hands out what lies in a segment, as updates that would tell all of it after a reset. Nothing may be applied meanwhile, and no event stream be in the middle of
+    /// its beginning. Returns whether nothing else can be in use.
+    bool save(const SegmentId& segment, Time now, const std::function<void(const EventView&)>& part) const;
+    /// An event stream began, and has not told all yet.
+    bool streaming() const;
     /// Values, without writes that have not ended.
     size_t objects() const;
     size_t memory_bytes() const;
@@ -51,6 +58,8 @@ private:
 
     Lent* find(const SegmentId& segment) MC_REQUIRES(mutex_);
     void begin_stream() MC_REQUIRES(mutex_);
+    /// From now on what is told is told from what was known before.
+    void begin_round() MC_REQUIRES(mutex_);
     void apply_locked(const EventView& update, Time now) MC_REQUIRES(mutex_);
     size_t count_values() const MC_REQUIRES(mutex_);
     bool report_segment(const SegmentId& id, size_t entries_max, Time now, const std::function<bool(const HeldSegment&)>& part) const;

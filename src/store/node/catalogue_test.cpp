@@ -233,6 +233,36 @@ TEST_F(CatalogueTest, AStreamMayBeginWithoutAnEndOfTheOneBefore) {
     EXPECT_THAT(report().keys(), testing::ElementsAre("c"));
 }
 
+TEST_F(CatalogueTest, WhatWasMissedIsTrueWhereItOverlapsWhatWasKnown) {
+    // A write that an earlier master planned; the next one has dropped it and put a value there, of which no stream told us.
+    begin();
+    catalogue_.apply({.planned = {planned(200, 4096, "old")}}, kStart);
+    catalogue_.stream_ended(/*orderly=*/false);
+    catalogue_.begin_missed();
+    catalogue_.apply({.planned = {planned(7, 4160, "new"), planned(8, 8192, "gone")}}, kStart);
+    catalogue_.apply({.filled = {filled(7)}, .dropped = {{.segment = kSegment, .generation = 8}}}, kStart);
+    catalogue_.end_missed();
+    const Seen seen = report();
+    EXPECT_THAT(seen.keys(), testing::ElementsAre("new"));
+    EXPECT_THAT(seen.writes, testing::IsEmpty());
+    EXPECT_FALSE(seen.exact);
+}
+
+TEST_F(CatalogueTest, WhatWasMissedLeavesTheRestAsItWas) {
+    begin();
+    catalogue_.apply({.planned = {planned(1, 0, "kept"), planned(2, 4096, "writing")}, .filled = {filled(1)}}, kStart);
+    catalogue_.begin_missed();
+    catalogue_.end_missed();
+    catalogue_.begin_missed();
+    catalogue_.apply({.filled = {filled(2)}}, kStart);
+    catalogue_.end_missed();
+    const Seen seen = report();
+    EXPECT_THAT(seen.keys(), testing::ElementsAre("kept", "writing"));
+    // A complete stream still replaces it all.
+    catalogue_.apply({.reset = true, .complete = true, .planned = {planned(3, 0, "told")}, .filled = {filled(3)}}, kStart);
+    EXPECT_THAT(report().keys(), testing::ElementsAre("told"));
+}
+
 TEST_F(CatalogueTest, IsExactOnlyAfterACompleteStreamThatEndedByItsOtherEnd) {
     EXPECT_TRUE(report().exact);  // a segment nobody ever wrote to
     catalogue_.apply({.reset = true}, kStart);

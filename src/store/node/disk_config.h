@@ -16,7 +16,7 @@ struct DiskConfig {
     std::string path{};           // an existing directory of its own, absolute, no symbolic link; empty: none
     uint64_t capacity_bytes = 0;  // 0: nine tenths of what its file system has free, and what is used already
     uint64_t objects_max = 10'000'000;
-    TierEviction eviction = TierEviction::kFifo;
+    TierEviction eviction = TierEviction::kLru;
     double high_watermark = 0.90, low_watermark = 0.80;
     DiskKind kind = DiskKind::kAny;
     uint64_t staging_bytes = uint64_t{1280} << 20;  // at most, for readers elsewhere

@@ -133,6 +133,7 @@ void DiskContents::apply(const EventView& update, Time now) {
 
 void DiskContents::plan_locked(const RangePlannedView& event, Time now) {
     if (event.key.empty()) return;  // only in quarantine: nothing that a disk has to know
+    removals_.forget(event.generation);
     if (streaming_) told_.push_back(event.generation);
     if (sweeping_) fresh_.insert(event.generation);
     planned_[event.generation] = {.plan = {.tenant = std::string(event.tenant),
@@ -256,6 +257,7 @@ void DiskContents::run(const std::stop_token& stop) {
         }
         if (stop.stop_requested()) return;
         if (told) sweep(std::move(*told));
+        Lock lock(mutex_);  // what is planned afterwards is behind it
         removals_.retry();
     }
 }

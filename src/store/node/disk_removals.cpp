@@ -26,6 +26,13 @@ struct DiskRemovals::Batch final : CompletionHook {
 
 void DiskRemovals::add(std::vector<Removal> removals) {
     if (removals.empty()) return;
+    {
+        Lock lock(mutex_);
+        for (const Removal& one : removals) {
+            ++under_way_[one.generation];
+            recalled_.erase(one.generation);
+        }
+    }
     auto* const batch = new Batch(*this, std::move(removals));  // its own from here on
     tier_.remove(batch->removes, batch->completion);
 }
@@ -34,18 +41,31 @@ void DiskRemovals::ended(Batch& batch) {
     Lock lock(mutex_);
     for (size_t i = 0; i < batch.removes.size(); ++i) {
         const Code code = batch.removes[i].result;
-        if (code == Code::kOk || code == Code::kCancelled || code == Code::kInvalidArgument) continue;
+        const uint64_t generation = batch.wanted[i].generation;
+        const bool recalled = recalled_.contains(generation);
+        if (const auto count = under_way_.find(generation); --count->second == 0) {
+            under_way_.erase(count);
+            recalled_.erase(generation);
+        }
+        if (code == Code::kOk || code == Code::kCancelled || code == Code::kInvalidArgument || recalled) continue;
         metrics_.removal_failures.add();
         MC_LOG_WARNING_EVERY(10s, "the disk did not remove a value: {}; tried again", code_name(code));
-        if (failed_.size() < kFailedMax) failed_.push_back(std::move(batch.wanted[i]));
+        if (failed_.size() < kFailedMax) failed_.insert_or_assign(generation, std::move(batch.wanted[i]));
     }
+}
+
+void DiskRemovals::forget(uint64_t generation) {
+    Lock lock(mutex_);
+    failed_.erase(generation);
+    if (under_way_.contains(generation)) recalled_.insert(generation);
 }
 
 bool DiskRemovals::retry() {
     std::vector<Removal> again;
     {
         Lock lock(mutex_);
-        again.swap(failed_);
+        for (auto& [generation, removal] : failed_) again.push_back(std::move(removal));
+        failed_.clear();
     }
     const bool any = !again.empty();
     add(std::move(again));

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/completion.h"
@@ -30,6 +32,8 @@ public:
     void add(std::vector<Removal> removals);
     /// Once more what has failed. False: there was nothing.
     bool retry();
+    /// A value of this generation is to come to the disk again: what removals of it have failed, or will, is not tried again.
+    void forget(uint64_t generation);
     size_t failed() const;
 
 private:
@@ -39,7 +43,9 @@ private:
     StorageTier& tier_;
     TierMetrics& metrics_;
     mutable Mutex mutex_;
-    std::vector<Removal> failed_ MC_GUARDED_BY(mutex_);
+    std::unordered_map<uint64_t, Removal> failed_ MC_GUARDED_BY(mutex_);      // by generation, each of which is one value's
+    std::unordered_map<uint64_t, uint32_t> under_way_ MC_GUARDED_BY(mutex_);  // how many of a generation
+    std::unordered_set<uint64_t> recalled_ MC_GUARDED_BY(mutex_);             // of these, what is to come again
 };
 
 }  // namespace mooncake::store

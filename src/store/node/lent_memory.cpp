@@ -103,6 +103,16 @@ FileRangeLock::~FileRangeLock() {
 Result<std::shared_ptr<LentMemory>> LentMemory::allocate(std::shared_ptr<Engine> engine, uint64_t size, const std::string& location,
                                                          Pages pages) {
     MC_ASSIGN_OR_RETURN(void* const address, engine->allocate_memory(size, location.empty() ? "*" : location));
+    return of_engine(std::move(engine), address, size, pages);
+}
+
+Result<std::shared_ptr<LentMemory>> LentMemory::adopt(std::shared_ptr<Engine> engine, SharedMemory memory, Pages pages) {
+    const uint64_t size = memory.length();
+    MC_ASSIGN_OR_RETURN(void* const address, engine->adopt_memory(std::move(memory)));
+    return of_engine(std::move(engine), address, size, pages);
+}
+
+std::shared_ptr<LentMemory> LentMemory::of_engine(std::shared_ptr<Engine> engine, void* address, uint64_t size, Pages pages) {
     if (pages.huge && ::madvise(address, size, MADV_HUGEPAGE) != 0)
         MC_LOG_WARNING("the system gives no huge pages for shared memory; the segment gets ordinary ones");
     std::shared_ptr<LentMemory> memory(new LentMemory(std::move(engine), static_cast<std::byte*>(address), size, Mapping()));

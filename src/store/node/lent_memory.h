@@ -43,6 +43,8 @@ public:
     /// Shared memory that peers on this host map.
     static Result<std::shared_ptr<LentMemory>> allocate(std::shared_ptr<Engine> engine, uint64_t size, const std::string& location,
                                                         Pages pages);
+    /// The same of memory that exists, and outlives the process.
+    static Result<std::shared_ptr<LentMemory>> adopt(std::shared_ptr<Engine> engine, SharedMemory memory, Pages pages);
     /// Pages of a file, which nobody else may lend meanwhile. kInvalidArgument: offset not page-aligned, the range not inside the file, or lent
     /// already, by whatever process. kNoSpace: it has holes that its file system has no room for; otherwise it has none afterwards.
     static Result<std::shared_ptr<LentMemory>> map_file(std::shared_ptr<Engine> engine, const std::string& path, uint64_t offset,
@@ -56,6 +58,7 @@ public:
     bool of_file() const noexcept { return static_cast<bool>(file_); }
 
 private:
+    static std::shared_ptr<LentMemory> of_engine(std::shared_ptr<Engine> engine, void* address, uint64_t size, Pages pages);
     LentMemory(std::shared_ptr<Engine> engine, std::byte* base, uint64_t size, Mapping file, FileRangeLock lock = {})
         : engine_(std::move(engine)), base_(base), size_(size), file_(std::move(file)), lock_(std::move(lock)) {}
 

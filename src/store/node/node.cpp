@@ -77,8 +77,8 @@ void Node::master_lost() {
     if (disk_) disk_->master_lost();
 }
 
-void Node::master_found(uint64_t) {
-    if (disk_) disk_->master_found();
+void Node::master_found(uint64_t epoch) {
+    if (disk_) disk_->master_found(epoch);
 }
 
 MountedSegments Node::mount(Result<std::shared_ptr<LentMemory>> memory, std::string_view protocol) {
@@ -88,17 +88,26 @@ MountedSegments Node::mount(Result<std::shared_ptr<LentMemory>> memory, std::str
         mounted.code = memory.error().code() == Code::kInvalidArgument ? StoreCode::kInvalidParams : StoreCode::kInternalError;
         return mounted;
     }
-    std::byte* const base = (*memory)->base();
-    const SegmentSpec spec{.id = {.high = random_u64(), .low = random_u64()},
+    return mount(lend({.high = random_u64(), .low = random_u64()}, std::move(*memory), protocol));
+}
+
+/// Known here before anybody can be told of it.
+SegmentSpec Node::lend(const SegmentId& id, std::shared_ptr<LentMemory> memory, std::string_view protocol) {
+    std::byte* const base = memory->base();
+    const bool of_file = memory->of_file();
+    const SegmentSpec spec{.id = id,
                            .name = pool_.name,
                            .base = reinterpret_cast<uint64_t>(base),
-                           .size = (*memory)->size(),
+                           .size = memory->size(),
                            .endpoint = pool_.engine->segment_name(),
                            .protocol = std::string(protocol),
                            .incarnation = pool_.engine->incarnation()};
-    // Known here before anybody can be told of it.
-    const bool of_file = (*memory)->of_file();
-    pool_.local.add({.spec = spec, .base = base, .size = spec.size, .memory = std::move(*memory), .of_file = of_file});
+    pool_.local.add({.spec = spec, .base = base, .size = spec.size, .memory = std::move(memory), .of_file = of_file});
+    return spec;
+}
+
+MountedSegments Node::mount(const SegmentSpec& spec) {
+    MountedSegments mounted;
     const auto said = pool_.membership().mount(spec, pool_.rpc_deadline());
     mounted.code = said ? *said : pool_.code_of(said.error());
     if (mounted.code != StoreCode::kOk) {
@@ -110,6 +119,27 @@ MountedSegments Node::mount(Result<std::shared_ptr<LentMemory>> memory, std::str
     mounted.segments.push_back(spec.id);
     mounted.bytes = spec.size;
     return mounted;
+}
+
+Result<std::optional<FormerLife>> Node::open_warm(std::unique_ptr<WarmMemory> warm, const std::string& protocol) {
+    const Time began = Clock::now();
+    MC_ASSIGN_OR_RETURN(SharedMemory mapped, warm->map());
+    MC_ASSIGN_OR_RETURN(auto memory, LentMemory::adopt(pool_.engine, std::move(mapped), config_.pages));
+    warm_ = std::move(warm);
+    warm_spec_ = lend(warm_->segment(), std::move(memory), protocol);
+    catalogue_.add_segment(warm_spec_);
+    MC_ASSIGN_OR_RETURN(auto restarted, warm_->restore(catalogue_, began));
+    holdings_.write_to(warm_->journal(), warm_spec_.id);
+    if (restarted)
+        MC_LOG_INFO("an earlier process left {} values in {} bytes of memory; read in {} ms", catalogue_.objects(), warm_spec_.size,
+                    (Clock::now() - began) / 1ms);
+    return restarted;
+}
+
+MountedSegments Node::mount_warm() {
+    const auto pass = enter();
+    if (!pass) return {.code = StoreCode::kUnavailableInCurrentStatus};
+    return mount(warm_spec_);  // known already, perhaps, by a report
 }
 
 MountedSegments Node::mount_file(const FileToMount& file) {

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "store/node/node_disk.h"
 #include "store/node/node_holdings.h"
 #include "store/node/segment_config.h"
+#include "store/node/warm_memory.h"
 
 namespace mooncake::store {
 
@@ -48,6 +50,13 @@ public:
     MountedSegments open_disk(const DiskConfig& config, const std::string& protocol);
     NodeDisk* disk() noexcept { return disk_.get(); }  // null: none
 
+    /// Lends memory that outlives the process, and writes down what becomes of it; before the pool is joined, which then reports what lies there. Once. The answer is for
+    /// the membership; nothing: there was no earlier life, or it left nothing.
+    Result<std::optional<FormerLife>> open_warm(std::unique_ptr<WarmMemory> memory, const std::string& protocol);
+    /// After the pool was joined.
+    MountedSegments mount_warm();
+    WarmMemory* warm() noexcept { return warm_.get(); }  // null: none
+
     Catalogue& catalogue() noexcept { return catalogue_; }
     /// For PoolAccess::join().
     Holdings& holdings() noexcept { return holdings_; }
@@ -69,6 +78,8 @@ private:
     };
 
     MountedSegments mount(Result<std::shared_ptr<LentMemory>> memory, std::string_view protocol);
+    MountedSegments mount(const SegmentSpec& spec);
+    SegmentSpec lend(const SegmentId& id, std::shared_ptr<LentMemory> memory, std::string_view protocol);
     void leave_later(const SegmentId& segment, Duration grace);
     std::vector<Leaving> wait_for_leaving(const std::stop_token& stop) MC_NO_THREAD_ANALYSIS;
     void give_back_in_time(const std::stop_token& stop);
@@ -80,8 +91,10 @@ private:
     const NodeConfig config_;
     Catalogue catalogue_;
     NodeHoldings holdings_{catalogue_};
-    std::shared_ptr<NodeDisk> disk_;  // constant once the pool was joined
-    Gate gate_;                       // every call is inside
+    std::shared_ptr<NodeDisk> disk_;    // constant once the pool was joined
+    std::unique_ptr<WarmMemory> warm_;  // the same
+    SegmentSpec warm_spec_;
+    Gate gate_;  // every call is inside
     Mutex leaving_mutex_;
     std::condition_variable_any leaving_changed_;
     std::vector<Leaving> leaving_ MC_GUARDED_BY(leaving_mutex_);

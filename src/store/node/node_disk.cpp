@@ -63,7 +63,14 @@ StoreCode code_of(Code code) {
 
 }  // namespace
 
-NodeDisk::NodeDisk(PoolAccess& pool) : pool_(pool), metrics_(pool.metrics), teller_(pool, [this] { show_usage(); }) {}
+NodeDisk::NodeDisk(PoolAccess& pool)
+    : pool_(pool), metrics_(pool.metrics),
+      teller_(pool, {.idle = [this] { show_usage(); }, .is_back = [this](uint64_t generation) { return is_back(generation); }}) {}
+
+bool NodeDisk::is_back(uint64_t generation) const {
+    std::string texts;
+    return open_.load(std::memory_order_acquire) && tier_->find(generation, texts).has_value();
+}
 
 void NodeDisk::show_usage() {
     if (open_.load(std::memory_order_acquire)) metrics_.show(tier_->usage());

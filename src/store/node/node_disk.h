@@ -38,7 +38,7 @@ public:
 
     void copy_ordered(const CopyOrder& order) { orders_->add(order); }
     void master_lost();
-    void master_found() { teller_.master_found(); }
+    void master_found(uint64_t epoch) { teller_.master_found(epoch); }
     void read(std::span<DiskRead> reads, Deadline deadline) override;
 
     /// No more copies, nor answers to readers elsewhere. What the master drops is still removed. Idempotent.
@@ -51,6 +51,8 @@ private:
     Result<> start(const DiskConfig& config, const std::string& protocol);
     Result<> serve(const DiskConfig& config);
     void show_usage();
+    /// Whether a value that went is there again.
+    bool is_back(uint64_t generation) const;
     void on_gone(std::span<const TierObject> objects) noexcept override;
 
     PoolAccess& pool_;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +21,57 @@ bool on_disk(StorageTier& tier, uint64_t generation) {
     std::string texts;
     return tier.find(generation, texts).has_value();
 }
+
+/// Takes writes, and answers them when it is told to.
+class HoldingTier final : public MemoryTier {
+public:
+    using MemoryTier::MemoryTier;
+    void write(std::span<TierWrite> objects, Deadline deadline, Completion& completion) override {
+        const Lock lock(mutex_);
+        if (!released_) return held_.push_back({objects, deadline, &completion});
+        MemoryTier::write(objects, deadline, completion);
+    }
+    size_t held() const {
+        const Lock lock(mutex_);
+        size_t count = 0;
+        for (const Held& one : held_) count += one.objects.size();
+        return count;
+    }
+    void release() {
+        const Lock lock(mutex_);
+        released_ = true;
+        for (const Held& one : held_) MemoryTier::write(one.objects, one.deadline, *one.completion);
+        held_.clear();
+    }
+
+private:
+    struct Held {
+        std::span<TierWrite> objects;
+        Deadline deadline;
+        Completion* completion;
+    };
+    mutable Mutex mutex_;
+    std::vector<Held> held_ MC_GUARDED_BY(mutex_);
+    bool released_ MC_GUARDED_BY(mutex_) = false;
+};
+
+/// Removes nothing for a while.
+class UnremovableTier final : public MemoryTier {
+public:
+    UnremovableTier(std::atomic<bool>& fails, std::shared_ptr<Shelf> shelf, uint64_t capacity_bytes, TierObserver* observer)
+        : MemoryTier(std::move(shelf), capacity_bytes, observer), fails_(fails) {}
+    void remove(std::span<TierRemove> objects, Completion& completion) override {
+        if (!fails_) return MemoryTier::remove(objects, completion);
+        completion.add(static_cast<uint32_t>(objects.size()));
+        for (size_t i = 0, count = objects.size(); i < count; ++i) {
+            objects[i].result = Code::kUnavailable;
+            completion.fail(Error(Code::kUnavailable, "the disk fails"));
+        }
+    }
+
+private:
+    std::atomic<bool>& fails_;
+};
 
 TEST(NodeDisk, WritesWhatTheMasterOrdersWithThePropertiesOfThePlan) {
     DiskNode node;
@@ -135,6 +187,23 @@ TEST(NodeDisk, ReportsWhatLiesThereWhenItJoinsAndWhenAnotherMasterTakesOver) {
     EXPECT_EQ(keys_of(), (std::vector<std::string>{"k1", "k3"}));
 }
 
+TEST(NodeDisk, WhatLiesOnADiskThatTheMasterDoesNotTakeStays) {
+    const auto shelf = std::make_shared<MemoryTier::Shelf>();
+    {
+        MemoryTier before(shelf, 64 << 20);
+        ASSERT_TRUE(before.recover());
+        for (uint64_t i = 1; i <= 3; ++i) ASSERT_EQ(tier_calls::put(before, "k" + std::to_string(i), i, make_bytes(i, 100)), Code::kOk);
+    }
+    DiskNode node(shelf);
+    node.master->remount_code = [](const SegmentSpec& segment) {
+        return segment.kind == SegmentKind::kDisk ? StoreCode::kInvalidParams : StoreCode::kOk;
+    };
+    node.master->die();
+    node.master->come_back(200);
+    ASSERT_TRUE(eventually([&] { return node.pool.membership().epoch() == 200 && node.node.disk()->settled(); }));
+    EXPECT_EQ(node.tier().usage().objects, 3u) << "another process may be called as this one: that is no reason to remove anything";
+}
+
 TEST(NodeDisk, WhatACompleteStreamDoesNotNameGoes) {
     DiskNode node;
     const auto value = node.fill(0, 1, 1000);
@@ -168,6 +237,48 @@ TEST(NodeDisk, TellsWhatWentFromTheDiskByItself) {
     // The master calls something filled that is not there (any more): it is told.
     node.master->tell({.sequence = 3, .planned = {node.planned(77, "lost", 10)}, .filled = {{node.disk_id(), 77, 1}}});
     EXPECT_TRUE(eventually([&] { return node.master->gone().size() == 2 && node.master->gone()[1].key == "lost"; }));
+}
+
+TEST(NodeDisk, WhatCameAgainIsNotToldToHaveGone) {
+    const auto shelf = std::make_shared<MemoryTier::Shelf>();
+    DiskNode node(shelf, [&](DiskConfig& config) {
+        config.make_tier = [&](TierObserver& observer) { return std::make_unique<MemoryTier>(shelf, 2500, &observer); };
+    });
+    const auto value = node.fill(0, 1, 1000);
+    node.master->set_deaf(true);  // it hears, but its answers are lost
+    uint64_t task = 0;
+    for (const uint64_t i : {1, 2, 3, 1}) {  // the first goes for the third, and comes again
+        const std::string key = "k" + std::to_string(i);
+        node.master->tell(
+            {.sequence = 2 + task, .planned = {node.planned(i, key, 1000)}, .orders = {node.offload(++task, i, key, 0, value)}});
+        ASSERT_TRUE(eventually([&] { return on_disk(node.tier(), i); }));
+    }
+    node.master->set_deaf(false);
+    ASSERT_TRUE(eventually([&] { return !node.master->gone().empty(); }));
+    EXPECT_EQ(node.master->gone()[0].key, "k2");
+    EXPECT_TRUE(on_disk(node.tier(), 1));
+}
+
+TEST(NodeDisk, ARemovalThatFailedDoesNotHitWhatWasOrderedAnew) {
+    const auto shelf = std::make_shared<MemoryTier::Shelf>();
+    std::atomic<bool> fails{false};
+    DiskNode node(shelf, [&](DiskConfig& config) {
+        config.make_tier = [&](TierObserver& observer) { return std::make_unique<UnremovableTier>(fails, shelf, 64 << 20, &observer); };
+    });
+    const auto value = node.fill(0, 1, 1000);
+    node.master->tell({.sequence = 2,
+                       .planned = {node.planned(5, "a", 1000), node.planned(6, "b", 1000)},
+                       .orders = {node.offload(1, 5, "a", 0, value), node.offload(2, 6, "b", 0, value)}});
+    ASSERT_TRUE(node.ended(2));
+    node.master->tell({.sequence = 3, .filled = {{node.disk_id(), 5, checksum_of(value)}, {node.disk_id(), 6, checksum_of(value)}}});
+    fails = true;
+    node.master->tell({.sequence = 4, .dropped = {{node.disk_id(), 5, 0s}, {node.disk_id(), 6, 0s}}});
+    node.master->tell({.sequence = 5, .planned = {node.planned(5, "a", 1000)}, .orders = {node.offload(3, 5, "a", 0, value)}});
+    ASSERT_TRUE(node.ended(3));
+    EXPECT_EQ(node.master->ends()[2].code, StoreCode::kOk);
+    fails = false;
+    ASSERT_TRUE(eventually([&] { return !on_disk(node.tier(), 6); })) << "tried again";
+    EXPECT_TRUE(on_disk(node.tier(), 5)) << "the master may have given up the memory for it";
 }
 
 TEST(NodeDisk, BringsValuesBackToMemoryInTheirStoredForm) {
@@ -219,6 +330,58 @@ TEST(NodeDisk, EndsOfALostMastersOrdersAreToldToNobody) {
     ASSERT_TRUE(node.ended(1));
     EXPECT_EQ(node.master->ends()[0].task.low, kTierTaskBit | 2);
     EXPECT_TRUE(on_disk(node.tier(), 5)) << "reported like any other, and named by the new master";
+}
+
+TEST(NodeDisk, AMasterThatIsFoundAgainHearsOfOrdersThatEndedMeanwhile) {
+    DiskNode node;
+    const auto value = node.fill(0, 1, 1000);
+    node.master->set_deaf(true);
+    node.master->tell({.sequence = 2, .planned = {node.planned(5, "k", 1000)}, .orders = {node.offload(1, 5, "k", 0, value)}});
+    ASSERT_TRUE(eventually([&] { return on_disk(node.tier(), 5); }));
+    // It was stopped for a while, and gives its members that time back: it has forgotten nothing.
+    node.node.master_lost();
+    node.master->set_deaf(false);
+    node.node.master_found(100);
+    ASSERT_TRUE(node.ended(1)) << "or it waits for it until the order expires, and orders nothing else where that fills its window";
+    EXPECT_EQ(node.master->ends()[0].code, StoreCode::kOk);
+    EXPECT_TRUE(on_disk(node.tier(), 5));
+}
+
+TEST(NodeDisk, AMasterThatIsFoundAgainHearsOfOrdersThatWereGivenUp) {
+    const auto shelf = std::make_shared<MemoryTier::Shelf>();
+    HoldingTier* tier = nullptr;
+    DiskNode node(shelf, [&](DiskConfig& config) {
+        config.make_tier = [&](TierObserver& observer) {
+            auto made = std::make_unique<HoldingTier>(shelf, 128 << 20, &observer);
+            tier = made.get();
+            return made;
+        };
+    });
+    constexpr uint64_t kOrders = 6;  // of which the last one finds the window full
+    const auto value = node.fill(0, 1, 15 << 20);
+    static_assert((kOrders - 1) * (15 << 20) >= TierOrders::kWindowFirst && (kOrders - 2) * (15 << 20) < TierOrders::kWindowFirst);
+    EventUpdate update{.sequence = 2};
+    for (uint64_t i = 1; i <= kOrders; ++i) {
+        update.planned.push_back(node.planned(i, "k" + std::to_string(i), value.size()));
+        update.orders.push_back(node.offload(i, i, "k" + std::to_string(i), 0, value));
+    }
+    node.master->tell(update);
+    ASSERT_TRUE(eventually([&] { return tier->held() == kOrders - 1; }));
+    node.pool.fence.shut();
+    node.node.master_lost();
+    node.pool.fence.open(100);
+    node.node.master_found(100);
+    tier->release();
+    ASSERT_TRUE(node.ended(kOrders));
+    for (const CopyEnd& end : node.master->ends()) {
+        const bool last = (end.task.low & ~kTierTaskBit) == kOrders;
+        EXPECT_EQ(end.code, last ? StoreCode::kUnavailableInCurrentStatus : StoreCode::kOk);
+    }
+    // Told once more, since the stream broke: it has been given up for good, or it would be under way after the master heard that it is not.
+    node.master->tell({.sequence = 3, .orders = {update.orders.back()}});
+    ASSERT_TRUE(node.ended(kOrders + 1));
+    EXPECT_EQ(node.master->ends().back().code, StoreCode::kUnavailableInCurrentStatus);
+    EXPECT_FALSE(on_disk(node.tier(), kOrders));
 }
 
 TEST(NodeDisk, EndsWhileCopiesAreUnderWay) {

@@ -16,7 +16,8 @@ namespace {
 
 constexpr Duration kWritePatience = 30s;  // before the disk has begun with it
 constexpr Duration kFencePause = 10ms;
-constexpr Duration kWindowTime = 500ms;  // what the disk takes in so long may be under way
+constexpr Duration kWindowTime = 500ms;                                 // what the disk takes in so long may be under way
+constexpr StoreCode kGivenUp = StoreCode::kUnavailableInCurrentStatus;  // since the master was lost
 
 /// What a disk's answer means to the master.
 StoreCode code_of(Code code) {
@@ -87,16 +88,27 @@ void TierOrders::add(CopyOrder order) {
 }
 
 void TierOrders::master_lost() {
-    Lock lock(mutex_);
-    for (const Job& job : queue_) seen_.erase(job.order.task);
-    for (const Job& job : promotions_) {
-        seen_.erase(job.order.task);
-        under_way_ -= std::min(job.order.length, under_way_);
+    std::vector<Job> given_up;
+    {
+        Lock lock(mutex_);
+        for (Job& job : queue_) {
+            // One whose order came before it could be obeyed orders it again, and hears nothing of this.
+            if (job.asked.epoch == 0) seen_.erase(job.order.task);
+            else given_up.push_back(std::move(job));
+        }
+        for (Job& job : promotions_) {
+            under_way_ -= std::min(job.order.length, under_way_);
+            given_up.push_back(std::move(job));
+        }
+        queue_.clear();
+        promotions_.clear();
+        // For good, also if it is the same master that is found again: it is told so, and orders something else.
+        for (const Job& job : given_up)
+            if (const auto seen = seen_.find(job.order.task); seen != seen_.end()) seen->second = kGivenUp;
+        changed_.notify_all();
     }
-    queue_.clear();
-    promotions_.clear();
     doubts_.forget_all();
-    changed_.notify_all();
+    for (const Job& job : given_up) setup_.teller.ended({.task = job.order.task, .code = kGivenUp}, job.asked);
 }
 
 void TierOrders::stop() {
@@ -180,10 +192,8 @@ void TierOrders::begin(std::vector<Job> jobs) {
 
 std::optional<TierOrders::Outgoing> TierOrders::prepare(Job& job, SegmentLookup& segments) {
     const auto pass = setup_.pool.fence.enter(job.asked);
-    if (!pass) {  // void: nobody asks for its end
-        Lock lock(mutex_);
-        seen_.erase(job.order.task);
-        under_way_ -= std::min(job.order.length, under_way_);
+    if (!pass) {
+        end(job, {.code = kGivenUp, .in_doubt = {}});
         return std::nullopt;
     }
     const SegmentLookup::Found from = segments.find(pass.epoch(), job.order.source.segment);

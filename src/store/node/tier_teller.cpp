@@ -9,8 +9,8 @@
 
 namespace mooncake::store {
 
-TierTeller::TierTeller(PoolAccess& pool, std::function<void()> idle)
-    : pool_(pool), idle_(std::move(idle)), thread_(start_thread("mc-disk-tell", [this](const std::stop_token& stop) { run(stop); })) {}
+TierTeller::TierTeller(PoolAccess& pool, Hooks hooks)
+    : pool_(pool), hooks_(std::move(hooks)), thread_(start_thread("mc-disk-tell", [this](const std::stop_token& stop) { run(stop); })) {}
 
 void TierTeller::speak_for(SegmentId segment) {
     Lock lock(mutex_);
@@ -18,9 +18,8 @@ void TierTeller::speak_for(SegmentId segment) {
 }
 
 void TierTeller::ended(const CopyEnd& end, const WriteFence::Mark& asked) {
-    if (pool_.fence.mark().turn != asked.turn) return;
     Lock lock(mutex_);
-    ends_.push_back(end);
+    if (const End one{.end = end, .epoch = asked.epoch}; !is_void(one)) ends_.push_back(one);
     changed_.notify_one();
 }
 
@@ -43,14 +42,14 @@ void TierTeller::want_under_way(uint64_t bytes) {
 
 void TierTeller::master_lost() {
     Lock lock(mutex_);
-    ends_.clear();
-    ++lost_;
     has_master_ = false;
 }
 
-void TierTeller::master_found() {
+void TierTeller::master_found(uint64_t epoch) {
     Lock lock(mutex_);
     has_master_ = true;
+    epoch_ = epoch;
+    std::erase_if(ends_, [this](const End& end) MC_REQUIRES(mutex_) { return is_void(end); });
     changed_.notify_one();
 }
 
@@ -70,7 +69,7 @@ void TierTeller::run(const std::stop_token& stop) {
         }
         if (stop.stop_requested()) return;
         if (const Time now = Clock::now(); now >= idle_at) {
-            idle_();
+            hooks_.idle();
             idle_at = now + kIdle;
         }
         if (!(tell_ends() && tell_gone()) && !pool_.pause(kPause)) return;
@@ -79,24 +78,25 @@ void TierTeller::run(const std::stop_token& stop) {
 
 /// False: the master did not answer.
 bool TierTeller::tell_ends() {
+    std::vector<End> taken;
     std::vector<CopyEnd> ends;
     CopiesEnd request{.client = pool_.id};
-    uint64_t lost = 0;
     {
         Lock lock(mutex_);
         if (!has_master_ || ends_.empty()) return true;
-        lost = lost_;
         const auto last = ends_.begin() + static_cast<ptrdiff_t>(std::min(ends_.size(), kEndsMax));
-        ends.assign(ends_.begin(), last);
+        taken.assign(ends_.begin(), last);
         ends_.erase(ends_.begin(), last);
         request.window_bytes = window_bytes_;
     }
+    for (const End& one : taken) ends.push_back(one.end);
     request.items = ends;
     const auto told = pool_.ask_twice(MasterCall::kEndCopies, [&] { return pool_.master->end_copies(request, pool_.rpc_deadline()); });
     if (told) return true;
     MC_LOG_WARNING_EVERY(1s, "the master does not hear of {} finished copies: {}", ends.size(), told.error().to_string());
     Lock lock(mutex_);
-    if (lost_ == lost) ends_.insert(ends_.begin(), ends.begin(), ends.end());
+    std::erase_if(taken, [this](const End& end) MC_REQUIRES(mutex_) { return is_void(end); });
+    ends_.insert(ends_.begin(), taken.begin(), taken.end());
     return false;
 }
 
@@ -112,13 +112,14 @@ bool TierTeller::tell_gone() {
             told.push_back(std::move(gone_.front()));
         }
     }
+    // A master that has heard of it, though we were not answered, may have ordered it anew: to hear it twice would cost it the new one.
+    std::erase_if(told, [this](const Gone& one) { return hooks_.is_back(one.generation); });
     if (told.empty()) return true;
     std::vector<GoneReplica> items;
     items.reserve(told.size());
     for (const Gone& one : told) items.push_back({.tenant = one.tenant, .key = one.key, .generation = one.generation});
     const ReplicasGone request{.client = pool_.id, .segment = segment, .items = items};
-    const auto answer = pool_.ask_twice(MasterCall::kReplicasGone,
-                                        [&] { return pool_.master->replicas_gone(request, pool_.rpc_deadline()); });
+    const auto answer = pool_.ask(MasterCall::kReplicasGone, [&] { return pool_.master->replicas_gone(request, pool_.rpc_deadline()); });
     if (answer) return true;
     MC_LOG_WARNING_EVERY(1s, "the master does not hear of {} values that went from the disk: {}", told.size(), answer.error().to_string());
     Lock lock(mutex_);

@@ -163,12 +163,12 @@ TEST_P(DiskReads, ABatchGivesHitsAndMisses) {
 TEST_P(DiskReads, SessionsReadFromDisksToo) {
     const auto value = put("k", 5, 200'000);
     const std::string_view key = "k";
-    ASSERT_EQ(client().open_reads({&key, 1}).at(0), StoreCode::kOk);
+    ASSERT_EQ(client().sessions().open_reads({&key, 1}).at(0), StoreCode::kOk);
     std::vector<std::byte> into(70'000);
     const PartToRead one{.key = "k", .offset = 65'000, .to = {into.data(), into.size()}};
-    ASSERT_EQ(client().read_open({&one, 1}).at(0), 70'000);
+    ASSERT_EQ(client().sessions().read_open({&one, 1}).at(0), 70'000);
     EXPECT_EQ(std::memcmp(into.data(), value.data() + 65'000, into.size()), 0);
-    EXPECT_TRUE(client().close_reads({&key, 1}));
+    EXPECT_TRUE(client().sessions().close_reads({&key, 1}));
 }
 
 TEST_P(DiskReads, WhatIsNotTheValueIsNeverGiven) {

@@ -22,7 +22,7 @@ TEST_F(Lifecycle, FindsAPortByItselfAndBindsIt) {
     const int port = std::stoi(a->name().substr(10));
     EXPECT_GE(port, 12300);
     EXPECT_LE(port, 14300);
-    EXPECT_EQ(a->engine().segment_name(), a->name());
+    EXPECT_EQ(a->engine()->segment_name(), a->name());
     EXPECT_NE(a->id(), b->id());
     EXPECT_TRUE(a->master_reachable());
 }

@@ -28,7 +28,7 @@ TEST(OffloadOptions, HaveTheirDefaults) {
     EXPECT_EQ(config->objects_max, 10'000'000u);
     EXPECT_EQ(config->staging_bytes, uint64_t{1280} << 20);
     EXPECT_EQ(config->staging_lease, 5s);
-    EXPECT_EQ(config->eviction, TierEviction::kFifo);
+    EXPECT_EQ(config->eviction, TierEviction::kLru);
     EXPECT_EQ(config->kind, DiskKind::kAny);
     EXPECT_DOUBLE_EQ(config->high_watermark, 0.9);
     EXPECT_DOUBLE_EQ(config->low_watermark, 0.8);

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/format.h"
+#include "store/client/write_sessions.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/process/testing/pool.h"
 #include "store/protocol/stored_form.h"

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "store/client/memory_loan.h"
+#include "store/client/part_sessions.h"
 #include "store/client/values.h"
 #include "store/node/segment_config.h"
 #include "store/process/store_options.h"
@@ -32,18 +33,18 @@ namespace mooncake::store {
 /// One process in the pool: a client, which reads and writes values, and a node, which lends memory if told to. Everything may be called from any thread; calls in
 /// flight end with kUnavailableInCurrentStatus when close() is called, and so do all later ones. Answers have the length and the order
 /// of the question. A failed read may have written to the pieces, a finished call touches nothing afterwards.
-class MC_EXPORT StoreClient {
+class MC_EXPORT StoreClient : public PartSessions {
 public:
     /// kInvalidParams, kRpcFail (no master), kInternalError... as the code of the error's table in codes.h.
     static tl::expected<std::unique_ptr<StoreClient>, StoreCode> create(StoreConfig config);
     /// Closes.
-    virtual ~StoreClient() = default;
+    ~StoreClient() override = default;
     /// Ends calls in flight, takes our segments out of the pool, says goodbye. Idempotent.
     virtual void close() = 0;
 
     virtual const std::string& name() const noexcept = 0;  // host:port: what our segments are called
     virtual ClientId id() const noexcept = 0;
-    virtual Engine& engine() noexcept = 0;
+    virtual Engine* engine() noexcept = 0;  // null: a node of this host has one for us
     virtual const StoreConfig& config() const noexcept = 0;
     virtual metrics::Registry& metrics() noexcept = 0;
     /// Whether the master answered lately.
@@ -67,16 +68,9 @@ public:
     virtual int64_t remove_all(bool force) = 0;
     virtual std::vector<StoreCode> replica_clear(std::span<const std::string_view> keys, std::string_view segment_name) = 0;
 
-    // ---- values in parts: a reader keeps the place for as long as its lease lasts, a writer fills a reserved place.
-    // At most one of each per key and client.
-    virtual std::vector<StoreCode> open_reads(std::span<const std::string_view> keys) = 0;  // kInvalidReplica, kObjectNotFound...
-    virtual std::vector<int64_t> read_open(std::span<const PartToRead> parts) = 0;          // kLeaseExpired ends it; kInvalidParams: none
-    virtual bool close_reads(std::span<const std::string_view> keys) = 0;                   // false: one was not open
     using Reservation = store::Reservation;
-    virtual std::vector<StoreCode> open_writes(std::span<const Reservation> values, const WriteConfig& config) = 0;
-    virtual std::vector<int64_t> write_open(std::span<const PartToWrite> parts) = 0;
-    /// Waits for parts in flight, then makes the values readable (or, with `revoke`, gives them up).
-    virtual std::vector<StoreCode> close_writes(std::span<const std::string_view> keys, bool revoke) = 0;
+    /// Sessions of somebody else: apart from our own, which are this object's. Must not outlive us.
+    virtual std::unique_ptr<PartSessions> other_sessions() = 0;
 
     // ---- memory
     virtual StoreCode register_buffer(void* address, uint64_t length) = 0;
@@ -90,6 +84,10 @@ public:
     [[nodiscard]] virtual MemoryLoan look_at(std::span<const Piece> targets) = 0;
     /// From the staging buffer of config().buffer_bytes; empty when there is not enough left.
     virtual StagingBuffer stage(uint64_t length) = 0;
+    /// Memory that a node of this host can be given by register_buffer(), for as long as we live. Null: there is none, or we are the node.
+    virtual std::byte* allocate_shared(uint64_t /*bytes*/) { return nullptr; }
+    /// Per address: whether the node that is there now has the memory that was registered there.
+    virtual std::vector<bool> are_shared(std::span<void* const> addresses) { return std::vector<bool>(addresses.size()); }
 
     // ---- segments
     virtual MountedSegments mount_file(const FileToMount& file) = 0;

@@ -97,6 +97,12 @@ Result<uint64_t> parse_size(std::string_view text) {
     return static_cast<uint64_t>(bytes);
 }
 
+std::optional<bool> parse_warm_stop(std::string_view text) {
+    if (text == "keep") return true;
+    if (text == "remove") return false;
+    return std::nullopt;
+}
+
 StoreOptions load_store_options(const Environment& environment) {
     StoreOptions options;
     options.engine = load_options(environment);
@@ -113,6 +119,11 @@ StoreOptions load_store_options(const Environment& environment) {
         else MC_LOG_WARNING("MC_STORE_HUGEPAGE_SIZE='{}' ignored: 2MB or 1GB is expected", *text);
     }
     flag("MC_STORE_EARLY_PAGES", options.early_pages);
+    options.warm_dir = environment("MC_STORE_WARM_DIR").value_or("");
+    if (const auto text = environment("MC_STORE_WARM_STOP"); text && !text->empty()) {
+        if (const auto keep = parse_warm_stop(*text)) options.warm_keep = *keep;
+        else MC_LOG_WARNING("MC_STORE_WARM_STOP='{}' ignored: remove or keep is expected", *text);
+    }
     flag("MOONCAKE_STORE_CHECKSUM", options.checksum);
     flag("MC_STORE_CLIENT_METRIC", options.metrics);
     numbers.read("MC_STORE_CLIENT_METRIC_INTERVAL", 0, 86'400,
@@ -120,6 +131,12 @@ StoreOptions load_store_options(const Environment& environment) {
     options.cluster_id = environment("MC_STORE_CLUSTER_ID").value_or("");
     read_timeout(numbers, "MC_RPC_TIMEOUT_MS", options.rpc_timeout);
     read_timeout(numbers, "MC_RPC_CONNECT_TIMEOUT_MS", options.rpc_connect_timeout);
+    numbers.read("MC_BRIDGE_RECONNECT_WAIT_MS", 0, 3'600'000, [&](int64_t value) { options.node_wait = std::chrono::milliseconds(value); });
+    if (const auto text = environment("MC_BRIDGE_MEMORY_MAX")) {
+        const auto size = parse_size(*text);
+        if (size && *size != 0) options.shared_bytes_max = *size;
+        else MC_LOG_WARNING("MC_BRIDGE_MEMORY_MAX='{}' ignored: a size is expected", *text);
+    }
     return options;
 }
 

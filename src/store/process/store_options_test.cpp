@@ -27,6 +27,17 @@ TEST(StoreOptions, AreTheDefaultsInAnEmptyEnvironment) {
     EXPECT_EQ(options.rpc_timeout, 30s);
 }
 
+TEST(StoreOptions, SayWhereMemoryOutlivesTheProcess) {
+    EXPECT_EQ(with({}).warm_dir, "");
+    EXPECT_FALSE(with({}).warm_keep);
+    const StoreOptions options = with({{"MC_STORE_WARM_DIR", "/dev/shm/a"}, {"MC_STORE_WARM_STOP", "keep"}});
+    EXPECT_EQ(options.warm_dir, "/dev/shm/a");
+    EXPECT_TRUE(options.warm_keep);
+    EXPECT_FALSE(with({{"MC_STORE_WARM_STOP", "remove"}}).warm_keep);
+    EXPECT_FALSE(with({{"MC_STORE_WARM_STOP", "yes"}}).warm_keep) << "neither";
+    EXPECT_FALSE(parse_warm_stop(""));
+}
+
 TEST(StoreOptions, ComeFromTheEnvironment) {
     const StoreOptions options = with({{"MC_STORE_CLIENT_SETUP_RETRIES", "3"},
                                        {"MC_STORE_CLIENT_MIN_PORT", "61000"},

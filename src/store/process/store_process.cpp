@@ -14,7 +14,8 @@ namespace mooncake::store {
 
 namespace {
 
-constexpr Duration kReportTime = 60us;  // of one value on a disk, at most
+constexpr Duration kFirstPatience = 5s;  // with a master that is not known to answer
+constexpr Duration kReportTime = 60us;   // of one value on a disk, at most
 constexpr uint64_t kSizeLeast = 1024, kBufferMost = uint64_t{1} << 40;
 
 using Made = tl::expected<std::unique_ptr<StoreClient>, StoreCode>;
@@ -85,6 +86,20 @@ std::string segment_name(const StoreConfig& config, const Engine& engine) {
     return config.engine && host.port != 0 ? host.to_string() : engine.segment_name();
 }
 
+/// What an earlier life left of the segment, if anything can come of it.
+Result<std::unique_ptr<WarmMemory>> open_warm(const StoreConfig& config, MasterApi& master) {
+    if (config.options.warm_dir.empty() || config.segment_bytes == 0) return nullptr;
+    MC_ASSIGN_OR_RETURN(auto warm, WarmMemory::open(config.options.warm_dir, config.segment_bytes));
+    const Standing& stood = warm->standing();
+    if (!warm->found() || !stood.following) return warm;
+    // Another master knows nothing of what the one before did when that process was gone. Who does not answer now will be met when we join.
+    const auto met = master.heartbeat(warm->client(), Deadline::after(kFirstPatience));
+    if (!met || met->epoch == stood.followed_epoch) return warm;
+    MC_LOG_WARNING("the master has changed while this node was away: what its memory held is given up");
+    MC_RETURN_IF_ERROR(warm->forget());
+    return warm;
+}
+
 NodeConfig node_config(const StoreConfig& config) {
     return {.pages = {.huge = config.options.huge_pages, .early = config.options.early_pages}, .checksum = config.options.checksum};
 }
@@ -112,52 +127,77 @@ Made StoreProcess::create(StoreConfig config, std::unique_ptr<MasterApi> master,
         if (!made) return tl::unexpected(made.error());
         engine = std::move(*made);
     }
-    const Deadline deadline = Deadline::after(config.options.rpc_connect_timeout);
     if (!master)
         master = connect_master({.address = config.master,
                                  .incarnation = engine->incarnation(),
                                  .connect_timeout = std::min<Duration>(config.options.rpc_connect_timeout, 5s)});
+    auto warm = open_warm(config, *master);
+    if (!warm) {
+        MC_LOG_ERROR("no memory that outlives this process: {}", warm.error().to_string());
+        return tl::unexpected(StoreCode::kInvalidParams);
+    }
     PoolAccess::Setup setup{.engine = std::move(engine),
                             .master = std::move(master),
                             .name = {},
                             .rpc_timeout = config.options.rpc_timeout,
-                            .cluster_id = config.options.cluster_id};
+                            .cluster_id = config.options.cluster_id,
+                            .id = *warm ? (*warm)->client() : ClientId{}};
     setup.name = segment_name(config, *setup.engine);
-    auto process = std::make_unique<StoreProcess>(std::move(config), std::move(setup), own_engine);
-    if (const StoreCode code = process->start(membership, deadline); code != StoreCode::kOk) return tl::unexpected(code);
+    auto process = std::make_unique<StoreProcess>(std::move(config), std::move(setup), own_engine, std::move(*warm));
+    if (const StoreCode code = process->start(std::move(membership)); code != StoreCode::kOk) return tl::unexpected(code);
     return process;
 }
 
-StoreProcess::StoreProcess(StoreConfig config, PoolAccess::Setup setup, bool own_engine)
+StoreProcess::StoreProcess(StoreConfig config, PoolAccess::Setup setup, bool own_engine, std::unique_ptr<WarmMemory> warm)
     : config_(std::move(config)), own_engine_(own_engine), pool_(std::make_unique<PoolAccess>(std::move(setup))),
-      node_(std::make_unique<Node>(*pool_, node_config(config_))), client_(std::make_unique<PoolClient>(*pool_, client_config(config_))) {}
+      node_(std::make_unique<Node>(*pool_, node_config(config_))), client_(std::make_unique<PoolClient>(*pool_, client_config(config_))),
+      warm_(std::move(warm)) {}
 
 StoreProcess::~StoreProcess() {
     if (forked()) {  // the threads of these are not there to be joined
         (void)client_.release();
         (void)node_.release();
         (void)pool_.release();
+        (void)warm_.release();
         return;
     }
     close();
 }
 
-StoreCode StoreProcess::start(MembershipOptions membership, Deadline deadline) {
+StoreCode StoreProcess::start(MembershipOptions membership) {
     const bool with_disk = !config_.disk.path.empty() || config_.disk.make_tier;
     if (with_disk)
         if (const StoreCode code = node_->open_disk(config_.disk, config_.protocol).code; code != StoreCode::kOk) return code;
-    // What lies on the disk is told with it, which takes its time.
-    if (node_->disk() != nullptr) deadline = Deadline(deadline.at() + kReportTime * node_->disk()->found());
+    if (const StoreCode code = start_warm(membership); code != StoreCode::kOk) return code;
+    // From now on: to read a disk takes as long as it takes. What lies there, and in memory, is told with it, which takes its time, too.
+    const uint64_t found = node_->catalogue().objects() + (node_->disk() != nullptr ? node_->disk()->found() : 0);
+    const Deadline deadline = Deadline::after(config_.options.rpc_connect_timeout + kReportTime * found);
     if (auto joined = pool_->join({client_.get(), node_.get()}, node_->holdings(), membership, deadline); !joined) {
         MC_LOG_ERROR("cannot join the pool of {}: {}", config_.master, joined.error().to_string());
         return joined.error().code() == Code::kTimedOut ? StoreCode::kRpcTimeout : StoreCode::kRpcFail;
     }
     if (const StoreCode code = client_->start(); code != StoreCode::kOk) return code;
     if (config_.segment_bytes > 0) {
-        const MountedSegments mounted = node_->mount_memory(config_.segment_bytes, config_.protocol, "");
+        const MountedSegments mounted = node_->warm() != nullptr ? node_->mount_warm()
+                                                                 : node_->mount_memory(config_.segment_bytes, config_.protocol, "");
+        // Memory that this pool does not take is of no use to the next process either.
+        const bool unwanted = mounted.code == StoreCode::kSegmentNotFound || mounted.code == StoreCode::kSegmentAlreadyExists;
+        if (unwanted && node_->warm() != nullptr) node_->warm()->journal().discard();
         if (mounted.code != StoreCode::kOk) return mounted.code;
     }
+    started_ = true;
     MC_LOG_INFO("{} is a client of the pool of {}, and lends {} bytes", pool_->name, config_.master, config_.segment_bytes);
+    return StoreCode::kOk;
+}
+
+StoreCode StoreProcess::start_warm(MembershipOptions& membership) {
+    if (!warm_) return StoreCode::kOk;
+    auto restarted = node_->open_warm(std::move(warm_), config_.protocol);
+    if (!restarted) {
+        MC_LOG_ERROR("no memory that outlives this process: {}", restarted.error().to_string());
+        return StoreCode::kInternalError;
+    }
+    membership.restarted = std::move(*restarted);
     return StoreCode::kOk;
 }
 
@@ -173,11 +213,16 @@ void StoreProcess::close() {
     Lock lock(close_mutex_);
     if (closed_) return;
     closed_ = true;
+    // One that could not start leaves what it found to the next.
+    WarmMemory* const warm = node_->warm();
+    const bool keep = warm != nullptr && (started_ ? config_.options.warm_keep : warm->found());
+    if (warm != nullptr && !keep) warm->journal().discard();  // at once: whatever comes may take long
+    if (warm_ && !warm_->found()) warm_->remove();
     pool_->begin_closing();
     client_->close();
     node_->stop();
-    pool_->leave();  // says goodbye: our segments leave the pool
-    node_->close();  // the disk heard what the master dropped until now
+    pool_->leave(/*goodbye=*/!keep);  // our segments leave the pool
+    node_->close();                   // the disk heard what the master dropped until now
     if (own_engine_) pool_->engine->close();
 }
 

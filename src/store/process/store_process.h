@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -20,13 +21,13 @@ public:
     static tl::expected<std::unique_ptr<StoreClient>, StoreCode> create(StoreConfig config, std::unique_ptr<MasterApi> master,
                                                                         MembershipOptions membership = {});
     /// `own_engine`: closed at the end.
-    StoreProcess(StoreConfig config, PoolAccess::Setup setup, bool own_engine);
+    StoreProcess(StoreConfig config, PoolAccess::Setup setup, bool own_engine, std::unique_ptr<WarmMemory> warm = nullptr);
     ~StoreProcess() override;
     void close() override;
 
     const std::string& name() const noexcept override { return pool_->name; }
     ClientId id() const noexcept override { return pool_->id; }
-    Engine& engine() noexcept override { return *pool_->engine; }
+    Engine* engine() noexcept override { return pool_->engine.get(); }
     const StoreConfig& config() const noexcept override { return config_; }
     metrics::Registry& metrics() noexcept override { return pool_->metrics.registry; }
 
@@ -45,16 +46,17 @@ public:
     std::vector<StoreCode> replica_clear(std::span<const std::string_view> keys, std::string_view segment_name) override {
         return client_->replica_clear(keys, segment_name);
     }
-    std::vector<StoreCode> open_reads(std::span<const std::string_view> keys) override { return client_->open_reads(keys); }
-    std::vector<int64_t> read_open(std::span<const PartToRead> parts) override { return client_->read_open(parts); }
-    bool close_reads(std::span<const std::string_view> keys) override { return client_->close_reads(keys); }
+    std::vector<StoreCode> open_reads(std::span<const std::string_view> keys) override { return client_->sessions().open_reads(keys); }
+    std::vector<int64_t> read_open(std::span<const PartToRead> parts) override { return client_->sessions().read_open(parts); }
+    bool close_reads(std::span<const std::string_view> keys) override { return client_->sessions().close_reads(keys); }
     std::vector<StoreCode> open_writes(std::span<const Reservation> values, const WriteConfig& config) override {
-        return client_->open_writes(values, config);
+        return client_->sessions().open_writes(values, config);
     }
-    std::vector<int64_t> write_open(std::span<const PartToWrite> parts) override { return client_->write_open(parts); }
+    std::vector<int64_t> write_open(std::span<const PartToWrite> parts) override { return client_->sessions().write_open(parts); }
     std::vector<StoreCode> close_writes(std::span<const std::string_view> keys, bool revoke) override {
-        return client_->close_writes(keys, revoke);
+        return client_->sessions().close_writes(keys, revoke);
     }
+    std::unique_ptr<PartSessions> other_sessions() override { return client_->other_sessions(); }
     StoreCode register_buffer(void* address, uint64_t length) override { return client_->register_buffer(address, length); }
     StoreCode unregister_buffer(void* address) override { return client_->unregister_buffer(address); }
     std::optional<Piece> registered_range(const void* address) const override { return client_->registered_range(address); }
@@ -72,7 +74,8 @@ public:
     tl::expected<TaskInfo, StoreCode> query_task(const TaskId& task) override { return client_->query_task(task); }
 
 private:
-    StoreCode start(MembershipOptions membership, Deadline deadline);
+    StoreCode start(MembershipOptions membership);
+    StoreCode start_warm(MembershipOptions& membership);
     bool forked() const noexcept { return fork_generation() != born_; }
 
     const uint32_t born_ = fork_generation();
@@ -81,6 +84,8 @@ private:
     std::unique_ptr<PoolAccess> pool_;  // outlives both
     std::unique_ptr<Node> node_;
     std::unique_ptr<PoolClient> client_;
+    std::unique_ptr<WarmMemory> warm_;  // until the node has it
+    std::atomic<bool> started_{false};
     Mutex close_mutex_;  // held while close() runs
     bool closed_ MC_GUARDED_BY(close_mutex_) = false;
 };

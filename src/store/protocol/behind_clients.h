@@ -33,6 +33,10 @@ class BehindClients {
 public:
     static constexpr size_t kMax = 1 << 16;
 
+    BehindClients() = default;
+    BehindClients(BehindClients&&) noexcept = default;  // iterators stay those of the list
+    BehindClients& operator=(BehindClients&&) noexcept = default;
+
     /// False: known already, of that moment or a later one.
     bool add(const Behind& behind) {
         if (const auto found = places_.find(behind.client); found != places_.end()) {

@@ -9,80 +9,6 @@ using namespace parts;
 
 namespace {
 
-using Numbers = flatbuffers::Vector<uint32_t>;
-using Texts = flatbuffers::Vector<uint8_t>;
-
-struct WireKeys {
-    flatbuffers::Offset<Numbers> key_bytes;
-    flatbuffers::Offset<Texts> texts;
-};
-
-WireKeys keys_to_wire(FlatBufferBuilder& builder, std::span<const std::string_view> keys) {
-    uint32_t* lengths = nullptr;
-    WireKeys wire{.key_bytes = builder.CreateUninitializedVector<uint32_t>(keys.size(), &lengths), .texts = {}};
-    size_t bytes = 0;
-    for (const std::string_view key : keys) {
-        *lengths++ = static_cast<uint32_t>(key.size());
-        bytes += key.size();
-    }
-    TextWriter texts(builder, bytes);
-    for (const std::string_view key : keys) texts.add(key);
-    wire.texts = texts.offset();
-    return wire;
-}
-
-Result<std::vector<std::string_view>> keys_from_wire(const Numbers* key_bytes, const Texts* texts) {
-    MC_ASSIGN_OR_RETURN(const size_t count, bounded_count(key_bytes, kKeysMax, "keys"));
-    std::vector<std::string_view> keys;
-    keys.reserve(count);
-    TextReader reader(texts);
-    for (const uint32_t bytes : numbers_of(key_bytes)) keys.push_back(reader.next(bytes));
-    MC_RETURN_IF_ERROR(reader.check());
-    return keys;
-}
-
-/// Nothing where there are none.
-flatbuffers::Offset<Numbers> numbers_to_wire(FlatBufferBuilder& builder, std::span<const uint32_t> numbers) {
-    return numbers.empty() ? flatbuffers::Offset<Numbers>() : builder.CreateVector(numbers.data(), numbers.size());
-}
-
-flatbuffers::Offset<wire::WriteConfig> config_to_wire(FlatBufferBuilder& builder, const WriteConfig& config) {
-    flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>> preferred;
-    if (!config.preferred_segments.empty()) preferred = builder.CreateVectorOfStrings(config.preferred_segments);
-    flatbuffers::Offset<flatbuffers::String> host;
-    if (!config.writer_host.empty()) host = builder.CreateString(config.writer_host);
-    wire::WriteConfigBuilder table(builder);
-    table.add_replica_num(config.replica_num);
-    table.add_soft_pin(static_cast<uint8_t>(config.soft_pin));
-    if (config.soft_pin_ttl) table.add_soft_pin_ttl_ns(duration_to_wire(*config.soft_pin_ttl));
-    table.add_hard_pin(config.hard_pin);
-    table.add_data_type(static_cast<uint8_t>(config.data_type));
-    table.add_preferred_segments(preferred);
-    table.add_writer_host(host);
-    return table.Finish();
-}
-
-Result<WriteConfig> config_from_wire(const wire::WriteConfig* table) {
-    WriteConfig config;
-    if (table == nullptr) return config;
-    config.replica_num = table->replica_num();
-    // What we do not understand we cannot do: better refused than ignored.
-    if (table->soft_pin() > static_cast<uint8_t>(SoftPinAction::kDisable))
-        return fail(Code::kCorrupt, "a soft pin action of {}", table->soft_pin());
-    config.soft_pin = static_cast<SoftPinAction>(table->soft_pin());
-    if (const auto ttl = table->soft_pin_ttl_ns()) config.soft_pin_ttl = duration_from_wire(*ttl);
-    config.hard_pin = table->hard_pin();
-    config.data_type = static_cast<ObjectDataType>(table->data_type());
-    MC_ASSIGN_OR_RETURN(const size_t count, bounded_count(table->preferred_segments(), kPreferredSegmentsMax, "preferred segments"));
-    config.preferred_segments.reserve(count);
-    for (size_t i = 0; i < count; ++i) {
-        const auto* name = table->preferred_segments()->Get(static_cast<flatbuffers::uoffset_t>(i));
-        MC_ASSIGN_OR_RETURN(config.preferred_segments.emplace_back(), bounded_text(name, kNameBytesMax, "segment name"));
-    }
-    MC_ASSIGN_OR_RETURN(config.writer_host, bounded_text(table->writer_host(), kNameBytesMax, "host name"));
-    return config;
-}
-
 std::vector<std::byte> encode_ends(const ClientId& client, uint64_t request_id, std::string_view tenant, std::span<const PutEndItem> items,
                                    std::span<const uint32_t> in_doubt) {
     Builder builder;
@@ -230,7 +156,7 @@ std::vector<std::byte> encode_put_start_reply(const PutStartReply& reply) {
         return wire::PutStartItem(item.generation, static_cast<int32_t>(item.code), item.replica_count);
     });
     return builder.finish(wire::CreatePutStartReply(*builder, items, replicas, duration_to_wire(reply.retry_after), reply.epoch,
-                                                    duration_to_wire(reply.release)));
+                                                    duration_to_wire(reply.release), duration_to_wire(reply.disk_wait)));
 }
 
 Result<PutStartReply> decode_put_start_reply(std::span<const std::byte> body) {
@@ -238,6 +164,7 @@ Result<PutStartReply> decode_put_start_reply(std::span<const std::byte> body) {
     PutStartReply reply{.items = std::vector<PutStartItem>(count_of(message->items())),
                         .replicas = replicas_from_wire(message->replicas()),
                         .retry_after = duration_from_wire(message->retry_after_ns()),
+                        .disk_wait = duration_from_wire(message->disk_wait_ns()),
                         .epoch = message->epoch(),
                         .release = duration_from_wire(message->release_ns())};
     size_t first = 0;

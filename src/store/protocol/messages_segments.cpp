@@ -135,7 +135,8 @@ std::vector<std::byte> encode_remount_request(const RemountRequest& request) {
     flatbuffers::Offset<flatbuffers::Vector<const wire::Behind*>> behind;
     if (!request.behind.empty()) behind = structs_to_wire<wire::Behind>(*builder, request.behind, behind_to_wire);
     const wire::HistoryPoint heard = point_to_wire(request.heard);
-    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list, behind, &heard, request.heard_update));
+    return builder.finish(wire::CreateRemountRequest(*builder, &client, request.epoch, list, behind, &heard, request.heard_update,
+                                                     request.life.value, request.remembered_update));
 }
 
 Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) {
@@ -164,7 +165,9 @@ Result<ReceivedRemount> decode_remount_request(std::span<const std::byte> body) 
                         .segments = received.segments,
                         .behind = received.behind,
                         .heard = point_from_wire(message->heard()),
-                        .heard_update = message->heard_update()};
+                        .heard_update = message->heard_update(),
+                        .life = {message->life()},
+                        .remembered_update = message->remembered_update()};
     received.copy = message.take_copy();
     return received;
 }

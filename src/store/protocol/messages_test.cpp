@@ -135,7 +135,7 @@ TEST(StoreMessages, PutStartComesBackWithEveryFieldOfItsConfiguration) {
 }
 
 TEST(StoreMessages, PutStartReplyComesBack) {
-    PutStartReply reply{.items = {}, .replicas = {{1, 2}, {3, 4}}, .retry_after = 7ms, .epoch = 8};
+    PutStartReply reply{.items = {}, .replicas = {{1, 2}, {3, 4}}, .retry_after = 7ms, .disk_wait = 9ms, .epoch = 8};
     reply.items.push_back({.code = StoreCode::kNoAvailableHandle});
     reply.items.push_back({.first_replica = 0, .replica_count = 2, .generation = 99});
     const auto back = decode_put_start_reply(keep(encode_put_start_reply(reply)));
@@ -146,6 +146,7 @@ TEST(StoreMessages, PutStartReplyComesBack) {
     EXPECT_EQ(back->items[1].replica_count, 2u);
     EXPECT_EQ(back->replicas, reply.replicas);
     EXPECT_EQ(back->retry_after, 7ms);
+    EXPECT_EQ(back->disk_wait, 9ms);
     EXPECT_EQ(back->epoch, 8u);
 }
 

@@ -85,6 +85,8 @@ struct PutStartReply {
     std::vector<ReplicaLocation> replicas;
     /// Where some item got kNoAvailableHandle: when memory that is only held by leases comes back. Zero: waiting will not help.
     Duration retry_after{0};
+    /// Where some item got kNoAvailableHandle only because what would have to go is not on a disk yet: about when it is. Zero: otherwise.
+    Duration disk_wait{0};
     uint64_t epoch = 0;  // the life of the master that numbered the segments; set by its server
     /// After the request was sent, no byte of these writes may begin to move: their ranges will be used again soon after. Zero: not told.
     Duration release{0};

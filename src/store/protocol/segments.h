@@ -86,6 +86,10 @@ struct RemountRequest {
     HistoryPoint heard{};
     /// Of this life of the master: everything up to this update; 0: none.
     uint64_t heard_update = 0;
+    /// The life of the client's process. One that the master has met under the same id before is gone, with whatever it had not finished. None: not told, and nobody checks.
+    Incarnation life{};
+    /// Of a process that has taken the place of one that is gone: the last update of this life of the master that was written down, and 1 more. 0: it is not such a one.
+    uint64_t remembered_update = 0;
 };
 struct RemountReply {
     struct Segment {

@@ -12,7 +12,7 @@
 
 #include "base/memory_reserve.h"
 #include "base/testing/little_memory.h"
-#include "store/master/check.h"
+#include "store/master/testing/check.h"
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"
 #include "store/service/master_calls.h"

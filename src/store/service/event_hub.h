@@ -94,7 +94,7 @@ public:
     /// Tells the client the next part of what its segments hold, if wants_report().
     void report(const MasterState& state, const ClientId& client, Time now);
     /// What a member that reports has missed of this life, if it has heard everything up to that update (0: none).
-    UnheardEvents::Missed missed(const ClientId& client, uint64_t heard);
+    UnheardEvents::Missed missed(const ClientId& client, uint64_t heard, uint64_t remembered = 0);
     /// What operations have caused so far.
     struct Position {
         uint64_t events = 0;   // about anything

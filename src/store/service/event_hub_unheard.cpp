@@ -42,9 +42,9 @@ void EventHub::keep_unsent(Follower& follower) {
     }
 }
 
-UnheardEvents::Missed EventHub::missed(const ClientId& client, uint64_t heard) {
+UnheardEvents::Missed EventHub::missed(const ClientId& client, uint64_t heard, uint64_t remembered) {
     Lock lock(mutex_);
-    return unheard_by(client)->after(heard);
+    return unheard_by(client)->after(heard, remembered);
 }
 
 const EventHub::UnheardPtr& EventHub::unheard_by(const ClientId& client) {

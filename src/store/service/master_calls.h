@@ -89,7 +89,7 @@ private:
     /// Whose connection ended is dead as soon as its successor asks.
     void note_lost(Transaction& transaction, Time now) const;
     /// Ends in parts whoever has to go before this client can come back, or mount this.
-    void make_way(const ClientId& client, const SegmentSpec* segment);
+    void make_way(const ClientId& client, const SegmentSpec* segment, Incarnation life = {});
     /// Sends as much of the first report as the client takes for now.
     void report(const ClientId& client);
 

@@ -63,10 +63,10 @@ void MasterCalls::attach_segments(rpc::Server& server) {
     server.handle(rpc::Method::kProbe, [](std::span<const std::byte>, Answer answer) { answer->reply({}); });
 }
 
-void MasterCalls::make_way(const ClientId& client, const SegmentSpec* segment) {
+void MasterCalls::make_way(const ClientId& client, const SegmentSpec* segment, Incarnation life) {
     const auto some = [&](Transaction& transaction, Time now) {
         note_lost(transaction, now);
-        const bool made = store::make_way(transaction, client, segment, now);
+        const bool made = store::make_way(transaction, client, segment, now, life);
         parts_.hub.drop_strangers(transaction.state());
         return made;
     };
@@ -119,7 +119,9 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
                                          .segments = segments,
                                          .behind = received.request.behind,
                                          .heard = received.request.heard,
-                                         .heard_update = received.request.heard_update};
+                                         .heard_update = received.request.heard_update,
+                                         .life = received.request.life,
+                                         .remembered_update = received.request.remembered_update};
             note_lost(transaction, now);
             return remount_member(parts_.hub, transaction, request, now, matched);
         });
@@ -127,7 +129,7 @@ void MasterCalls::remount(const ReceivedRemount& received, Answer answer) {
     if (received.request.epoch != 0 && received.request.epoch != epoch_) {
         for (auto& segment : reply.segments) segment.code = StoreCode::kInvalidVersion;
     } else if (received.segments.empty()) {
-        make_way(received.request.client, nullptr);
+        make_way(received.request.client, nullptr, received.request.life);
         reply = run_part({});  // makes the client known
     }
     for (size_t i = 0; i < received.segments.size() && reply.segments[i].code == StoreCode::kOk; ++i) {

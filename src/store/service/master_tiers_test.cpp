@@ -131,6 +131,7 @@ TEST_F(MasterTiers, APutWaitsForADiskThatIsBehind) {
     const PutStartReply refused = caller_->put_start(kNode, {"b"}, false, kMost);
     EXPECT_EQ(refused.items.at(0).code, StoreCode::kNoAvailableHandle);
     EXPECT_GT(refused.retry_after, 0s);
+    EXPECT_GT(refused.disk_wait, 0s);
     EXPECT_LE(refused.retry_after, 2s);
     const CopyOrder order = wait_order("a");  // since somebody needs its memory
     end({{.task = order.task}});

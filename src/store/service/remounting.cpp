@@ -32,7 +32,7 @@ RemountReply remount_member(EventHub& hub, Transaction& transaction, const Remou
     RemountReply reply = remount(transaction, request, now, holds && hub.distrusts(request.client), matched);
     hub.drop_strangers(transaction.state());
     if (!request.segments.empty()) return reply;
-    UnheardEvents::Missed missed = hub.missed(request.client, request.heard_update);
+    UnheardEvents::Missed missed = hub.missed(request.client, request.heard_update, request.remembered_update);
     reply.missed = std::move(missed.updates);
     reply.missed_lost = missed.lost;
     return reply;

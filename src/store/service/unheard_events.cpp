@@ -56,10 +56,12 @@ size_t UnheardEvents::heard(uint64_t sequence) {
     return count;
 }
 
-UnheardEvents::Missed UnheardEvents::after(uint64_t sequence) {
+UnheardEvents::Missed UnheardEvents::after(uint64_t sequence, uint64_t remembered) {
     seal();
+    // Who has told us of more than it remembers has lost something, and we have not got it any more. (Or it was we who forgot.)
+    const bool torn = remembered != 0 && (remembered - 1 < heard_ || remembered - 1 > sequence_);
     // Who has heard more than we know of was away for so long that it was forgotten.
-    Missed missed{.updates = {}, .lost = lost_up_to_ > sequence || sequence > sequence_};
+    Missed missed{.updates = {}, .lost = torn || lost_up_to_ > sequence || sequence > sequence_};
     if (missed.lost) return missed;
     for (const Kept& kept : kept_) {
         if (kept.sequence <= sequence) continue;

@@ -44,8 +44,8 @@ public:
         std::vector<std::vector<std::byte>> updates;  // encoded
         bool lost = false;                            // there was more than could be kept: nobody knows
     };
-    /// What a client has missed that has heard everything up to that update.
-    Missed after(uint64_t sequence);
+    /// What a client has missed that has heard everything up to that update. `remembered`: RemountRequest::remembered_update.
+    Missed after(uint64_t sequence, uint64_t remembered = 0);
 
     /// It is too much: what was missed so far is lost.
     void give_up() noexcept;

@@ -26,6 +26,19 @@ std::vector<uint64_t> generations(const UnheardEvents::Missed& missed) {
 }
 using Generations = std::vector<uint64_t>;
 
+TEST(UnheardEvents, WhoRemembersLessThanItHasToldHasLostSomething) {
+    UnheardEvents events(1 << 20);
+    for (uint64_t i = 1; i <= 5; ++i) events.keep(events.next(), i, drop_of(i));
+    events.heard(3);
+    EXPECT_FALSE(events.after(3, 3 + 1).lost);
+    EXPECT_EQ(generations(events.after(3, 3 + 1)), (Generations{4, 5}));
+    EXPECT_FALSE(events.after(3, 4 + 1).lost) << "what it heard last it has not told";
+    EXPECT_TRUE(events.after(2, 2 + 1).lost);
+    EXPECT_TRUE(events.after(0, 0 + 1).lost);
+    EXPECT_TRUE(events.after(0, 6 + 1).lost) << "it was forgotten, and counted anew";
+    EXPECT_FALSE(events.after(2).lost) << "who is alive knows what it has heard";
+}
+
 TEST(UnheardEvents, KeepsWhatWasNotHeardInTheOrderOfItsNumbers) {
     UnheardEvents events(1 << 20);
     for (int i = 0; i < 3; ++i) events.next();

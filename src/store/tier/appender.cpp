@@ -36,7 +36,6 @@ Result<std::shared_ptr<LogFile>> Appender::create_file(uint64_t bytes) {
     file->bytes = bytes;
     file->end_block = file->synced_block = kFirstRecordBlock;
     file->name_synced = false;
-    file->last_read = Clock::now().time_since_epoch().count();
 
     stream_.begin(*file->disk, 0);
     const FileHeader header{.number = number, .salt = file->salt, .created_ms = wall_clock_ms()};

@@ -185,6 +185,29 @@ TEST_P(TierConformance, WhatWasRemovedStaysGone) {
     EXPECT_TRUE(get(*tier_, "a", 5000).bytes == make_bytes(9, 5000));
 }
 
+/// A master that had lost sight of a copy has it removed, and orders it anew: the value is the same one, of the same generation.
+TEST_P(TierConformance, WhatWasRemovedMayBeWrittenAgain) {
+    ASSERT_EQ(put(*tier_, "other", 1, make_bytes(1, 5000)), Code::kOk);  // its file stays
+    for (const size_t size : {size_t{5000}, size_t{3'000'000}}) {        // the latter has a file of its own
+        const std::string key = "k" + std::to_string(size);
+        const Bytes bytes = make_bytes(size, size);
+        ASSERT_EQ(put(*tier_, key, 5, bytes), Code::kOk);
+        for (int round = 0; round < 3; ++round) {
+            EXPECT_EQ(remove(*tier_, key, 5), Code::kOk);
+            if (round != 0) reopen();
+            EXPECT_EQ(get(*tier_, key, size).code, Code::kNotFound) << size << ", round " << round;
+            EXPECT_EQ(put(*tier_, key, 5, bytes), Code::kOk) << size << ", round " << round;
+            reopen();
+            EXPECT_TRUE(get(*tier_, key, size).bytes == bytes) << size << ", round " << round;
+        }
+        EXPECT_EQ(remove(*tier_, key, 5), Code::kOk);
+        for (int round = 0; round < 3; ++round) {
+            reopen();
+            EXPECT_EQ(get(*tier_, key, size).code, Code::kNotFound) << size;
+        }
+    }
+}
+
 TEST_P(TierConformance, BytesThatAreNotTheChecksumsAreRefused) {
     for (const size_t size : {size_t{100}, size_t{100'000}, size_t{3'000'000}}) {
         const Bytes bytes = make_bytes(1, size);

@@ -91,6 +91,25 @@ public:
             hidden_.insert(key);
         }
     }
+    /// The one value of its generation goes, and is written once more.
+    void put_again(const std::string& key) {
+        auto& may = model_[key];
+        if (may.size() != 1 || may.begin()->generation == 0 || hidden_.contains(key)) return;
+        const Model::Value value = *may.begin();
+        if (tier_calls::remove(*tier_, key, value.generation) != Code::kOk) {
+            may.insert(Model::Value{});
+            hidden_.insert(key);
+            return;
+        }
+        may = {Model::Value{}};
+        if (random(2) == 0) restart(random(2) == 0);
+        switch (tier_calls::put(*tier_, key, value.generation, value_of(key, value))) {
+            case Code::kOk: may = {value}; break;
+            case Code::kStale: ADD_FAILURE() << key << " cannot be written again"; break;
+            case Code::kNoSpace: break;
+            default: may.insert(value); break;
+        }
+    }
     /// Each key reads as one of what it may be, or as nothing where it was evicted or its removal is in doubt.
     void check(const std::string& key, bool decides) {
         auto& may = model_[key];
@@ -162,7 +181,7 @@ void run_random(uint64_t seed, uint64_t capacity, TierEviction eviction) {
     world.open();
     for (int step = 0; step < 60 && !testing::Test::HasFailure(); ++step) {
         const std::string key = "k" + std::to_string(world.random(12));
-        switch (world.random(12)) {
+        switch (world.random(13)) {
             case 0:
             case 1: world.remove(key); break;
             case 2:
@@ -174,6 +193,7 @@ void run_random(uint64_t seed, uint64_t capacity, TierEviction eviction) {
                 world.restart(world.disk().is_off() || world.random(2) == 0);
                 world.check_all(true);
                 break;
+            case 6: world.put_again(key); break;
             default: world.put(key, some_length(world)); break;
         }
         if (world.disk().is_off()) {

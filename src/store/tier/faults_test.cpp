@@ -135,8 +135,23 @@ TEST_F(TierFaults, AReadErrorIsAnErrorAndTheValueStays) {
 }
 
 TEST_F(TierFaults, ADamagedValueGoesAndTheOthersStay) {
+    struct Gone final : TierObserver {
+        void on_gone(std::span<const TierObject> objects) noexcept override {
+            std::string texts;
+            for (const TierObject& object : objects) {
+                told.push_back(object.generation);
+                found |= tier->find(object.generation, texts).has_value();
+            }
+        }
+        StorageTier* tier = nullptr;
+        std::vector<uint64_t> told;
+        bool found = false;
+    } gone;
+    options_.observer = &gone;
+    reopen();
+    gone.tier = tier_.get();
     ASSERT_EQ(put(*tier_, "k", 1, make_bytes(1, 200'000)), Code::kOk);
-    ASSERT_EQ(put(*tier_, "l", 1, make_bytes(2, 5000)), Code::kOk);
+    ASSERT_EQ(put(*tier_, "l", 2, make_bytes(2, 5000)), Code::kOk);
     const std::string name = disk_->names().front();
     auto contents = disk_->contents(name);
     const Bytes bytes = make_bytes(1, 200'000);
@@ -146,9 +161,12 @@ TEST_F(TierFaults, ADamagedValueGoesAndTheOthersStay) {
     disk_->set_contents(name, contents);
     EXPECT_EQ(get_part(*tier_, "k", 0, 1000).code, Code::kOk);  // another chunk
     EXPECT_EQ(get_part(*tier_, "k", 69'000, 10).code, Code::kCorrupt);
-    EXPECT_EQ(put(*tier_, "m", 1, make_bytes(3, 100)), Code::kOk);  // behind the tier's own removal
+    EXPECT_EQ(put(*tier_, "m", 3, make_bytes(3, 100)), Code::kOk);  // behind the tier's own removal
+    EXPECT_EQ(gone.told, std::vector<uint64_t>{1});
+    EXPECT_FALSE(gone.found) << "who is told may look whether it came again";
     EXPECT_EQ(get(*tier_, "k", 200'000).code, Code::kNotFound);
     EXPECT_EQ(get(*tier_, "l", 5000).code, Code::kOk);
+    options_.observer = nullptr;
     reopen();
     EXPECT_EQ(get(*tier_, "k", 200'000).code, Code::kNotFound);
 }
@@ -326,6 +344,18 @@ TEST_F(TierFaults, PinnedValuesAreNotEvicted) {
     for (uint64_t i = 0; i < 200; ++i) ASSERT_EQ(put(*tier_, "k" + std::to_string(i), i + 1, make_bytes(i, 100'000)), Code::kOk);
     EXPECT_GT(tier_->usage().evicted, 0u);
     EXPECT_TRUE(get(*tier_, "pinned", bytes.size()).bytes == bytes);
+}
+
+TEST_F(TierFaults, ForWhatHasNoPlaceNothingIsEvicted) {
+    options_.capacity_bytes = 8 << 20;
+    reopen();
+    for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(put(*tier_, "k" + std::to_string(i), i + 1, make_bytes(i, 100'000)), Code::kOk);
+    const size_t before = list(*tier_).size();
+    EXPECT_EQ(put(*tier_, "long", 100, make_bytes(1, (8 << 20) - 4096)), Code::kNoSpace) << "with its header it is longer than the disk";
+    EXPECT_EQ(list(*tier_).size(), before);
+    EXPECT_EQ(tier_->usage().evicted, 0u);
+    EXPECT_EQ(put(*tier_, "shorter", 101, make_bytes(1, 6 << 20)), Code::kOk);
+    EXPECT_GT(tier_->usage().evicted, 0u);
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ std::span<const std::byte> bytes_of(std::string_view text) noexcept { return std
 bool outranks(const Fact& fact, const Entry& entry) noexcept {
     const uint64_t generation = fact.header.generation;
     if (generation != entry.generation) return generation > entry.generation;
-    if (fact.state != entry.state) return fact.state > entry.state;
+    // A value may be written again after it was removed, and removed again: the later of the two counts, where one can tell.
+    const bool ordered = entry.state != State::kDoubtful && fact.file->ordered && entry.file->ordered;
+    if (fact.state != entry.state && !ordered) return fact.state > entry.state;
     return std::pair(fact.file->number, fact.block) >= std::pair(entry.file->number, entry.block);
 }
 
@@ -76,13 +78,14 @@ size_t Index::slot_of(const Part& part, uint32_t hash, std::string_view tenant, 
     return slot;
 }
 
-std::optional<Index::Location> Index::find(std::string_view tenant, std::string_view key) const {
+std::optional<Index::Location> Index::find(std::string_view tenant, std::string_view key, For purpose) const {
     const uint64_t hash = hash_of(tenant, key);
     const Part& part = part_of(hash);
     const Lock lock(part.mutex);
     if (part.slots.empty()) return std::nullopt;
     const Entry* entry = part.slots[slot_of(part, rest_of(hash), tenant, key)];
     if (entry == nullptr || entry->state != State::kValue) return std::nullopt;
+    if (purpose == For::kUse) std::atomic_ref(entry->used).store(true, std::memory_order_relaxed);
     return Location{entry->file->shared_from_this(), entry->block, entry->payload_at, entry->length, entry->generation, entry->checksum};
 }
 
@@ -276,6 +279,7 @@ void Index::become(Entry& entry, const Fact& fact) {
     entry.soft_pin_end_ms = fact.header.soft_pin_end_ms;
     entry.data_type = fact.header.data_type;
     entry.hard_pin = fact.header.hard_pin;
+    std::atomic_ref(entry.used).store(false, std::memory_order_relaxed);
     join(entry);
 }
 

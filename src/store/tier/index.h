@@ -21,7 +21,7 @@
 
 namespace mooncake::store::log {
 
-/// What counts of a key. The order is that of rank at equal generations.
+/// What counts of a key. The order is that of rank at equal generations, where it is not known which was made later.
 enum class State : uint8_t {
     kDoubtful,  // cannot be read; whatever may lie in its range is not known to be gone
     kValue,
@@ -52,7 +52,8 @@ struct Entry {
     State state = State::kValue;
     ObjectDataType data_type = ObjectDataType::kUnknown;
     bool hard_pin = false;
-    uint8_t part = 0;  // of the index
+    uint8_t part = 0;           // of the index
+    mutable bool used = false;  // read since it was written where it is; by std::atomic_ref
 
     /// A record newer than what counts may lie in one of its files.
     bool in_doubt() const noexcept { return doubt > generation; }
@@ -89,7 +90,8 @@ public:
     Index& operator=(const Index&) = delete;
 
     /// Of a value that can be read.
-    std::optional<Location> find(std::string_view tenant, std::string_view key) const;
+    enum class For : uint8_t { kLook, kUse };
+    std::optional<Location> find(std::string_view tenant, std::string_view key, For purpose = For::kLook) const;
     /// The value of this generation; its texts are copied to `texts`.
     std::optional<TierObject> find(uint64_t generation, std::string& texts) const;
     /// Copies the values of one part; texts point into `texts`.

@@ -50,16 +50,32 @@ TEST_F(IndexTest, TheHigherGenerationCountsInWhateverOrderTheyCome) {
     EXPECT_EQ(file(2).live_bytes, 0u);
 }
 
-TEST_F(IndexTest, ARemovalOutranksItsOwnGeneration) {
-    EXPECT_TRUE(index_.merge(removal("k", 5, 1)));
-    EXPECT_FALSE(index_.merge(value("k", 5, 2)));
+TEST_F(IndexTest, ARemovalOutranksItsOwnGenerationBeforeIt) {
+    EXPECT_TRUE(index_.merge(removal("k", 5, 2)));
+    EXPECT_FALSE(index_.merge(value("k", 5, 1)));
     EXPECT_FALSE(index_.find("t", "k"));
+    EXPECT_TRUE(index_.merge(value("k", 5, 3))) << "written again";
+    EXPECT_TRUE(index_.find("t", "k"));
+    EXPECT_TRUE(index_.merge(removal("k", 5, 3)));
     EXPECT_TRUE(index_.merge(value("k", 6, 2)));
     EXPECT_TRUE(index_.find("t", "k"));
     EXPECT_TRUE(index_.merge(removal("k", 6, 3)));
     EXPECT_FALSE(index_.find("t", "k"));
     EXPECT_EQ(index_.removals(), 1u);
     EXPECT_EQ(index_.values(), 0u);
+}
+
+TEST_F(IndexTest, InFilesWithoutOrderARemovalOutranksItsOwnGeneration) {
+    for (const uint32_t unordered : {2u, 3u}) {
+        Index index;
+        for (const auto& one : files_) {
+            one->first_value = one->first_removal = nullptr;
+            one->ordered = one->number != unordered;
+        }
+        EXPECT_TRUE(index.merge(removal("k", 5, 2)));
+        EXPECT_FALSE(index.merge(value("k", 5, 3)));
+        EXPECT_FALSE(index.find("t", "k"));
+    }
 }
 
 TEST_F(IndexTest, OfEqualRecordsTheLaterPlaceCounts) {

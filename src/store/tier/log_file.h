@@ -35,13 +35,13 @@ public:
     std::atomic<uint64_t> live_bytes{0};  // records of values that count
     std::atomic<uint32_t> values{0};      // that count
     std::atomic<uint32_t> pinned{0};      // of them
-    std::atomic<Duration::rep> last_read{0};
-    std::atomic<bool> closed{false};   // not appended to any more
-    std::atomic<bool> damaged{false};  // could not be read completely, or in doubt: to be emptied first
+    std::atomic<bool> closed{false};      // not appended to any more
+    std::atomic<bool> damaged{false};     // could not be read completely, or in doubt: to be emptied first
 
     // the log thread's
     Entry* first_value = nullptr;
     Entry* first_removal = nullptr;
+    bool ordered = true;               // what was made later lies behind, here or in a file of a higher number (version 2)
     std::vector<std::byte> directory;  // of a file that is appended to
     uint32_t end_block = 0;            // where the next record goes
     uint32_t synced_block = 0;         // what lies before is on the disk for good

@@ -168,12 +168,9 @@ void LogTier::drop(std::string_view tenant, std::string_view key, uint64_t gener
     own->tenant = tenant;
     own->key = key;
     own->remove = {.tenant = own->tenant, .key = own->key, .generation = generation};
+    own->observer = options_.observer;
     own->completion.add(1);
     MC_LOG_WARNING_EVERY(10s, "the value of '{}' is damaged, and goes", key);
-    if (options_.observer != nullptr) {
-        const TierObject object{.tenant = own->tenant, .key = own->key, .generation = generation};
-        options_.observer->on_gone(std::span(&object, 1));
-    }
     Request request{.removes = std::span(&own->remove, 1), .completion = &own->completion};
     request.own = std::move(own);
     post(std::move(request));

@@ -20,7 +20,7 @@ struct LogTierOptions {
     uint64_t capacity_bytes = 0;  // of the disk that may be used
     uint64_t file_bytes = 0;      // 0: by the capacity
     double high_watermark = 0.90, low_watermark = 0.80;
-    TierEviction eviction = TierEviction::kFifo;
+    TierEviction eviction = TierEviction::kLru;
     uint64_t objects_max = 10'000'000;      // more are made room for like bytes
     uint64_t moved_bytes_per_s = 64 << 20;  // of values, while files are emptied
     uint64_t group_bytes_max = 64 << 20;    // that are committed together

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "store/tier/arena.h"
+#include "store/tier/scan.h"
 
 namespace mooncake::store::log {
 
@@ -13,6 +15,7 @@ namespace {
 constexpr Duration kSweepInterval = 1s;
 constexpr uint64_t kSweepAtOnce = 4096;  // removals
 constexpr Duration kRetryInterval = 1s;
+constexpr uint64_t kKeptBytes = 8 << 20;  // are read before they are written again
 
 std::string joined(std::string_view tenant, std::string_view key) { return std::string(tenant).append(1, '\0').append(key); }
 
@@ -66,9 +69,10 @@ Result<> LogWorker::check(const TierWrite& write) {
 Result<> LogWorker::check_rank(const TierObject& object) const {
     const Entry* known = index_.look(object.tenant, object.key);
     if (known == nullptr || known->generation < object.generation) return {};
-    if (known->generation > object.generation || known->state == State::kRemoved) return fail(Code::kStale, "'{}' is newer", object.key);
-    if (known->state == State::kDoubtful) return {};
-    return fail(Code::kAlreadyExists, "'{}' is there", object.key);
+    if (known->generation > object.generation) return fail(Code::kStale, "'{}' is newer", object.key);
+    if (known->state == State::kValue) return fail(Code::kAlreadyExists, "'{}' is there", object.key);
+    if (known->state == State::kRemoved && known->in_doubt()) return fail(Code::kStale, "'{}' may be newer", object.key);
+    return {};
 }
 
 void LogWorker::write(TierWrite& object, Deadline deadline, Completion& completion) {
@@ -119,6 +123,7 @@ void LogWorker::remove(TierRemove& object, Completion& completion) {
         const bool is_gone = known->state == State::kRemoved && !known->in_doubt();
         if (is_gone || (generation != 0 && known->generation > generation)) return answer(to, {});
         if (generation == 0) generation = std::max(known->generation, known->doubt);
+        stay_behind(known->high);
     } else if (!index_.has_floor() || generation == 0) {
         return answer(to, {});  // there is nothing of it
     }
@@ -132,6 +137,12 @@ void LogWorker::remove(TierRemove& object, Completion& completion) {
     appender_.stage(removal);
     answers_.push_back(to);
     group_keys_.insert(joined(object.tenant, object.key));
+}
+
+void LogWorker::stay_behind(uint32_t number) {
+    if (appender_.current() == nullptr || appender_.current()->number >= number) return;
+    commit_group();
+    appender_.close_current();
 }
 
 void LogWorker::move(const Move& move, Completion& completion) {
@@ -184,6 +195,7 @@ Result<> LogWorker::provide_file(uint64_t record_bytes, bool must) {
         if (!must) return room;
         over_capacity_ = true;
     }
+    if (appender_.fits(record_bytes)) return {};  // behind what was kept
     auto rolled = appender_.roll(bytes);
     if (rolled || rolled.error().code() != Code::kNoSpace) return rolled;
     // The disk has less room than we may use.
@@ -194,27 +206,74 @@ Result<> LogWorker::provide_file(uint64_t record_bytes, bool must) {
 }
 
 Result<> LogWorker::make_room(uint64_t bytes) {
+    const auto no_room = [&] {
+        return fail(Code::kNoSpace, "{} of {} bytes are used, {} are needed", files_.bytes(), options_.capacity_bytes, bytes);
+    };
+    // For what has no place even then nothing goes.
+    if (files_.bytes() - std::min(files_.bytes(), evictable_bytes()) + bytes > options_.capacity_bytes) return no_room();
     const auto limit = [&](double watermark) { return static_cast<uint64_t>(static_cast<double>(options_.capacity_bytes) * watermark); };
     if (files_.bytes() + bytes > limit(options_.high_watermark) || index_.values() >= options_.objects_max) {
         while (files_.bytes() + bytes > limit(options_.low_watermark) || index_.values() >= options_.objects_max) {
             const auto victim = pick_victim();
             if (victim == nullptr) break;
+            if (options_.eviction == TierEviction::kLru) keep_used(*victim);
             (void)retire(*victim);  // one that stays is not picked again soon
         }
     }
     if (files_.bytes() + bytes <= options_.capacity_bytes && index_.values() < options_.objects_max) return {};
-    return fail(Code::kNoSpace, "{} of {} bytes are used, {} are needed", files_.bytes(), options_.capacity_bytes, bytes);
+    return no_room();
+}
+
+bool LogWorker::may_go(const LogFile& file, Time now) const {
+    return options_.eviction != TierEviction::kNone && file.closed && file.pinned == 0 && file.retire_not_before <= now;
+}
+
+uint64_t LogWorker::evictable_bytes() const {
+    uint64_t sum = 0;
+    const Time now = Clock::now();
+    for (const auto& file : files_.all()) sum += may_go(*file, now) ? file->bytes.load() : 0;
+    return sum;
 }
 
 std::shared_ptr<LogFile> LogWorker::pick_victim() const {
-    if (options_.eviction == TierEviction::kNone) return nullptr;
-    std::shared_ptr<LogFile> best;
     const Time now = Clock::now();
-    for (const auto& file : files_.all()) {
-        if (!file->closed || file->pinned != 0 || file->retire_not_before > now) continue;
-        if (best == nullptr || (options_.eviction == TierEviction::kLru && file->last_read < best->last_read)) best = file;
+    for (const auto& file : files_.all())  // the oldest
+        if (may_go(*file, now)) return file;
+    return nullptr;
+}
+
+void LogWorker::keep_used(LogFile& file) {
+    uint64_t left = file.bytes / 2;
+    std::vector<const Entry*> used;
+    for (const Entry* entry = file.first_value; entry != nullptr; entry = entry->next) {
+        const uint64_t bytes = entry->record_bytes();
+        if (!std::atomic_ref(entry->used).load(std::memory_order_relaxed) || bytes > left || appender_.is_alone(bytes)) continue;
+        left -= bytes;
+        used.push_back(entry);
     }
-    return best;
+    std::vector<Pages> values;  // until they are written
+    const auto commit = [&] {
+        if (!appender_.has_staged()) return true;
+        ++commits;
+        const bool done = appender_.commit().has_value();
+        values.clear();
+        return done;
+    };
+    for (const Entry* entry : used) {
+        const RecordHeader header = Appender::header_of(entry->object(wall_clock_ms()));
+        RecordHeader there = header;
+        there.payload_at = entry->payload_at;
+        if (appender_.staged_bytes() + header.bytes() > kKeptBytes && !commit()) return;
+        if (!appender_.fits(header.bytes()) && (!commit() || !appender_.roll(appender_.new_file_bytes(header.bytes())))) return;
+        auto pages = Pages::create(round_to_blocks(header.payload_bytes()));
+        if (!pages) break;
+        const auto payload = pages->bytes().first(header.payload_bytes());
+        if (!read_value(*file.disk, entry->block, there, payload)) continue;
+        if (!appender_.stage(header, payload.first(header.length))) break;
+        moved_bytes += header.bytes();
+        values.push_back(std::move(*pages));
+    }
+    (void)commit();
 }
 
 bool LogWorker::retire(LogFile& leaving) {
@@ -242,6 +301,8 @@ bool LogWorker::leave_removals(LogFile& file) {
     for (Entry* entry : entries_of(file))
         if (files_.any_other(entry->low, entry->high, file.number)) needed.push_back(entry);
     if (needed.empty()) return true;
+    const auto is_ahead = [&](const Entry* entry) { return files_.any_other(appender_.current()->number + 1, entry->high, file.number); };
+    if (appender_.current() != nullptr && std::any_of(needed.begin(), needed.end(), is_ahead)) appender_.close_current();
     if (appender_.current() == nullptr && !appender_.roll(appender_.new_file_bytes(kBlockBytes))) return false;
     for (size_t done = 0; done < needed.size();) {
         for (; done < needed.size() && appender_.staged_bytes() < kRemovalsBytesMax; ++done) {

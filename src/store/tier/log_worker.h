@@ -26,11 +26,17 @@ struct Move {
     uint32_t block = 0;
 };
 
-/// A removal that nobody waits for.
-struct OwnRemoval {
+/// A removal that nobody waits for. Who owns the tier hears of it when the value cannot be found any more.
+struct OwnRemoval final : CompletionHook {
+    void on_done(Completion&) noexcept override {
+        const TierObject object{.tenant = tenant, .key = key, .generation = remove.generation};
+        if (observer != nullptr) observer->on_gone(std::span(&object, 1));
+    }
+
+    TierObserver* observer = nullptr;
     std::string tenant, key;
     TierRemove remove;
-    Completion completion;
+    Completion completion{nullptr, this};
 };
 
 /// What waits for the log thread. One of these is set.
@@ -86,10 +92,17 @@ private:
     void stage(const RecordHeader& header, std::span<const std::byte> value, const Answer& to, bool must);
     /// Ends the group if this key is in it: then it is first written what came before.
     void separate(std::string_view tenant, std::string_view key);
+    /// A removal must lie behind what it removes: the file that is appended to is older than one that has a single value.
+    void stay_behind(uint32_t number);
     /// A current file with so much room. `must`: whatever the watermarks say.
     Result<> provide_file(uint64_t record_bytes, bool must);
     Result<> make_room(uint64_t bytes);
+    /// Whether it may be evicted, and what all those take of the disk.
+    bool may_go(const LogFile& file, Time now) const;
+    uint64_t evictable_bytes() const;
     std::shared_ptr<LogFile> pick_victim() const;
+    /// Writes again what of it was read since it was written: at most half of it, so that room is made.
+    void keep_used(LogFile& file);
     /// Leaves behind what it must, and deletes it. False: the disk refused, and it is still there.
     bool retire(LogFile& file);
     /// Writes removals for what others of lie elsewhere.

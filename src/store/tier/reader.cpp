@@ -76,7 +76,7 @@ void Reader::read(std::span<TierRead> objects, Deadline deadline, Completion& co
 }
 
 bool Reader::begin(TierRead& object, Deadline deadline, Completion& completion) {
-    auto found = index_.find(object.tenant, object.key);
+    auto found = index_.find(object.tenant, object.key, Index::For::kUse);
     if (!found || (object.generation != 0 && object.generation != found->generation)) {
         refuse(object, completion, error(Code::kNotFound, "no '{}'", object.key));
         return false;
@@ -90,7 +90,6 @@ bool Reader::begin(TierRead& object, Deadline deadline, Completion& completion) 
         refuse(object, completion, error(Code::kTimedOut, "no time to read '{}'", object.key));
         return false;
     }
-    found->file->last_read.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
     if (object.into.empty()) {
         object.result = Code::kOk;
         completion.succeed(0);

@@ -17,8 +17,9 @@
 /// What lies in the files of a tier (docs/wire/disk.md). Pure functions: whatever is read may be anything, and is checked here.
 namespace mooncake::store::log {
 
-constexpr uint32_t kVersion = 1;
-constexpr uint32_t kOldestVersion = 1;  // that this code reads
+constexpr uint32_t kVersion = 2;
+constexpr uint32_t kOldestVersion = 1;   // that this code reads
+constexpr uint32_t kOrderedVersion = 2;  // from here on, what was written later lies later
 
 /// What makes a header belong to its place: a random number of the file and the block it lies in.
 struct Place {

@@ -85,7 +85,7 @@ private:
         auto file = std::make_shared<LogFile>(number, header->salt, std::move(*opened));
         file->bytes = file->disk->size();
         file->closed = true;
-        file->last_read = number;  // before any that is read, in the order of their age
+        file->ordered = header->version >= kOrderedVersion;
         ScannedFile scanned = scan_file(*file->disk, file->salt);
         take(std::move(file), std::move(scanned));
     }

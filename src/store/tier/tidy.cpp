@@ -15,6 +15,8 @@ constexpr Duration kInterval = 200ms;
 constexpr Duration kStandBack = 5ms;
 constexpr Duration kStuckInterval = 1s;
 constexpr uint64_t kRemovalsFew = 65'536;
+constexpr size_t kMovedTogether = 64;
+constexpr uint64_t kMovedBytes = 8 << 20;  // or one value
 
 }  // namespace
 
@@ -60,9 +62,10 @@ bool Tidy::run_once(const std::stop_token& stop) {
 
 bool Tidy::empty(const std::shared_ptr<LogFile>& file, const std::stop_token& stop) {
     const ScannedFile scanned = scan_file(*file->disk, file->salt);
-    for (const FoundRecord& found : scanned.records) {
-        if (stop.stop_requested() || !move(file, found)) return false;
-        pause(found.parse(file->salt).bytes(), stop);
+    for (std::span<const FoundRecord> rest(scanned.records); !rest.empty();) {
+        const auto bytes = stop.stop_requested() ? std::nullopt : move_some(file, rest);
+        if (!bytes) return false;
+        pause(*bytes, stop);
     }
     // What counts in it all the same could not be read, and goes with it.
     Completion completion;
@@ -72,21 +75,40 @@ bool Tidy::empty(const std::shared_ptr<LogFile>& file, const std::stop_token& st
     return !completion.failed();
 }
 
-bool Tidy::move(const std::shared_ptr<LogFile>& file, const FoundRecord& found) {
-    const RecordHeader header = found.parse(file->salt);
-    if (header.kind != RecordKind::kValue) return true;
-    const auto counts = index_.find(header.tenant, header.key);
-    if (!counts || counts->file != file || counts->block != found.block) return true;
-    auto pages = Pages::create(round_to_blocks(header.payload_bytes()));
-    if (!pages) return false;
-    const auto payload = pages->bytes().first(header.payload_bytes());
-    if (auto read = read_value(*file->disk, found.block, header, payload); !read) return read.error().code() == Code::kCorrupt;
-    const Move moved{header, payload.first(header.length), file.get(), found.block};
+std::optional<uint64_t> Tidy::move_some(const std::shared_ptr<LogFile>& file, std::span<const FoundRecord>& records) {
+    uint64_t bytes = 0;
+    std::vector<Pages> values;
+    std::vector<Move> moves;
+    values.reserve(kMovedTogether);
+    moves.reserve(kMovedTogether);
+    for (; !records.empty() && moves.size() < kMovedTogether && bytes < kMovedBytes; records = records.subspan(1)) {
+        const FoundRecord& found = records.front();
+        const RecordHeader header = found.parse(file->salt);
+        if (header.kind != RecordKind::kValue) continue;
+        const auto counts = index_.find(header.tenant, header.key);
+        if (!counts || counts->file != file || counts->block != found.block) continue;
+        auto pages = Pages::create(round_to_blocks(header.payload_bytes()));
+        if (!pages) return std::nullopt;
+        const auto payload = pages->bytes().first(header.payload_bytes());
+        const auto read = read_value(*file->disk, found.block, header, payload);
+        if (!read && read.error().code() == Code::kCorrupt) continue;
+        if (!read) return std::nullopt;
+        bytes += header.bytes();
+        moves.push_back({header, payload.first(header.length), file.get(), found.block});
+        values.push_back(std::move(*pages));
+    }
     Completion completion;
-    completion.add(1);
-    if (!post_({.move = &moved, .completion = &completion})) return false;
+    bool posted = true;
+    for (const Move& one : moves) {
+        completion.add(1);
+        posted = post_({.move = &one, .completion = &completion});
+        if (!posted) {
+            completion.fail(error(Code::kCancelled, "closed"));
+            break;
+        }
+    }
     completion.wait(Deadline::never());
-    return !completion.failed();
+    return posted && !completion.failed() ? std::optional(bytes) : std::nullopt;
 }
 
 void Tidy::pause(uint64_t bytes, const std::stop_token& stop) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <stop_token>
 
 #include "base/thread_annotations.h"
@@ -31,8 +33,8 @@ public:
 private:
     std::shared_ptr<LogFile> pick() const;
     bool empty(const std::shared_ptr<LogFile>& file, const std::stop_token& stop);
-    /// False: it stays where it is, and so does the file.
-    bool move(const std::shared_ptr<LogFile>& file, const FoundRecord& found);
+    /// As many as are written together; takes them from the front. How many bytes; nothing: one stays where it is, and so does the file.
+    std::optional<uint64_t> move_some(const std::shared_ptr<LogFile>& file, std::span<const FoundRecord>& records);
     /// As long as so many bytes may take, and until nobody waits for buffers.
     void pause(uint64_t bytes, const std::stop_token& stop);
 

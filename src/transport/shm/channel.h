@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -15,20 +13,18 @@
 #include "base/shared_memory.h"
 #include "base/time.h"
 #include "device/device.h"
-#include "net/socket.h"
+#include "net/local_socket.h"
 #include "transport/shm/layout.h"
 
-/// Local connections that carry messages and descriptors. Sockets live in the abstract namespace: they have no name in any file
-/// system and vanish with their process.
+/// The messages of this transport, over local connections.
 namespace mooncake::shm {
 
-/// Who is at the other end, as the kernel says.
-struct Credentials {
-    pid_t pid = 0;  // 0: it lives in a process namespace that we cannot see
-    uid_t uid = 0;
-};
+using net::connect_local;
+using net::Credentials;
+using net::credentials_of;
+using net::listen_local;
 
-constexpr size_t kFilesMax = 2;
+constexpr size_t kFilesMax = net::kPacketFilesMax;
 
 struct Received {
     Message message;
@@ -42,12 +38,6 @@ std::string encode_endpoint(std::string_view socket_name);
 Result<std::string> decode_endpoint(std::string_view text);
 /// kCorrupt unless it is a message of our version or newer. Longer ones are accepted: the rest is for newer versions.
 Result<Message> decode_message(std::span<const std::byte> bytes);
-
-/// Non-blocking.
-Result<net::Socket> listen_local(const std::string& name);
-/// kUnavailable: nobody listens there (in our network namespace), or not in time.
-Result<net::Socket> connect_local(const std::string& name, const net::Patience& patience);
-Result<Credentials> credentials_of(int fd);
 
 /// Never blocks. kBusy: the other end does not read; kUnavailable: it is gone.
 Result<> send_message(int fd, const Message& message, std::span<const int> files = {});

@@ -333,8 +333,7 @@ void Target::hand_out(Connection& connection, uint64_t memory) {
 
 uint64_t Target::hold_memory(const MemoryRegion& region) {
     struct stat status {};
-    const int seals = region.shared_fd < 0 ? -1 : ::fcntl(region.shared_fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(region.shared_fd, &status) != 0) return 0;
+    if (region.shared_fd < 0 || !MemoryFile::keeps_length(region.shared_fd) || ::fstat(region.shared_fd, &status) != 0) return 0;
     const FileId id(status.st_dev, status.st_ino);
     Lock lock(mutex_);
     if (const auto found = memory_of_file_.find(id); found != memory_of_file_.end()) {

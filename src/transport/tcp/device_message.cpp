@@ -2,6 +2,7 @@
 #include "transport/tcp/device_message.h"
 
 #include <exception>
+#include <new>
 
 #include "base/format.h"
 #include "base/futex.h"
@@ -65,7 +66,10 @@ void DeviceMessage::begin_copy() noexcept {
 void DeviceMessage::run() noexcept {
     if (trouble) {
         status = trouble->code() == Code::kInvalidArgument ? Status::kDeviceFailed : Status::kNoSpace;
-        text = trouble->message();
+        try {
+            text = trouble->message();
+        } catch (const std::bad_alloc&) {  // the status says enough
+        }
     } else if (copies_ && means_.gate->enter()) {
         try {
             copy();

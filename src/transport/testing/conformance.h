@@ -175,6 +175,10 @@ protected:
     bool copies_apart() { return pair->initiator().transport().capabilities().reach == Reach::kNetwork; }
     /// Waits until a thread is held in a copy of the device. False: the transfer ended without one.
     bool wait_until_held(const Completion& completion);
+    /// Whether it is promised that it goes on where allocations fail.
+    bool survives_want_of_memory();
+    /// After the end of a transfer, whose source is all ones: nothing of it lands any more.
+    void expect_quiet(Direction direction, Submit how);
 
     KindAllocator allocator{std::get<0>(GetParam()).devices};
     std::optional<TransportPair> pair;

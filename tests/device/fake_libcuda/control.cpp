@@ -110,6 +110,11 @@ FAKE_API uint64_t fake_cuda_count(const char* what) {
     }
     const std::lock_guard lock(s.mutex);
     if (name == "live:streams") return s.streams.size();
+    if (name == "live:busy") {  // streams on which something has not happened yet
+        uint64_t busy = 0;
+        for (const abi::Stream stream : s.streams) busy += stream->idle() ? 0 : 1;
+        return busy;
+    }
     if (name == "live:events") return s.events.size();
     if (name == "live:pinned") return s.pinned.size();
     if (name == "live:modules") return s.modules.size();

@@ -391,5 +391,91 @@ TEST_F(Absence, OneThatHadNotToldAllWhenItWasGivenUpIsNotBelievedMoreForThat) {
     EXPECT_EQ(adopt(1, objects).stale, 2u);
 }
 
+// ---- a node that restarts with its memory
+
+class OtherLife : public Absence {
+protected:
+    static constexpr Incarnation kFirst{11}, kSecond{12};
+
+    RemountReply introduce(uint64_t number, Incarnation life, uint64_t remembered = 0) {
+        auto t = transaction();
+        return remount(t, {.client = node(number), .segments = {}, .life = life, .remembered_update = remembered}, now_);
+    }
+    SegmentSpec spec_in(uint64_t number, Incarnation life, uint64_t moved = 0) {
+        SegmentSpec result = spec(number, kPool);
+        result.base += moved;
+        result.incarnation = life;
+        return result;
+    }
+    RemountReply::Segment tell(const SegmentSpec& segment, uint64_t number, Incarnation life, const std::vector<HeldObject>& objects,
+                               const std::vector<HeldWrite>& writes = {}) {
+        const HeldSegment held{.segment = segment, .objects = objects, .writes = writes, .exact = true};
+        auto t = transaction();
+        return remount(t, {.client = node(number), .segments = {&held, 1}, .life = life}, now_).segments[0];
+    }
+    void add_first() {
+        introduce(1, kFirst);
+        ASSERT_EQ(mount(spec_in(1, kFirst), node(1)), StoreCode::kOk);
+    }
+};
+
+TEST_F(OtherLife, EndsTheEarlierOneAndBringsItsValuesBackAtOtherAddresses) {
+    add_first();
+    put_on(1, "k");
+    const HeldObject there = held_of("k");
+    introduce(1, kFirst);
+    EXPECT_TRUE(holds("k")) << "the same life";
+    introduce(1, kSecond, 1);
+    EXPECT_FALSE(holds("k"));
+    EXPECT_TRUE(state().clients().alive(state().clients().find(node(1))));
+    EXPECT_EQ(tell(spec_in(1, kSecond, 1 << 30), 1, kSecond, {there}).adopted, 1u);
+    EXPECT_TRUE(holds("k"));
+}
+
+TEST_F(OtherLife, LateWordsOfTheEarlierOneAreRefused) {
+    add_first();
+    put_on(1, "k");
+    const HeldObject there = held_of("k");
+    introduce(1, kSecond, 1);
+    EXPECT_EQ(tell(spec_in(1, kFirst), 1, kFirst, {there}).code, StoreCode::kInvalidVersion);
+    EXPECT_EQ(mount(spec_in(1, kFirst), node(1)), StoreCode::kClientNotFound);
+    EXPECT_FALSE(holds("k"));
+    EXPECT_EQ(tell(spec_in(1, kSecond), 1, kSecond, {there}).adopted, 1u);
+}
+
+TEST_F(OtherLife, WhatWasRemovedMeanwhileDoesNotComeBack) {
+    add_first();
+    put_on(1, "a");
+    put_on(1, "b");
+    const HeldObject a = held_of("a"), b = held_of("b");
+    introduce(1, kSecond, 1);
+    remove_everything();
+    EXPECT_EQ(tell(spec_in(1, kSecond, 1 << 30), 1, kSecond, {a, b}).stale, 2u);
+}
+
+TEST_F(OtherLife, AWriteThatWasUnderWayKeepsItsPlaceWhereverTheMemoryIsNow) {
+    add_first();
+    ASSERT_EQ(start("k", kPool / 2).code, StoreCode::kOk);
+    introduce(1, kSecond, 1);
+    tell(spec_in(1, kSecond, 1 << 30), 1, kSecond, {});
+    EXPECT_EQ(start("large", kPool / 4 * 3).code, StoreCode::kNoAvailableHandle) << "bytes may still land there";
+    EXPECT_EQ(start("small", kPool / 4).code, StoreCode::kOk);
+    pass(options_.put_release_timeout + 1s);
+    EXPECT_EQ(start("again", kPool / 2).code, StoreCode::kOk);
+}
+
+TEST_F(OtherLife, WhatItsPredecessorWroteToOthersIsNotStoppedByIt) {
+    add_first();
+    add_node(2);
+    const HeldWrite write{.offset = 0, .length = kPool / 2, .writer = node(1)};
+    EXPECT_EQ(tell(spec_in(2, {}), 2, {}, {}, {write}).code, StoreCode::kOk);
+    end_node(2);
+    introduce(1, kSecond, 1);
+    const HeldSegment held{.segment = spec_in(2, {}), .writes = {&write, 1}, .exact = true};
+    auto t = transaction();
+    ASSERT_EQ(remount(t, {.client = node(2), .segments = {&held, 1}}, now_).segments[0].code, StoreCode::kOk);
+    EXPECT_EQ(state().quarantine().size(), 1u) << "its bytes may be on their way";
+}
+
 }  // namespace
 }  // namespace mooncake::store

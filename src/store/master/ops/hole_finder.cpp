@@ -6,7 +6,9 @@
 namespace mooncake::store {
 
 Hold hold_of(const MasterState& state, ObjectId unit, Time now) {
-    const Time leased = state.lease_end(unit, now), soft_leased = state.soft_lease_end(unit, now), pinned = state.soft_pin_end(unit, now);
+    const bool untold = state.objects()[unit].untold;
+    const Time leased = untold ? Time{} : state.lease_end(unit, now), soft_leased = untold ? Time{} : state.soft_lease_end(unit, now);
+    const Time pinned = state.soft_pin_end(unit, now);
     if (leased > now) return {Shelf::kLeased, leased};
     if (state.offloads() && state.waits_for_disk(unit)) return {Shelf::kDirty, Time::max()};
     if (pinned > now && !state.options().evict_soft_pinned) return {Shelf::kSoftPinned, pinned};

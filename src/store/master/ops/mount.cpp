@@ -58,9 +58,22 @@ void replace_namesakes(Transaction& transaction, ClientNumber client, std::strin
     }
 }
 
-bool make_way(Transaction& transaction, const ClientId& id, const SegmentSpec* segment, Time now) {
+bool end_earlier_life(Transaction& transaction, ClientNumber client, Incarnation life, Time now) {
+    const MasterState& state = transaction.state();
+    if (!state.clients().alive(client) || !state.clients()[client].is_another(life)) return false;
+    // That its connection is not known to have ended does not mean that it might go on.
+    if (state.clients()[client].follows)
+        transaction.apply(ClientFollows{.client = state.clients()[client].id, .follows = false, .now = now});
+    return true;
+}
+
+bool make_way(Transaction& transaction, const ClientId& id, const SegmentSpec* segment, Time now, Incarnation life) {
     const MasterState& state = transaction.state();
     const ClientNumber client = state.clients().find(id);
+    if (segment == nullptr && end_earlier_life(transaction, client, life, now)) {
+        leave(transaction, client, ClientEnd::kSilent, now, kLeaveAtOnce);
+        return false;
+    }
     ClientNumber leaving = state.clients().leaving(client) ? client : 0;
     bool mounted = false;
     const bool welcome = segment != nullptr && state.clients().alive(client) && state.clients()[client].attached &&
@@ -77,6 +90,7 @@ StoreCode mount_segment(Transaction& transaction, const MountRequest& request, T
     const MasterState& state = transaction.state();
     const ClientNumber client = state.clients().find(request.client);
     if (!state.clients().alive(client) || !state.clients()[client].attached) return StoreCode::kClientNotFound;
+    if (state.clients()[client].is_another(request.segment.incarnation)) return StoreCode::kClientNotFound;  // a late word
     replace_owner_of_disk(transaction, client, request.segment, now);
     bool mounted = false;
     const StoreCode code = check_mount(state, client, request.segment, mounted);

@@ -102,6 +102,12 @@ Placer::Placed Placer::place(const Wanted& wanted) {
     return placed;
 }
 
+Duration Placer::disk_wait(uint64_t length) const {
+    if (!state().offloads() || state().options().offload_force_evict || length > state().segments().largest_writable()) return {};
+    const Duration wait = state().disk_wait(state().rounded(length));
+    return wait == Duration::max() ? Duration::zero() : wait;
+}
+
 Duration Placer::retry_after(uint64_t length) {
     const SegmentTable& segments = state().segments();
     if (!largest_possible_) {  // the same for all of a batch that are refused
@@ -117,7 +123,7 @@ Duration Placer::retry_after(uint64_t length) {
     if (reporting_) return 100ms;
     const Time at = std::min(
         {state().quarantine().time_for(state().rounded(length)), state().next_return(), segments.next_opening(), evictor_.obstacle_end()});
-    if (const Duration disk = state().offloads() ? state().disk_wait(state().rounded(length)) : Duration::max(); disk != Duration::max())
+    if (const Duration disk = disk_wait(length); disk != Duration::zero())
         return std::min<Duration>(disk, at == Time::max() ? disk : std::max<Duration>(at - now_, 1ms));
     // What a value has that was replaced comes back as soon as that was told.
     if (at == Time::max()) return state().quarantine().any_replaced() ? 5ms : Duration::zero();

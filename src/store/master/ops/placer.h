@@ -36,6 +36,8 @@ public:
     void expect(size_t values) { evictor_.expect(values); }
     /// After a kNoAvailableHandle: when it may be worth trying again, from now; zero: not by waiting.
     Duration retry_after(uint64_t length);
+    /// The part of disks in that; zero: none.
+    Duration disk_wait(uint64_t length) const;
 
 private:
     const MasterState& state() const { return transaction_.state(); }

@@ -49,6 +49,42 @@ TEST_F(Promotion, AtTheSecondReadAValueComesBackToMemory) {
     EXPECT_EQ(totals().reads, 3u) << "the last one was of memory";
 }
 
+TEST_F(Promotion, NobodyReadsMemoryThatNobodyWasToldOf) {
+    put_on_disk_alone();
+    get("a");
+    get("a");  // leases, but for the disk
+    jobs();
+    ASSERT_EQ(finish(orders().at(0)), StoreCode::kOk);
+    put("b", kPool);  // needs all there is
+    EXPECT_EQ(segments_of("a"), (Numbers{disk_}));
+    EXPECT_EQ(state().quarantine().bytes(), 0u);
+}
+
+TEST_F(Promotion, MemoryThatAReaderWasToldOfStays) {
+    put_on_disk_alone();
+    get("a");
+    get("a");
+    jobs();
+    ASSERT_EQ(finish(orders().at(0)), StoreCode::kOk);
+    ASSERT_EQ(where("a").segment, 1u);  // asks for it
+    EXPECT_EQ(start("b", kPool).code, StoreCode::kNoAvailableHandle);
+    EXPECT_EQ(state().quarantine().bytes(), 32 * kKiB) << "readers keep the bytes";
+    pass(state().options().lease_ttl + 1ms);
+    put("b", kPool);
+    EXPECT_EQ(segments_of("a"), (Numbers{disk_}));
+}
+
+TEST_F(Promotion, WhereTheDiskLosesItTheLeasesHoldTheMemory) {
+    put_on_disk_alone();
+    get("a");
+    get("a");
+    jobs();
+    ASSERT_EQ(finish(orders().at(0)), StoreCode::kOk);
+    gone("a", object("a").generation);
+    EXPECT_EQ(segments_of("a"), (Numbers{1}));
+    EXPECT_EQ(start("b", kPool).code, StoreCode::kNoAvailableHandle) << "it was promised to readers";
+}
+
 TEST_F(Promotion, ExistenceChecksAreNoReads) {
     put_on_disk_alone();
     for (int i = 0; i < 5; ++i) exists("a");

@@ -35,18 +35,20 @@ CodesReply end_writes(Transaction& transaction, std::string_view tenant_name, co
     const ClientNumber client = state.clients().find(client_id);  // stays: it is alive, or has values
     std::vector<std::string_view> keys(items.size());
     for (size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
-    constexpr size_t kPrefetch = 32;
+    constexpr size_t kPrefetch = ObjectTable::kWindow;
+    ObjectTable::Hashes hashes;
+    size_t from = 0;  // the item whose hash is the first of these
     // From the last to the first, which so becomes the youngest: a prefix is of use without the rest, not the other way round.
     for (size_t i = items.size(); i-- > 0;) {
         if (tenant != 0 && (items.size() - 1 - i) % kPrefetch == 0) {
-            const size_t from = i < kPrefetch ? 0 : i + 1 - kPrefetch;
-            state.objects().prefetch_many(tenant, std::span(keys).subspan(from, i + 1 - from));
+            from = i < kPrefetch ? 0 : i + 1 - kPrefetch;
+            hashes = state.objects().prefetch_many(tenant, std::span(keys).subspan(from, i + 1 - from));
         }
         if (!is_key(items[i].key)) {
             reply.codes[i] = StoreCode::kInvalidParams;
             continue;
         }
-        const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, items[i].key);
+        const ObjectId id = tenant == 0 ? 0 : state.objects().find(tenant, items[i].key, hashes[i - from]);
         const Ended ended = find_write(state, client, items[i], id);
         // It was taken from this client, which has stopped writing all the same.
         if (ended.code != StoreCode::kOk && client != 0 && state.quarantine().fears(items[i].generation, client))

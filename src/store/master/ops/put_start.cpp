@@ -51,15 +51,17 @@ private:
 
     void start_next(StoreCode refused) {
         const size_t i = whole_.next_++;
-        if (refused == StoreCode::kOk && (i % kPrefetch == 0 || !prefetched_)) prefetch(i);
+        if (refused == StoreCode::kOk && i - prefetched_from_ >= kPrefetch) prefetch(i);
         placer_.expect(of_same_length(i));
         const std::string_view group_name = request_.items[i].group;
         Group* const group = group_name.empty() ? nullptr : &whole_.groups_[group_name];
         PutStartItem& item = reply_.items[i];
         item.code = refused != StoreCode::kOk ? refused : group != nullptr ? group->refused : StoreCode::kOk;
         if (item.code == StoreCode::kOk) item.code = start(i, group);
-        if (item.code == StoreCode::kNoAvailableHandle && reply_.retry_after == Duration::zero())
+        if (item.code == StoreCode::kNoAvailableHandle && reply_.retry_after == Duration::zero()) {
             reply_.retry_after = placer_.retry_after(request_.items[i].length);
+            reply_.disk_wait = placer_.disk_wait(request_.items[i].length);
+        }
         if (group == nullptr || !failed(item.code)) return;
         if (group->refused == StoreCode::kOk) group->refused = item.code;
         if (group->last_started != kNone) whole_.undoing_ = group;
@@ -89,11 +91,11 @@ private:
     }
 
     void prefetch(size_t from) {
-        prefetched_ = true;
+        prefetched_from_ = from;
         std::array<std::string_view, kPrefetch> keys;
-        const size_t count = std::min(kPrefetch - from % kPrefetch, request_.items.size() - from);
+        const size_t count = std::min(kPrefetch, request_.items.size() - from);
         for (size_t i = 0; i < count; ++i) keys[i] = request_.items[from + i].key;
-        state().objects().prefetch_many(tenant_, std::span(keys).first(count));
+        hashes_ = state().objects().prefetch_many(tenant_, std::span(keys).first(count));
     }
 
     /// How many of one length come one after the other from here on.
@@ -107,7 +109,8 @@ private:
     StoreCode start(size_t i, Group* group) {
         const PutItem& item = request_.items[i];
         if (!is_key(item.key) || item.group.size() > kGroupBytesMax || item.length == 0) return StoreCode::kInvalidParams;
-        ObjectId id = state().objects().find(tenant_, item.key);
+        const uint64_t hash = hashes_[i - prefetched_from_];
+        ObjectId id = state().objects().find(tenant_, item.key, hash);
         regroups_ = false;
         if (id != 0) {
             if (repeated(i, id)) {
@@ -115,10 +118,9 @@ private:
                 return StoreCode::kOk;
             }
             if (const StoreCode code = make_way(id, item); code != StoreCode::kOk) return code;
-            id = state().objects().find(tenant_, item.key);  // that may have ended it
+            id = state().objects().find(tenant_, item.key, hash);  // that may have ended it
         }
-        Placer::Placed placed = placer_.place(
-            {.tenant = tenant_, .key_hash = state().objects().hash(tenant_, item.key), .length = item.length, .keep = id});
+        Placer::Placed placed = placer_.place({.tenant = tenant_, .key_hash = hash, .length = item.length, .keep = id});
         if (placed.code != StoreCode::kOk) return placed.code;
         PutStartItem& answer = reply_.items[i];
         answer.generation = state().next_generation();
@@ -214,7 +216,8 @@ private:
     TenantNumber tenant_ = 0;
     ClientNumber client_ = 0;
     std::optional<Reach> reach_;
-    bool prefetched_ = false;
+    size_t prefetched_from_ = SIZE_MAX - kPrefetch;  // the item whose hash is the first of these
+    ObjectTable::Hashes hashes_;
     bool regroups_ = false;  // what is started just now, if its key has a value
 };
 

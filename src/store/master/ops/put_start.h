@@ -27,7 +27,7 @@ public:
     PutStartReply take_reply() { return std::move(reply_); }
 
 private:
-    static constexpr size_t kPrefetch = 32;
+    static constexpr size_t kPrefetch = ObjectTable::kWindow;
     static constexpr uint32_t kNone = UINT32_MAX;
 
     /// What a group of the request has come to.

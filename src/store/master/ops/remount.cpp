@@ -110,7 +110,7 @@ private:
     /// Whoever has reported to us has ended all writes that earlier masters planned.
     bool stopped(const ClientId& writer) const {
         const ClientNumber number = writer ? state().clients().find(writer) : 0;
-        return number != 0 && state().clients()[number].alive && state().clients()[number].attached;
+        return number != 0 && state().clients()[number].has_stopped();
     }
 
     /// Whether every write that may have replaced this one has left a tombstone.
@@ -210,12 +210,22 @@ RemountReply remount(Transaction& transaction, const RemountRequest& request, Ti
     reply.segments.resize(request.segments.size(), {.code = StoreCode::kInvalidParams});
     if (!request.client) return reply;
     transaction.advance(now);
-    if (const ClientNumber known = state.clients().find(request.client); state.clients().leaving(known))
-        end_client(transaction, known, *state.clients()[known].leaving, now);
-    transaction.apply(ClientSeen{.client = request.client, .expires = now + state.options().client_ttl, .attached = true});
+    const ClientNumber known = state.clients().find(request.client);
+    if (!request.segments.empty() && known != 0 && state.clients()[known].is_another(request.life)) {
+        for (auto& segment : reply.segments) segment.code = StoreCode::kInvalidVersion;  // late words of a process that is gone
+        return reply;
+    }
+    if (state.clients().leaving(known)) end_client(transaction, known, *state.clients()[known].leaving, now);
+    else if (end_earlier_life(transaction, known, request.life, now)) end_client(transaction, known, ClientEnd::kSilent, now);
+    transaction.apply(ClientSeen{.client = request.client,
+                                 .expires = now + state.options().client_ttl,
+                                 .attached = true,
+                                 .life = request.life,
+                                 .restarted = request.remembered_update != 0});
     const ClientNumber client = state.clients().find(request.client);
     if (!state.absent().earlier_life() && tells_of_earlier_life(state, request)) transaction.apply(EarlierLifeSeen{});
-    if (state.clients()[client].quarantined != 0) transaction.apply(WriterQuiet{.client = request.client, .now = now});
+    if (state.clients()[client].quarantined != 0 && state.clients()[client].has_stopped())
+        transaction.apply(WriterQuiet{.client = request.client, .now = now});
     for (size_t i = 0; i < request.segments.size(); ++i) {
         const HeldSegment& held = request.segments[i];
         replace_owner_of_disk(transaction, client, held.segment, now);

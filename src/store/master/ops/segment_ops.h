@@ -11,6 +11,7 @@ namespace mooncake::store {
 /// Makes the client known, and adopts what its segments hold, told in one or several parts each; a part may be repeated. An earlier life
 /// under the same segment name ends at once. Per segment: kOk (also when mounted already), kInvalidParams, kSegmentAlreadyExists (another
 /// client's id, overlapping memory, or the name of another client that is alive), kSegmentNotFound (unmounted before).
+/// Another life of the client's process than the one that is known ends that one if it tells of no segments; otherwise it is late itself: kInvalidVersion.
 /// `distrusted`: an earlier master went on without this client, so values of its time may have been removed or replaced: they are stale.
 /// `matched`: of the first segment's objects; what is not in there is found out now.
 RemountReply remount(Transaction& transaction, const RemountRequest& request, Time now, bool distrusted = false,
@@ -36,7 +37,10 @@ constexpr size_t kLeaveAtOnce = 4096;  // ranges, under one hold of the lock
 bool goodbye_some(Transaction& transaction, const ClientId& client, Time now, StoreCode& code);
 /// Does some of what a client's coming back, or its mounting this, has to do first: takes away what it had, or what others had under the same name that are not
 /// alive. Call it until it returns true; whatever is left is done by the operation itself.
-bool make_way(Transaction& transaction, const ClientId& client, const SegmentSpec* segment, Time now);
+/// Without a segment, also what an earlier `life` of the client's process had.
+bool make_way(Transaction& transaction, const ClientId& client, const SegmentSpec* segment, Time now, Incarnation life = {});
+/// Whether the client that is known is an earlier life of this one, which is to be ended as one that fell silent.
+bool end_earlier_life(Transaction& transaction, ClientNumber client, Incarnation life, Time now);
 /// What is wrong with mounting this: kOk, kInvalidParams, kSegmentAlreadyExists, kSegmentNotFound (its node has unmounted it). `mounted` tells
 /// that it is there already.
 StoreCode check_mount(const MasterState& state, ClientNumber client, const SegmentSpec& spec, bool& mounted);

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "store/master/check.h"
+#include "store/master/testing/check.h"
 #include "store/master/jobs/jobs.h"
 #include "store/master/ops/object_ops.h"
 #include "store/master/ops/segment_ops.h"

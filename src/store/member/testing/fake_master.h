@@ -100,6 +100,7 @@ public:
     /// Runs in the given call, before it is answered, without a lock.
     std::function<void()> in_heartbeat, in_remount, in_mount, in_unmount;
     std::function<Result<StoreCode>(const MountRequest&)> mount_code;
+    std::function<StoreCode(const SegmentSpec&)> remount_code;
     SegmentsReply list;
     std::function<void()> in_segments;
     bool streams_complete = true;     // at once
@@ -134,6 +135,10 @@ public:
     uint64_t heard_update() {
         std::unique_lock lock(mutex_);
         return heard_update_;
+    }
+    uint64_t remembered_update() {
+        std::unique_lock lock(mutex_);
+        return remembered_update_;
     }
     /// Of whom members have said that an earlier master went on without them.
     std::vector<Behind> take_witnessed() {
@@ -194,10 +199,14 @@ public:
         if (request.segments.empty()) {
             heard_ = request.heard;
             heard_update_ = request.heard_update;
+            remembered_update_ = request.remembered_update;
             for (const EventUpdate& update : missed) reply.missed.push_back(encode_event_update(update));
             reply.missed_lost = missed_lost;
         }
         for (const HeldSegment& held : request.segments) {
+            StoreCode& code = reply.segments[static_cast<size_t>(&held - request.segments.data())].code;
+            if (remount_code) code = remount_code(held.segment);
+            if (code != StoreCode::kOk) continue;
             Part& part = parts_.emplace_back();
             part = {.epoch = epoch_,
                     .segment = held.segment.id,
@@ -336,7 +345,7 @@ private:
     std::vector<Part> parts_;
     std::vector<Behind> witnessed_;
     HistoryPoint heard_;
-    uint64_t heard_update_ = 0;
+    uint64_t heard_update_ = 0, remembered_update_ = 0;
     std::vector<std::string> log_;
     std::map<uint64_t, EventStream> streams_;
     uint64_t stream_number_ = 0;

@@ -52,7 +52,7 @@ Result<> MemoryTier::write_one(TierWrite& write, Deadline deadline) {
     }
     if (deadline.passed()) return fail(Code::kTimedOut, "too late");
     const Shelf::Key key{object.tenant, object.key};
-    if (const auto removed = shelf_->removed.find(key); removed != shelf_->removed.end() && removed->second >= object.generation) {
+    if (const auto removed = shelf_->removed.find(key); removed != shelf_->removed.end() && removed->second > object.generation) {
         return fail(Code::kStale, "removed");
     }
     if (const auto known = shelf_->values.find(key); known != shelf_->values.end()) {

@@ -14,7 +14,7 @@ namespace mooncake::store {
 
 /// The twin of the tier on a disk, for tests of those who use one: a map. Answers inside the call. What it holds outlives it in its shelf, as files
 /// would. It evicts the oldest where the capacity is reached. Thread-safe.
-class MemoryTier final : public StorageTier {
+class MemoryTier : public StorageTier {
 public:
     struct Shelf {
         struct Value {

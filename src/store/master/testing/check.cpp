@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/master/check.h"
+#include "store/master/testing/check.h"
 
 #include <map>
 #include <vector>
@@ -62,6 +62,7 @@ private:
             charged_[object.tenant] += state_.rounded(object.length) * in_memory;
             MC_AGREE(object.in_memory == (in_memory != 0) && object.on_disk == (in_memory != object.replicas.size()),
                      "object {} lies elsewhere than it says", id);
+            MC_AGREE(!object.untold || (object.in_memory && object.on_disk), "object {} is where somebody was told of", id);
             on_disk_ += object.on_disk;
             ++objects_[object.tenant];
             values += object.has_value() ? 1 : 0;
@@ -299,10 +300,10 @@ void dump_objects(const MasterState& state, std::string& to) {
         to += format_text(
             "object {} tenant {} key {} generation {} length {} checksum {} lease {} soft_lease {} pin {} {} writer {} group {} write {} "
             "copy "
-            "{} type {} shelf {} moved {} at",
+            "{} type {} shelf {} moved {} untold {} at",
             id, object.tenant, object.key(), object.generation, object.length, object.checksum, ticks(object.lease_end),
             ticks(object.soft_lease_end), ticks(object.soft_pin_end), object.hard_pin, object.writer, object.group, object.write,
-            object.copy, static_cast<int>(object.data_type), static_cast<int>(object.shelf), object.moved_by);
+            object.copy, static_cast<int>(object.data_type), static_cast<int>(object.shelf), object.moved_by + 0, object.untold + 0);
         dump_replicas(object.replicas, to);
         to += '\n';
     }
@@ -387,9 +388,9 @@ std::string dump_state(const MasterState& state) {
     for (ClientNumber number = 1; number < state.clients().limit(); ++number) {
         const Client& client = state.clients()[number];
         if (client.id)
-            text += format_text("client {} {} {} {} follows {} expires {} stream down {} objects {} quarantined {}\n", number,
+            text += format_text("client {} {} {} {} follows {} expires {} stream down {} objects {} quarantined {} life {} {}\n", number,
                                 client.id.to_string(), client.alive, client.attached, client.follows, ticks(client.expires),
-                                ticks(client.stream_down_since), client.objects, client.quarantined);
+                                ticks(client.stream_down_since), client.objects, client.quarantined, client.life.value, client.restarted);
     }
     for (const SegmentNumber number : state.segments().numbers()) {
         const Segment& segment = state.segments()[number];
