@@ -262,7 +262,7 @@ def test_a_lost_prefill_rank_is_noticed_at_once(make):
     pair = make(1, 1, 1)
     pair.compute(10)
     pair.load()
-    wait_for(lambda: pair.sources[0]._transfers["t"].readers)
+    wait_for(lambda: "t" in pair.sources[0]._transfers and pair.sources[0]._transfers["t"].readers)
     started = time.monotonic()
     for link in list(pair.sources[0]._transfers["t"].readers.values()):
         pair.thread.call(link.writer.transport.abort)
