@@ -235,6 +235,21 @@ def test_a_cancelled_load_moves_nothing_more(make):
     assert all(np.array_equal(memory, before[name]) for name, memory in pair.decode[0].memory.items())
 
 
+def test_a_load_that_is_cancelled_before_it_began_is_reported_all_the_same(make):
+    """Its blocks would be held for ever otherwise."""
+    pair = make(1, 1, 1)
+
+    async def find():
+        raise AssertionError("it never began")
+
+    def both() -> None:
+        pair.targets[0]._load(Load("r", "t", find, 0, TOKENS, [pair.decode[0].table()]))
+        pair.targets[0]._cancel("r")
+
+    pair.thread.call(both)
+    assert pair.loaded().error == "cancelled"
+
+
 def test_sides_that_do_not_fit_together_say_where(make):
     pair = make(1, 2, 1)
     pair.sources.pop()  # the second half of the heads is nowhere
@@ -247,7 +262,7 @@ def test_a_lost_prefill_rank_is_noticed_at_once(make):
     pair = make(1, 1, 1)
     pair.compute(10)
     pair.load()
-    wait_for(lambda: pair.sources[0]._transfers["t"].readers)
+    wait_for(lambda: "t" in pair.sources[0]._transfers and pair.sources[0]._transfers["t"].readers)
     started = time.monotonic()
     for link in list(pair.sources[0]._transfers["t"].readers.values()):
         pair.thread.call(link.writer.transport.abort)

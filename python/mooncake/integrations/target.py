@@ -303,7 +303,7 @@ class Target:
         self._thread, self._engine, self._rank = thread, engine, rank
         self._links: dict[str, _Link] = {}
         self._opening: dict[str, asyncio.Lock] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[Loaded]] = {}
         self._lock = threading.Lock()
         self._finished: list[Loaded] = []  # guarded by the lock
 
@@ -325,29 +325,29 @@ class Target:
     # ---- in the thread of the loop
 
     def _load(self, load: Load) -> None:
-        self._tasks[load.request] = asyncio.ensure_future(self._run(load))
+        task = self._tasks[load.request] = asyncio.ensure_future(self._run(load))
+        task.add_done_callback(lambda over: self._over(load.request, over))
 
     def _cancel(self, request: str) -> None:
         task = self._tasks.get(request)
         if task is not None:
             task.cancel()
 
-    async def _run(self, load: Load) -> None:
+    def _over(self, request: str, task: asyncio.Task[Loaded]) -> None:
+        """Also of one that was cancelled before it began, of which its own code never hears."""
+        self._tasks.pop(request, None)
+        with self._lock:
+            self._finished.append(Loaded(request, "cancelled") if task.cancelled() else task.result())
+
+    async def _run(self, load: Load) -> Loaded:
         began = time.monotonic()
-        outcome = Loaded(load.request, "cancelled")
         try:
             reading = await asyncio.wait_for(self._read(load), load.timeout)
-            outcome = Loaded(load.request, "", reading.bytes, time.monotonic() - began, reading.steps)
-        except asyncio.CancelledError:
-            pass
+            return Loaded(load.request, "", reading.bytes, time.monotonic() - began, reading.steps)
         except asyncio.TimeoutError:
-            outcome = Loaded(load.request, f"not read within {load.timeout:g} s")
+            return Loaded(load.request, f"not read within {load.timeout:g} s")
         except Exception as problem:  # whatever it is, the scheduler has to hear of it
-            outcome = Loaded(load.request, str(problem) or type(problem).__name__)
-        finally:
-            self._tasks.pop(load.request, None)
-            with self._lock:
-                self._finished.append(outcome)
+            return Loaded(load.request, str(problem) or type(problem).__name__)
 
     async def _read(self, load: Load) -> _Reading:
         addresses = await load.find()
