@@ -44,16 +44,17 @@ Result<ResolveAnswer> Route::ask(const ResolveRequest& request, Duration timeout
     return Unexpected(std::move(bytes).error());
 }
 
-Result<abi::Status> Route::make_link(Duration timeout) {
+Result<> Route::make_link(Duration timeout) {
     // What was registered before the question is reached by the link that comes after it.
     const uint64_t ours = shared_.memory.version();
     MC_ASSIGN_OR_RETURN(const ResolveAnswer answer, ask({}, std::min(timeout, shared_.options.connect_timeout)));
     const abi::Status status = station_.connect(target_.name, id_);
+    if (status != abi::kSuccess) return Unexpected(station_.failure("Connect", status, target_.name));
     Lock lock(mutex_);
     their_version_ = answer.version;
     our_version_ = ours;
     regions_.clear();
-    return status;
+    return {};
 }
 
 Result<> Route::connect(Deadline deadline) {
@@ -64,33 +65,24 @@ Result<> Route::connect(Deadline deadline) {
         working_ = true;
         state_.begin_connect();
     }
-    const auto made = make_link(deadline.left());
-    const bool linked = made && *made == abi::kSuccess;
+    auto made = make_link(deadline.left());
     Lock lock(mutex_);
     working_ = false;
-    if (linked) state_.connected(Clock::now());
+    if (made) state_.connected(Clock::now());
     else state_.connect_failed(Clock::now());
     schedule();
-    if (linked) return {};
-    return Unexpected(made ? station_.failure("Connect", *made, target_.name) : copy_error(made.error()));
+    return made;
 }
 
 void Route::run_connect() {
-    const auto made = make_link(shared_.options.connect_timeout);
+    auto made = make_link(shared_.options.connect_timeout);
     Done done;
     {
         Lock lock(mutex_);
-        const Time now = Clock::now();
-        if (made && *made == abi::kSuccess) {
-            state_.connected(now);
-            refused_since_.reset();
-        } else {
-            state_.connect_failed(now);
-            if (!refused_since_) refused_since_ = now;
-            // The peer answers, but its engine does not take us in: perhaps it is just being started anew.
-            if (made && now - *refused_since_ < shared_.options.connect_timeout)
-                shared_.timers.at(now + state_.backoff(), [self = shared_from_this()] { self->sweep(); });
-            else break_down(made ? station_.failure("Connect", *made, target_.name) : copy_error(made.error()), done);
+        if (made) state_.connected(Clock::now());
+        else {
+            state_.connect_failed(Clock::now());
+            break_down(made.error(), done);
         }
         if (ended_) state_.leave();
         ++completing_;
@@ -120,8 +112,8 @@ void Route::schedule() {
     if (working_) return;
     const bool wanted = !queue_.empty() && !ended_;
     switch (state_.next(Clock::now(), wanted)) {
-        case RouteState::Step::kNothing:
-        case RouteState::Step::kRefuse: return;  // a timer looks again
+        case RouteState::Step::kNothing: return;
+        case RouteState::Step::kRefuse:  // those that come after a failure; the failure itself has ended the route
         case RouteState::Step::kConnect: state_.begin_connect(); return post(shared_.links, &Route::run_connect);
         case RouteState::Step::kDisconnect: state_.begin_disconnect(); return post(shared_.links, &Route::run_disconnect);
         case RouteState::Step::kRun: return post(shared_.workers, &Route::run_transfer);

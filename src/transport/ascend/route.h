@@ -112,8 +112,7 @@ private:
     void task_over();
 
     Result<ResolveAnswer> ask(const ResolveRequest& request, Duration timeout);
-    /// An error: the peer does not answer. Otherwise what the library said.
-    Result<abi::Status> make_link(Duration timeout);
+    Result<> make_link(Duration timeout);
     /// The next piece of work; null: the first needs to be resolved, or there is none.
     std::shared_ptr<Flight> take_flight() MC_REQUIRES(mutex_);
     bool add_parts(Flight& flight, const Item& item, uint64_t length) MC_REQUIRES(mutex_);
@@ -160,7 +159,6 @@ private:
     uint64_t our_version_ MC_GUARDED_BY(mutex_) = 0;
     Duration pause_ MC_GUARDED_BY(mutex_) = 0s;  // the library has no room
     Time full_since_ MC_GUARDED_BY(mutex_){};
-    std::optional<Time> refused_since_ MC_GUARDED_BY(mutex_);  // the library makes no link
 };
 
 }  // namespace mooncake::ascend

@@ -58,8 +58,6 @@ public:
 
     State state() const noexcept { return state_; }
     uint64_t epoch() const noexcept { return epoch_; }
-    /// How long a failed connect is not repeated.
-    Duration backoff() const noexcept { return backoff_; }
     uint32_t in_flight() const noexcept { return in_flight_; }
 
 private:
