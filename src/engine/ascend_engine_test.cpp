@@ -132,13 +132,13 @@ INSTANTIATE_TEST_SUITE_P(Tiers, AscendEngineTest, ::testing::Values(82, 85, 90, 
 
 TEST(AscendEngine, IsKnownByItsProtocolAndTellsWhyItIsNotThere) {
     EXPECT_STREQ(find_protocol("ascend"), "ascend");
-    const Variables variables(std::map<std::string, std::string>{{"MC_ASCEND_LIB", "/nowhere/libascendcl.so"}});
+    const Variables variables({{"MC_ASCEND_LIB", "/nowhere/libascendcl.so"}});
     EngineConfig config{.local_name = "127.0.0.1", .metadata = "P2PHANDSHAKE", .protocol = "ascend"};
     const auto refused = Engine::create(config);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code(), Code::kNotSupported);
     EXPECT_THAT(refused.error().message(), HasSubstr("/nowhere/libascendcl.so"));
-    const Variables optional(std::map<std::string, std::string>{{"MC_ASCEND_REQUIRED", "0"}});
+    const Variables optional({{"MC_ASCEND_REQUIRED", "0"}});
     const auto started = Engine::create(config);
     ASSERT_TRUE(started) << "tcp takes its place";
     EXPECT_FALSE((*started)->describe((*started)->segment_name(), 0, soon()).value().endpoints.contains("ascend"));
