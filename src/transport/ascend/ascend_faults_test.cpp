@@ -263,9 +263,7 @@ TEST_F(AscendFaults, WorkersCallTheLibraryInItsOwnContext) {
     emulator->set_device(3);
     expect_written(1);
     for (const std::string& line : emulator->log())
-        if (line.starts_with("TransferSync") || line.starts_with("Connect")) {
-            EXPECT_THAT(line, HasSubstr("device=0"));
-        }
+        if (line.starts_with("TransferSync") || line.starts_with("Connect")) EXPECT_THAT(line, HasSubstr("device=0"));
     EXPECT_EQ(emulator->device_of_thread(), 3);
 }
 
