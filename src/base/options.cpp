@@ -8,9 +8,6 @@
 #include <cstdlib>
 #include <initializer_list>
 
-#include "base/ascend_options.h"
-#include "base/parse_switch.h"
-
 namespace mooncake {
 
 namespace {
@@ -25,14 +22,6 @@ public:
     }
     void flag(const char* name, bool& value) const {
         if (auto found = environment_(name)) value = parse_flag(*found);
-    }
-    /// As flag(), but only for what is plainly one or the other.
-    template <typename Switch>
-    void strict_flag(const char* name, Switch& value) const {
-        const auto found = environment_(name);
-        if (!found || found->empty()) return;
-        if (const auto parsed = parse_switch(*found)) value = *parsed;
-        else MC_LOG_WARNING("{}='{}' ignored: 0 or 1 is expected", name, *found);
     }
     void list(const char* name, std::vector<std::string>& value) const {
         if (auto found = environment_(name)) value = split_list(*found);
@@ -143,28 +132,6 @@ void read_fabric(const Reader& reader, FabricOptions& options) {
     reader.number("MC_MAX_MR_SIZE", options.registration_bytes_max, 1 << 20, kBytesMax);
 }
 
-/// NUM:SIZE_MB, both zero or neither.
-void read_pool(const Environment& environment, std::string& value) {
-    const auto found = environment("ASCEND_BUFFER_POOL");
-    if (!found || found->empty()) return;
-    const auto number = [](std::string_view text) -> std::optional<uint32_t> {
-        uint32_t parsed = 0;
-        const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), parsed);
-        if (text.empty() || status != std::errc() || stop != text.data() + text.size() || parsed > 65536) return std::nullopt;
-        return parsed;
-    };
-    const size_t colon = found->find(':');
-    if (colon != std::string::npos) {
-        const std::string_view text(*found);
-        const auto count = number(text.substr(0, colon)), size = number(text.substr(colon + 1));
-        if (count && size && (*count == 0) == (*size == 0)) {
-            value = format_text("{}:{}", *count, *size);
-            return;
-        }
-    }
-    MC_LOG_WARNING("ASCEND_BUFFER_POOL='{}' ignored: NUM:SIZE_MB is expected, 0:0 for none", *found);
-}
-
 }  // namespace
 
 EngineOptions load_options(const Environment& environment) {
@@ -208,39 +175,6 @@ CudaOptions load_cuda_options(const Environment& environment) {
     reader.flag("MC_CUDA_CALLER_SYNC", options.caller_sync);
     reader.number("MC_CUDA_PIN_MAX", options.pin_max, 0, int64_t{1} << 62);
     reader.number("MC_ALLOCATOR_CACHE", options.allocator_cache, 0, uint64_t{1} << 50);
-    return options;
-}
-
-AscendOptions load_ascend_options(const Environment& environment) {
-    AscendOptions options;
-    const Reader reader(environment);
-    constexpr int64_t kTimeMax = 3'600'000;
-    std::string libraries;
-    reader.text("MC_ASCEND_LIB", libraries);
-    options.libraries = split_list(libraries, ':');
-    reader.text("ASCEND_HOME_PATH", options.home);
-    reader.word("MC_ASCEND_API", options.api, {"auto", "adxl", "hixl"});
-    reader.strict_flag("MC_ASCEND_REQUIRED", options.required);
-    reader.milliseconds("ASCEND_CONNECT_TIMEOUT", options.connect_timeout, 1, kTimeMax);
-    reader.milliseconds("ASCEND_TRANSFER_TIMEOUT", options.transfer_timeout, 1, kTimeMax);
-    reader.milliseconds("ASCEND_IDLE_RELEASE_MS", options.idle_release, 0, kTimeMax);
-    reader.number("ASCEND_BASE_PORT", options.base_port, 1024, 65535);
-    reader.number("ASCEND_THREAD_POOL_SIZE", options.workers, 1, 16);
-    reader.strict_flag("ASCEND_USE_ASYNC_TRANSFER", options.async);
-    reader.strict_flag("ASCEND_AUTO_CONNECT", options.auto_connect);
-    reader.strict_flag("ASCEND_USE_SHORT_CONNECTION", options.short_connection);
-    read_pool(environment, options.buffer_pool);
-    reader.strict_flag("ASCEND_ENABLE_USE_FABRIC_MEM", options.fabric_memory);
-    reader.text("ASCEND_GLOBAL_RESOURCE_CONFIG", options.global_resource_config);
-    reader.text("ASCEND_LOCAL_COMM_RES", options.local_comm_res);
-    for (const char* const name : {"HCCL_RDMA_TC", "ASCEND_RDMA_TC"}) reader.number(name, options.traffic_class, 0, 255);
-    for (const char* const name : {"HCCL_RDMA_SL", "ASCEND_RDMA_SL"}) reader.number(name, options.service_level, 0, 7);
-    if (options.traffic_class && *options.traffic_class % 4 != 0) {
-        MC_LOG_WARNING("traffic class {} ignored: a multiple of 4 is expected", *options.traffic_class);
-        options.traffic_class.reset();
-    }
-    reader.strict_flag("HCCL_INTRA_ROCE_ENABLE", options.intra_roce);
-    if (options.pooled()) options.workers = 1;
     return options;
 }
 

@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <map>
 
-#include "base/ascend_options.h"
-
 namespace mooncake {
 namespace {
 
@@ -232,72 +230,6 @@ TEST(Options, TheNameOfTheEngineWinsForFilters) {
     const auto options = load({{"MC_MS_FILTERS", "a"}, {"MC_TE_FILTERS", "b"}}).options;
     EXPECT_EQ(options.device_allow, (std::vector<std::string>{"b"}));
     EXPECT_TRUE(options.discover_topology);
-}
-
-AscendOptions ascend(const char* name, const char* value) {
-    return load_ascend_options([name, value](const char* asked) -> std::optional<std::string> {
-        if (std::string_view(asked) == name) return value;
-        return std::nullopt;
-    });
-}
-
-TEST(AscendOptions, TakeNumbersInTheirRangeOnly) {
-    struct Case {
-        const char* name;
-        int64_t (*get)(const AscendOptions&);
-        int64_t otherwise, valid;
-        std::vector<const char*> wrong;
-    };
-    const std::vector<const char*> junk{"", "x", "1x", "-1", "99999999999999999999", "1e3"};
-    const Case cases[] = {
-        {"ASCEND_CONNECT_TIMEOUT", [](const AscendOptions& o) -> int64_t { return o.connect_timeout / 1ms; }, 10000, 5, {"0"}},
-        {"ASCEND_TRANSFER_TIMEOUT", [](const AscendOptions& o) -> int64_t { return o.transfer_timeout / 1ms; }, 10000, 33000, {"0"}},
-        {"ASCEND_IDLE_RELEASE_MS", [](const AscendOptions& o) -> int64_t { return o.idle_release / 1ms; }, 0, 7, {}},
-        {"ASCEND_BASE_PORT", [](const AscendOptions& o) -> int64_t { return o.base_port; }, 20000, 11000, {"0", "70000"}},
-        {"ASCEND_THREAD_POOL_SIZE", [](const AscendOptions& o) -> int64_t { return o.workers; }, 8, 16, {"0", "17"}},
-        {"ASCEND_RDMA_TC", [](const AscendOptions& o) -> int64_t { return o.traffic_class.value_or(-7); }, -7, 132, {"256", "3"}},
-        {"HCCL_RDMA_TC", [](const AscendOptions& o) -> int64_t { return o.traffic_class.value_or(-7); }, -7, 4, {"256"}},
-        {"ASCEND_RDMA_SL", [](const AscendOptions& o) -> int64_t { return o.service_level.value_or(-7); }, -7, 7, {"8"}},
-        {"HCCL_RDMA_SL", [](const AscendOptions& o) -> int64_t { return o.service_level.value_or(-7); }, -7, 0, {"8"}},
-    };
-    for (const Case& one : cases) {
-        EXPECT_EQ(one.get(ascend("UNSET", "")), one.otherwise) << one.name;
-        EXPECT_EQ(one.get(ascend(one.name, std::to_string(one.valid).c_str())), one.valid) << one.name;
-        for (const char* const wrong : junk) EXPECT_EQ(one.get(ascend(one.name, wrong)), one.otherwise) << one.name << "=" << wrong;
-        for (const char* const wrong : one.wrong) EXPECT_EQ(one.get(ascend(one.name, wrong)), one.otherwise) << one.name << "=" << wrong;
-    }
-}
-
-/// Finding 22: off is off, whatever it is called.
-TEST(AscendOptions, SwitchesAreStrict) {
-    struct Case {
-        const char* name;
-        bool (*get)(const AscendOptions&);
-        bool otherwise;
-    };
-    const Case cases[] = {
-        {"ASCEND_USE_ASYNC_TRANSFER", [](const AscendOptions& o) { return o.async; }, false},
-        {"ASCEND_AUTO_CONNECT", [](const AscendOptions& o) { return o.auto_connect; }, true},
-        {"ASCEND_USE_SHORT_CONNECTION", [](const AscendOptions& o) { return o.short_connection; }, false},
-        {"ASCEND_ENABLE_USE_FABRIC_MEM", [](const AscendOptions& o) { return o.fabric_memory; }, false},
-        {"MC_ASCEND_REQUIRED", [](const AscendOptions& o) { return o.required.value_or(true); }, true},
-        {"HCCL_INTRA_ROCE_ENABLE", [](const AscendOptions& o) { return o.intra_roce; }, false},
-    };
-    for (const Case& one : cases) {
-        for (const char* const off : {"0", "off", "false", "no"}) EXPECT_FALSE(one.get(ascend(one.name, off))) << one.name << "=" << off;
-        for (const char* const on : {"1", "on", "TRUE", "yes"}) EXPECT_TRUE(one.get(ascend(one.name, on))) << one.name << "=" << on;
-        for (const char* const junk : {"", "2", "-1", "x"})
-            EXPECT_EQ(one.get(ascend(one.name, junk)), one.otherwise) << one.name << "=" << junk;
-    }
-}
-
-TEST(AscendOptions, APoolIsAPairOfNumbers) {
-    EXPECT_EQ(ascend("ASCEND_BUFFER_POOL", "4:8").buffer_pool, "4:8");
-    EXPECT_TRUE(ascend("ASCEND_BUFFER_POOL", "4:8").pooled());
-    EXPECT_EQ(ascend("ASCEND_BUFFER_POOL", "4:8").workers, 1);
-    for (const char* const none : {"", "0:0", "4", "4:", ":8", "4:0", "-4:8", "4:8:1", "x:y", "4 :8", "99999999999:1"})
-        EXPECT_FALSE(ascend("ASCEND_BUFFER_POOL", none).pooled()) << none;
-    EXPECT_EQ(ascend("MC_ASCEND_LIB", "/a.so:/b.so").libraries, (std::vector<std::string>{"/a.so", "/b.so"}));
 }
 
 TEST(Options, ReadTheProcessEnvironment) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/ascend_options.h"
 #include "base/log.h"
 #include "base/options.h"
-#include "device/ascend/ascend_device.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device.h"
 #include "device/host/host_device.h"
@@ -39,7 +37,6 @@ Devices& Devices::of_process() {
     static Devices& devices = *[] {
         std::vector<std::unique_ptr<Device>> others;
         others.push_back(std::make_unique<cuda::CudaDevice>(load_cuda_options(process_environment())));
-        others.push_back(std::make_unique<ascend::AscendDevice>(load_ascend_options(process_environment())));
         return new Devices(std::move(others));
     }();
     return devices;

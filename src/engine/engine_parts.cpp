@@ -38,9 +38,6 @@ void settle_options(EngineConfig& config) {
     if (options.protocol.empty()) options.protocol = config.protocol;
     options.device_allow.insert(options.device_allow.end(), config.devices.begin(), config.devices.end());
     config.devices.clear();
-    // "host:port:npu_3" names a device, too.
-    if (const auto named = net::HostPort::parse(config.local_name); named && !named->suffix.empty() && options.device_allow.empty())
-        options.device_allow.push_back(named->suffix);
 }
 
 }  // namespace
@@ -58,7 +55,6 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(EngineConfig config) {
     }
     MC_RETURN_IF_ERROR(parts->listen());
     MC_RETURN_IF_ERROR(parts->choose_names());
-    parts->config.options.advertised_address = parts->host;  // for the transports, whose ports are there, too
 
     MC_ASSIGN_OR_RETURN(parts->closing, net::Interrupt::create());
     parts->control = std::make_unique<RpcControl>(*parts->client, parts->incarnation);

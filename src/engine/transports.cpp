@@ -5,8 +5,6 @@
 
 #include "base/log.h"
 #include "engine/engine.h"
-#include "transport/ascend/ascend.h"
-#include "transport/ascend/choice.h"
 #include "transport/fabric/choice.h"
 #include "transport/fabric/fabric.h"
 #include "transport/self/self.h"
@@ -28,11 +26,6 @@ constexpr TransportMaker kMakers[] = {
      .alone = fabric::alone,
      .state = fabric::fabric_state,
      .check = fabric::check_choice},
-    {.name = "ascend",
-     .make = ascend::make_ascend_transport,
-     .asked_for = ascend::asked_for,
-     .state = ascend::ascend_state,
-     .check = ascend::check_choice},
     {.name = "tcp", .make = tcp::make_tcp_transport},
 };
 

@@ -205,8 +205,7 @@ def banned(path: str, text: str) -> list[str]:
     code = blank_out(text)
     rules = [(r"(?:\.|->)\s*detach\s*\(\s*\)", "threads are joined, never detached"),
              (r"(?<!asm )\bvolatile\b", "volatile is no synchronisation")]
-    # What stands for a vendor's library reads its own.
-    if path != "src/base/options.cpp" and not path.startswith("tests/emulators/"):
+    if path != "src/base/options.cpp":
         rules.append((r"\b(?:secure_)?getenv\s*\(", "the environment is read in src/base/options.cpp only"))
     if path.startswith("src/") and not is_test(path):
         rules.append((r"\b(?:sleep_for|sleep_until|usleep|nanosleep)\s*\(", "a sleep is no synchronisation"))

@@ -2,6 +2,7 @@
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,7 +11,6 @@
 #include "base/error_copy.h"
 #include "base/fork.h"
 #include "base/log.h"
-#include "device/library_loads.h"
 
 namespace mooncake::cuda {
 
@@ -115,8 +115,15 @@ Code code_of(abi::Status status) noexcept {
 }  // namespace
 
 std::optional<Lookup> find_loaded_library() {
+    // Looking for a library that is not there searches the disk. Where nothing has been loaded since, nothing has changed.
     static constinit std::atomic<uint64_t> missing_at{0};
-    const uint64_t loads = library_loads();
+    uint64_t loads = 0;
+    ::dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void* answer) {
+            *static_cast<uint64_t*>(answer) = info->dlpi_adds;
+            return 1;
+        },
+        &loads);
     if (loads != 0 && missing_at.load(std::memory_order_relaxed) == loads) return std::nullopt;
     // The reference is kept: what was loaded once is never unloaded while we know its functions.
     void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
