@@ -146,7 +146,6 @@ private:
     using StoppingParts = std::vector<std::shared_ptr<Stopping>>;
     /// Cancels all parts at once, as each may wait for its peer.
     void stop_parts(const StoppingParts& parts, const Error& reason, Deadline fence);
-    Error stop_error(const StoppingParts& parts, Code code, std::string_view why, Stopped stopped) const;
     /// Nothing if another thread does it.
     static void stop_part(Stopping& one, Completion& attempt, const Error& reason, Deadline fence);
     /// For stop(): what is still under way in a part.

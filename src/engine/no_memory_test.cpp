@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <climits>
 #include <optional>
 #include <thread>
 
@@ -147,37 +146,6 @@ TEST(BatchNoMemory, AllRequestsAreTakenOrNone) {
         for (size_t i = 0; i < requests.size(); ++i)
             ASSERT_EQ(batch->task_status(i)->state == TransferState::kCompleted, remote[i * 64] == std::byte{1}) << spared << " " << i;
         whole = batch->status().state == TransferState::kCompleted && !refused;
-    }
-}
-
-TEST(BatchNoMemory, ACancelThatFoundNoneIsFinishedByTheNext) {
-    if (kCannotFailNew) GTEST_SKIP() << "not with this sanitizer";
-    FakeWorld world;
-    std::vector<std::byte> local(64), remote(64);
-    const Request request{.direction = Direction::kWrite,
-                          .local = local.data(),
-                          .segment = world.id("a"),
-                          .remote = reinterpret_cast<uint64_t>(remote.data()),
-                          .length = 64};
-    ASSERT_TRUE(world.core.sessions->get("a").value()->link(Deadline::after(60s)));
-    world.script.hold = true;
-    for (const int refusals : {1, INT_MAX}) {
-        bool refused = true;
-        for (int spared = 0; refused; ++spared) {
-            ASSERT_LT(spared, 10'000);
-            const auto batch = std::make_shared<Batch>(world.core, 1);
-            ASSERT_TRUE(batch->submit({&request, 1}, nullptr, [](uint64_t) { return Deadline::after(3600s); }));
-            {
-                const NoMemoryHere none(spared, refusals);
-                try {
-                    batch->cancel();
-                } catch (const std::bad_alloc&) {}
-                refused = NoMemoryHere::refused();
-            }
-            batch->cancel();
-            ASSERT_TRUE(batch->wait(Deadline::after(60s)));
-            ASSERT_EQ(batch->status().state, TransferState::kCancelled) << spared;
-        }
     }
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error_copy.h"
 #include "base/futex.h"
 #include "base/log.h"
 #include "engine/engine_impl.h"
@@ -112,16 +111,8 @@ Result<BatchId> EngineImpl::transfer_on_stream(const std::string& target, Direct
         (void)free_batch(batch);
         return Unexpected(std::move(gate).error());
     }
-    // Who is told that it failed must not find bytes moved later, nor a stream that nobody lets go.
-    auto told = contained([&]() -> Result<> {
-        const std::shared_ptr<StreamGate> held = std::move(*gate);
-        return on_batch_done(batch, [this, batch, held] { end_on_stream(batch, *held); });
-    });
-    if (!told) {
-        (void)cancel_batch(batch);
-        (void)free_batch(batch);
-        return Unexpected(std::move(told).error());
-    }
+    const std::shared_ptr<StreamGate> held = std::move(*gate);
+    MC_RETURN_IF_ERROR(on_batch_done(batch, [this, batch, held] { end_on_stream(batch, *held); }));
     return batch;
 }
 

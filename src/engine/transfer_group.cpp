@@ -417,21 +417,15 @@ void TransferGroup::stop_part(Stopping& one, Completion& attempt, const Error& r
 void TransferGroup::stop_parts(const StoppingParts& parts, const Error& reason, Deadline fence) {
     // We do those that no thread has come to yet, so that we never wait for a thread. Who comes later finds nothing to do, and perhaps no
     // group any more: it touches nothing but its part.
-    try {
-        for (size_t i = 1; i < parts.size(); ++i)
-            core_.service->post_stop([one = parts[i], &attempt = attempt_, reason, fence] { stop_part(*one, attempt, reason, fence); },
-                                     reinterpret_cast<Service::Key>(parts[i]->link.get()));
-    } catch (const std::bad_alloc&) {  // then we do it all
-    }
+    for (size_t i = 1; i < parts.size(); ++i)
+        core_.service->post_stop([one = parts[i], &attempt = attempt_, reason, fence] { stop_part(*one, attempt, reason, fence); },
+                                 reinterpret_cast<Service::Key>(parts[i]->link.get()));
     for (const auto& one : parts) stop_part(*one, attempt_, reason, fence);
     for (const auto& one : parts) one->over.wait(false, std::memory_order_acquire);
 }
 
 void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
-    // What needs memory comes first: from the moment we are stopping, others wait for the end of it.
-    const Error reason(code, std::string(why));
     StoppingParts parts;
-    std::vector<std::shared_ptr<Link>> broken;  // where a part had failed before we came: it may have left bytes at the peer, too
     bool tried = false;
     {
         Lock lock(mutex_);
@@ -441,16 +435,17 @@ void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
             return;
         }
         for (Part& part : parts_) parts.push_back(std::make_shared<Stopping>(part, running(part)));
-        broken.reserve(parts.size());
         stopping_ = true;  // no attempt starts any more, so that the parts stay
         tried = tries_ > 0;
     }
     // A peer cannot cancel what it has not got yet.
     for (int now = 0; (now = submitting_.load(std::memory_order_acquire)) > 0;) submitting_.wait(now, std::memory_order_acquire);
+    const Error reason(code, std::string(why));
     stop_parts(parts, reason, fence);
     Stopped stopped = Stopped::kEverywhere;
     const auto note = [&stopped](Stopped one) { stopped = one == Stopped::kRemoteInDoubt ? one : stopped; };
     for (const auto& one : parts) note(one->stopped);
+    std::vector<std::shared_ptr<Link>> broken;  // where a part had failed before we came: it may have left bytes at the peer, too
     {
         Lock lock(mutex_);
         while (state_ == State::kRunning) changed_.wait(mutex_);
@@ -461,20 +456,13 @@ void TransferGroup::stop(Code code, std::string_view why, Deadline fence) {
     if (tried && !attempt_.failed()) return finish(nullptr);  // it was done before we could stop it
     if (direction_ == Direction::kWrite)
         for (const auto& link : broken) note(link->peer->cancel(attempt_, reason, fence));
-    Error error(code, "out of memory");
-    try {
-        error = stop_error(parts, code, why, stopped);
-    } catch (const std::bad_alloc&) {  // it is named by what it is short of
+    Error error = stopped_error(code, why, stopped);
+    if (!parts.empty()) {
+        const auto named = std::find_if(parts.begin(), parts.end(), [](const auto& one) { return !one->running.empty(); });
+        error = std::move(error).with_context(
+            format_text("{} over {}", session_->name(), (named == parts.end() ? parts.front() : *named)->link->path()));
     }
     finish(&error);
-}
-
-Error TransferGroup::stop_error(const StoppingParts& parts, Code code, std::string_view why, Stopped stopped) const {
-    Error error = stopped_error(code, why, stopped);
-    if (parts.empty()) return error;
-    const auto named = std::find_if(parts.begin(), parts.end(), [](const auto& one) { return !one->running.empty(); });
-    return std::move(error).with_context(
-        format_text("{} over {}", session_->name(), (named == parts.end() ? parts.front() : *named)->link->path()));
 }
 
 void TransferGroup::count_success(const Part& part, Time started) const {

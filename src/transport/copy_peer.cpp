@@ -337,7 +337,7 @@ void CopyPeer::submit(Direction direction, std::span<const Slice> slices, Submit
     batch->release();
 }
 
-Stopped CopyPeer::cancel(Completion& completion, const Error& reason, Deadline) noexcept {
+Stopped CopyPeer::cancel(Completion& completion, const Error& reason, Deadline) {
     Lost lost;
     {
         Lock lock(mutex_);

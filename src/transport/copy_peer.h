@@ -46,7 +46,7 @@ inline bool may_touch_local(Direction direction, const Slice& slice) noexcept {
 class CopyPeer : public Peer {
 public:
     void submit(Direction direction, std::span<const Slice> slices, Submit how) final;
-    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) noexcept final;
+    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) final;
     void close(const Error& reason) final;
     bool usable() const noexcept final { return !broken_.load(std::memory_order_acquire); }
 

@@ -147,9 +147,9 @@ void StagedCore::post(const std::shared_ptr<StagedChunk>& chunk) noexcept {
     std::optional<Error> ended;
     {
         Lock lock(mutex);
-        if (chunk->stopped && stop(*chunk, *chunk->stopped) == Next::kFinish) ended = copy_error(*chunk->stopped);
+        if (chunk->stopped && stop(*chunk, *chunk->stopped) == Next::kFinish) ended = chunk->stopped;
     }
-    if (ended) chunk->finish(&*ended);
+    if (ended) chunk->finish(*ended);
 }
 
 bool StagedCore::has(const Completion& completion, std::shared_ptr<StagedChunk>& under_way) const {
@@ -207,7 +207,7 @@ void StagedChunk::go_on(Submit how) noexcept {
         if (!ended && !landed && stopped) ended = copy_error(*stopped);
         if (ended || landed) state = State::kOver;
     }
-    if (ended || landed) finish(ended ? &*ended : nullptr);
+    if (ended || landed) finish(ended);
     else send(how);
 }
 
@@ -258,8 +258,7 @@ void StagedChunk::send(Submit how) noexcept {
             Lock lock(core->mutex);
             state = State::kOver;
         }
-        const Error none = out_of_memory();
-        return finish(&none);
+        return finish(out_of_memory());
     }
     network.add(static_cast<uint32_t>(slices.size()));
     const StagedCore* const before = std::exchange(submitting_to, core.get());
@@ -298,10 +297,7 @@ void StagedChunk::arrived(bool here) noexcept {
         waiter = !tell && !stopped && brief && waited_here == this;
         left_to_waiter = waiter;
     }
-    if (tell) {
-        const auto moved = network.result();
-        return finish(moved ? nullptr : &moved.error());
-    }
+    if (tell) return finish(network.failed() ? std::optional(copy_error(network.result().error())) : std::nullopt);
     if (waiter) return;
     if (here && brief) return go_on(Submit::kLeave);
     core->post(alive);
@@ -320,7 +316,7 @@ bool StagedChunk::wait_on_network(Deadline deadline) {
     return in_time;
 }
 
-void StagedChunk::finish(const Error* error) noexcept {
+void StagedChunk::finish(const std::optional<Error>& error) noexcept {
     const std::shared_ptr<StagedChunk> alive = shared_from_this();
     const std::shared_ptr<StagedCore> owner = core;
     {
@@ -328,7 +324,7 @@ void StagedChunk::finish(const Error* error) noexcept {
         teller = std::this_thread::get_id();
     }
     slots.release();
-    if (error != nullptr) outer->fail(copy_error(*error), operations);
+    if (error) outer->fail(copy_error(*error), operations);
     else outer->succeed(bytes, operations);
     // Its owner may have ended the peer.
     StagedCore::Fresh fresh;
@@ -340,7 +336,7 @@ void StagedChunk::finish(const Error* error) noexcept {
         goes_on = owner->closed || owner->cut_all(fresh);
         owner->changed.notify_all();
     }
-    StagedCore::fail(fresh.lost, error != nullptr ? copy_error(*error) : another_piece_failed());
+    StagedCore::fail(fresh.lost, error ? *error : another_piece_failed());
     if (!goes_on) owner->fail_entries(out_of_memory());
     for (const auto& chunk : fresh.chunks) owner->post(chunk);
 }

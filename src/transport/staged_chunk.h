@@ -42,8 +42,8 @@ public:
     void on_done(Completion&) noexcept override;
     /// Does what is next, on this thread.
     void go_on(Submit how) noexcept;
-    /// The last step, by whoever moved the state to kOver. Null: it was moved.
-    void finish(const Error* error) noexcept;
+    /// The last step, by whoever moved the state to kOver. Without an error: it was moved.
+    void finish(const std::optional<Error>& error) noexcept;
     /// Lets this thread do the network's work until the network is done with it. False at the deadline.
     bool wait_on_network(Deadline deadline);
     /// Whether a function further down this thread's stack tells its completion.

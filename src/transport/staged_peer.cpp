@@ -111,7 +111,7 @@ void StagedPeer::withdraw(const Completion& whole, const Error& reason) {
     host_->withdraw(whole, reason);
 }
 
-Stopped StagedPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) noexcept {
+Stopped StagedPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
     if (core_->staged.load(std::memory_order_relaxed) == 0) return host_->cancel(completion, reason, deadline);
     std::vector<StagedCore::Lost> lost;
     bool dropped = false;
@@ -135,7 +135,7 @@ Stopped StagedPeer::cancel(Completion& completion, const Error& reason, Deadline
             if (more && next == StagedCore::Next::kWait) core_->changed.wait(core_->mutex);
         }
         if (!more) break;
-        if (next == StagedCore::Next::kFinish) one->finish(&reason);
+        if (next == StagedCore::Next::kFinish) one->finish(reason);
         if (next == StagedCore::Next::kNetwork && host_->cancel(one->network, reason, deadline) == Stopped::kRemoteInDoubt)
             stopped = Stopped::kRemoteInDoubt;
     }
@@ -175,7 +175,7 @@ void StagedPeer::end_chunks(const Error& reason) noexcept {
             if (!waiting) return;
             if (!ended) core_->changed.wait(core_->mutex);
         }
-        if (ended) ended->finish(&reason);
+        if (ended) ended->finish(reason);
     }
 }
 

@@ -26,7 +26,7 @@ public:
     bool wait(Completion& completion, Deadline deadline) override;
     void poke() override { host_->poke(); }
     void withdraw(const Completion& whole, const Error& reason) override;
-    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) noexcept override;
+    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override;
     void close(const Error& reason) override;
     Result<> warm_up(Deadline deadline) override { return host_->warm_up(deadline); }
     bool usable() const noexcept override { return host_->usable(); }

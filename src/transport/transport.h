@@ -121,8 +121,7 @@ public:
     virtual void withdraw(const Completion& /*whole*/, const Error& /*reason*/) {}
 
     /// Stops everything outstanding of one completion. When it returns, the completion is done and no byte of it is read from or
-    /// written to local memory any more. Waits for the peer's word no longer than the deadline. Never throws: who calls it is about to leave
-    /// completion, slices and memory. Where there is no memory it may cost the connection.
+    /// written to local memory any more. Waits for the peer's word no longer than the deadline.
     virtual Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) = 0;
 
     /// Breaks the connection at once, from any thread, while others submit and wait: everything outstanding fails with `reason`

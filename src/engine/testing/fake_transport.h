@@ -97,11 +97,7 @@ public:
             script_.cancel_deadlines.insert(deadline.at());
         }
         if (script_.before_cancel) script_.before_cancel();
-        try {
-            fail_held(reason, &completion);
-        } catch (const std::bad_alloc&) {
-            fail_each_held(reason, &completion);
-        }
+        fail_held(reason, &completion);
         return script_.on_cancel;
     }
     void close(const Error& reason) override {
@@ -121,22 +117,7 @@ private:
                 (only == nullptr || slice.completion->is_part_of(*only) ? failed : kept).push_back(slice);
             script_.held.swap(kept);
         }
-        for (const Slice& slice : failed) slice.completion->fail(copy_error(reason));
-    }
-    /// As fail_held(), which throws before it has done anything. One by one takes long, and no memory.
-    void fail_each_held(const Error& reason, const Completion* only) noexcept {
-        for (;;) {
-            Completion* one = nullptr;
-            {
-                Lock lock(script_.mutex);
-                const auto found = std::find_if(script_.held.begin(), script_.held.end(),
-                                                [&](const Slice& slice) { return only == nullptr || slice.completion->is_part_of(*only); });
-                if (found == script_.held.end()) return;
-                one = found->completion;
-                script_.held.erase(found);
-            }
-            one->fail(copy_error(reason));
-        }
+        for (const Slice& slice : failed) slice.completion->fail(reason);
     }
 
     FakeScript& script_;

@@ -243,6 +243,7 @@ void Lane::suspend(const Completion& completion, const Error& reason, FinishedLi
 Result<> Lane::resume(net::Socket socket, bool checked) {
     MC_RETURN_IF_ERROR(socket_.replace_hard(std::move(socket)));
     checked_ = checked;
+    suspended_ = false;
     culprit_ = nullptr;
     answering_ = false;
     text_.fill(std::byte{0});
@@ -253,7 +254,6 @@ Result<> Lane::resume(net::Socket socket, bool checked) {
         flight(i).build(checked_);
         ask(flight(i));
     }
-    suspended_ = false;  // last: what could not be asked again for want of memory is not sent
     return {};
 }
 

@@ -481,31 +481,19 @@ void TcpPeer::take_back(Completion& completion, const Error& reason) {
 
 void TcpPeer::withdraw(const Completion& whole, const Error& reason) {
     FinishedList finished;
-    try {
-        queue_.remove(whole, reason, finished);
-    } catch (const std::bad_alloc&) {  // nothing was: it is left to cancel()
-        return;
-    }
+    queue_.remove(whole, reason, finished);
     finished.deliver();
 }
 
-Stopped TcpPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) noexcept {
-    try {
-        take_back(completion, reason);
-        if (!wait(completion, Deadline::after(kDrainTime).earlier(deadline))) {
-            Lock asking(fence_mutex_);
-            replace_lanes(completion, reason, deadline);
-        }
-    } catch (const std::bad_alloc&) {
-        break_off({.error = out_of_memory()});  // which needs none, and leaves nothing under way
+Stopped TcpPeer::cancel(Completion& completion, const Error& reason, Deadline deadline) {
+    take_back(completion, reason);
+    if (!wait(completion, Deadline::after(kDrainTime).earlier(deadline))) {
+        Lock asking(fence_mutex_);
+        replace_lanes(completion, reason, deadline);
     }
     completion.wait(Deadline::never());  // who took the last answers may still be on the way to tell it
     // Had the peer broken earlier, we cannot tell any more what was under way.
-    try {
-        return !in_doubt() || fence(deadline) ? Stopped::kEverywhere : Stopped::kRemoteInDoubt;
-    } catch (const std::bad_alloc&) {
-        return Stopped::kRemoteInDoubt;
-    }
+    return !in_doubt() || fence(deadline) ? Stopped::kEverywhere : Stopped::kRemoteInDoubt;
 }
 
 }  // namespace mooncake::tcp

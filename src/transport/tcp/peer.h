@@ -57,7 +57,7 @@ public:
     /// themselves, which on a healthy connection they do. Otherwise the lanes are replaced: the target ends the old ones, and whatever
     /// others had under way goes on over the new ones. A target that does not even answer that costs everybody the connection.
     void withdraw(const Completion& whole, const Error& reason) override;
-    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) noexcept override;
+    Stopped cancel(Completion& completion, const Error& reason, Deadline deadline) override;
     void close(const Error& reason) override;
     bool usable() const noexcept override {
         return !broken_.load(std::memory_order_acquire) && !member_.outdated.load(std::memory_order_acquire);

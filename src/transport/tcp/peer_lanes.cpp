@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the lanes of a peer are replaced without those who have something under way, except one, noticing.
 #include <exception>
-#include <new>
 #include <utility>
 
-#include "base/error_copy.h"
 #include "base/thread.h"
 #include "transport/tcp/peer.h"
 
@@ -39,8 +37,7 @@ bool TcpPeer::resume_lanes(const SessionId& session, std::vector<Greeted> lanes)
         Slot& slot = *slots_[i];
         slot.mutex.lock();
         if (slot.lane.fd() >= 0) {
-            const bool checked = (lanes[i].features & kFeatureChecksum) != 0;
-            all &= contained([&] { return slot.lane.resume(std::move(lanes[i].socket), checked); }).has_value();
+            all &= slot.lane.resume(std::move(lanes[i].socket), (lanes[i].features & kFeatureChecksum) != 0).has_value();
             slot.armed = 0;
         }
         step(slot, kLeaveBytes, Attention::kSomebody);
@@ -61,19 +58,14 @@ void TcpPeer::replace_lanes(const Completion& completion, const Error& reason, D
         if (!broken_.load(std::memory_order_relaxed)) initiator_.fences.settled(target_.incarnation, {&session_, 1});
         return;
     }
-    // Whatever happens now, those that were taken out are told.
-    try {
-        const SessionId session = SessionId::random();
-        auto lanes = open_lanes(session, deadline);
-        unanswered_ = !lanes;
-        if (!lanes || !resume_lanes(session, std::move(*lanes)))
-            break_off({.error = Error(Code::kUnavailable,
-                                      format_text("{}: the peer did not answer when it was to stop another transfer", target_.to_string())),
-                       .special = &completion,
-                       .reason = reason});
-    } catch (const std::bad_alloc&) {
-        break_off({.error = out_of_memory()});
-    }
+    const SessionId session = SessionId::random();
+    auto lanes = open_lanes(session, deadline);
+    unanswered_ = !lanes;
+    if (!lanes || !resume_lanes(session, std::move(*lanes)))
+        break_off({.error = Error(Code::kUnavailable,
+                                  format_text("{}: the peer did not answer when it was to stop another transfer", target_.to_string())),
+                   .special = &completion,
+                   .reason = reason});
     finished.deliver();
 }
 
