@@ -14,11 +14,6 @@ namespace {
 
 constexpr int kEnough = 2000;  // no call asks for memory as often
 
-const Error& reason() {
-    static const Error gave_up(Code::kTimedOut, "the test gave up");
-    return gave_up;
-}
-
 /// Several at once: one so long that it goes in parts, and short ones.
 std::vector<Slice> all_of(const Slice& whole, Completion& completion) {
     constexpr uint64_t kLong = 2'500'000, kShort = 3000, kApart = 4096;
@@ -86,35 +81,6 @@ TEST_P(TransportKinds, ATransferThatFindsNoMemoryEndsAndMovesNoMore) {
                         ASSERT_TRUE(all_ones(std::span(after).subspan(static_cast<size_t>(one.local - local->data()), one.length)));
                     }
                 ASSERT_NO_FATAL_FAILURE(expect_quiet(direction, how));
-            }
-        }
-    }
-}
-
-TEST_P(TransportKinds, ACancelThatFindsNoMemoryIsAFenceAllTheSame) {
-    if (!survives_want_of_memory()) GTEST_SKIP() << "not here";
-    for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
-        KindMemory& source = direction == Direction::kWrite ? *local : *remote;
-        source.write(std::vector<std::byte>(kBytes, std::byte{1}));
-        for (const int refusals : {1, INT_MAX}) {
-            bool refused = true;
-            for (int spared = 0; refused; ++spared) {
-                SCOPED_TRACE(spared);
-                ASSERT_LT(spared, kEnough);
-                // That of another is in between.
-                Completion completion, other;
-                std::vector<Slice> slices = all_of(slice(0, 0, kBytes), completion);
-                const std::vector<Slice> others = all_of(slice(0, 0, kBytes), other);
-                slices.insert(slices.begin() + 1, others.begin(), others.end());
-                submit_or_fail(*peer, direction, slices, Submit::kLeave);
-                {
-                    const NoMemoryHere none(spared, refusals);
-                    ASSERT_NO_THROW((void)peer->cancel(completion, reason(), patience()));
-                    refused = NoMemoryHere::refused();
-                }
-                ASSERT_TRUE(completion.done());
-                ASSERT_TRUE(peer->wait(other, patience()));
-                ASSERT_NO_FATAL_FAILURE(expect_quiet(direction, Submit::kLeave));
             }
         }
     }
