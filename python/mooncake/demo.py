@@ -35,7 +35,7 @@ SAMPLES_MAX = 20_000
 class Pool:
     """The process that is master and node."""
 
-    def __init__(self, pool_bytes: int, admin_port: int, ssd: str) -> None:
+    def __init__(self, pool_bytes: int, admin_port: int, ssd: str = "") -> None:
         command = [cli.program("mooncake_standalone"), "--port=0", f"--metrics_port={admin_port}", f"--global_segment_size={pool_bytes}"]
         if ssd:
             command += ["--enable_offload", "--promotion_on_hit", f"--offload_path={os.path.abspath(ssd)}"]
